@@ -63,7 +63,7 @@ test: lint ## Check what most changes need (the first time builds a kubelet and 
 
 test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kubelets, and fuzz
 	@kubelets="$$($(BUILD_KUBELETS) $(OTHER_KUBELETS))" && \
-		{ $(BIN)/python -m tests.image.build || echo 'no image can be built here'; } && \
+		{ $(BIN)/python -m tests.deploy.build || echo 'no image can be built here'; } && \
 		echo 'to repeat this run: make test-slow SEED=$(SEED)' && \
 		DEVHOST_TEST_KUBELET="$$(echo $$kubelets | tr ' ' :)" \
 		DEVHOST_FUZZ_SECONDS=$(SECONDS) \
@@ -73,12 +73,12 @@ test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kube
 e2e: setup ## Test chart and image on a real one-node cluster, as root (the first run builds it: 15 minutes)
 	@$(BIN)/python -m tests.e2e.programs
 	@$(BIN)/python -m tools.helm
-	@$(BIN)/python -m tests.image.build
+	@$(BIN)/python -m tests.deploy.build
 	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
 
 hardware: setup ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELET))" && \
-		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.emulated $(PYTEST_ARGS)
+		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.e2e.emulated $(PYTEST_ARGS)
 
 mutants: setup ## Plant the defects of tests/mutants.py one by one: the tests have to notice (10 minutes)
 	@$(BIN)/python -m tests.mutants $(WORDS)

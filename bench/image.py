@@ -26,9 +26,9 @@ from typing import Final
 from bench.process import rss_mib
 from bench.scene import Scene, Shape, full_name
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.image.build import Image, build
-from tests.image.container import Containers
-from tests.image.machine import Unavailable
+from tests.deploy.build import Image, build
+from tests.deploy.container import Containers
+from tests.deploy.machine import Unavailable
 
 DEVICES: Final = 10
 PATIENCE: Final = 120.0

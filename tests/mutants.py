@@ -48,13 +48,13 @@ MUTANTS: Final = (
         "allocation/declaration.py",
         'in_cdi_spec = self.resource.inject == "cdi"',
         "in_cdi_spec = False",
-        "tests/trust/test_links.py -k renumbered",
+        "tests/security/test_links.py -k renumbered",
     ),
     Mutant(
         "allocation/declaration.py",
         "if shares > most:",
         "if shares > most + 1:",
-        "tests/scenarios/test_preferred.py",
+        "tests/host/test_preferred.py",
     ),
     Mutant(
         "allocation/declaration.py",
@@ -66,31 +66,31 @@ MUTANTS: Final = (
         "allocation/host_paths.py",
         "if problem := names.path_problem(place.realpath):",
         "if problem := None:",
-        "tests/trust/test_paths.py -k unusable_name",
+        "tests/security/test_paths.py -k unusable_name",
     ),
     Mutant(
         "allocation/host_paths.py",
         "place.realpath == path or self._stays(path):",
         "place.realpath == path or is_in_dev(path):",
-        "tests/trust/test_links.py",
+        "tests/security/test_links.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "self.node_problem(node, same_number=True)",
         "self.node_problem(node, same_number=False)",
-        "tests/trust/test_steps.py",
+        "tests/security/test_steps.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "state.identity != node.state.identity",
         "state.kind is not node.state.kind",
-        "tests/trust/test_steps.py",
+        "tests/security/test_steps.py",
     ),
     Mutant(
         "allocation/host_paths.py",
         "and not walk.found[name]:",
         "and name:",
-        "tests/trust/test_nodes.py -k directory",
+        "tests/security/test_nodes.py -k directory",
     ),
     Mutant(
         "allocation/host_paths.py",
@@ -102,31 +102,31 @@ MUTANTS: Final = (
         "allocation/policy.py",
         "named and found != _UNKNOWN",
         "named",
-        "tests/trust/test_device_classes.py",
+        "tests/security/test_device_classes.py",
     ),
     Mutant(
         "allocation/policy.py",
         "if not is_in_dev(path):",
         'if not path.startswith("/dev/"):',
-        "tests/trust/test_device_classes.py",
+        "tests/security/test_device_classes.py",
     ),
     Mutant(
         "allocation/policy.py",
         'not set("*?[") & set(path)',
         "bool(path)",
-        "tests/trust/test_device_classes.py",
+        "tests/security/test_device_classes.py",
     ),
     Mutant(
         "allocation/policy.py",
         'case "vfio" | "vfio-dev" if name.startswith("noiommu"):',
         'case "vfio-noiommu":',
-        "tests/trust/test_device_classes.py",
+        "tests/security/test_device_classes.py",
     ),
     Mutant(
         "allocation/declaration.py",
         "if node.hardware is not None:",
         "if node.hardware is None:",
-        "tests/trust/test_hardware.py -k serial_number",
+        "tests/security/test_hardware.py -k serial_number",
     ),
     Mutant(
         "allocation/declaration.py",
@@ -150,7 +150,7 @@ MUTANTS: Final = (
         "allocation/variables.py",
         'word.startswith("-") and text.opening is not None',
         'word.startswith("--") and text.opening is not None',
-        "tests/trust/test_steps.py -k option",
+        "tests/security/test_steps.py -k option",
     ),
     Mutant(
         "allocation/cdi.py",
@@ -163,31 +163,31 @@ MUTANTS: Final = (
         "hostfs/files.py",
         "if self._is_magic(done):",
         "if False:",
-        "tests/trust/test_paths.py",
+        "tests/security/test_paths.py",
     ),
     Mutant(
         "hostfs/files.py",
         "needed = stat.S_IXOTH if rest or name else stat.S_IROTH | stat.S_IXOTH",
         "needed = stat.S_IXOTH",
-        "tests/trust/test_private_directories.py tests/unit/test_host_files.py",
+        "tests/security/test_private_directories.py tests/unit/test_host_files.py",
     ),
     Mutant(
         "hostfs/mounts.py",
         'others = {posixpath.dirname(place): "its disk"} if is_partition else {}',
         "others = {}",
-        "tests/trust/test_disks_in_use.py",
+        "tests/security/test_disks_in_use.py",
     ),
     Mutant(
         "hostfs/sysfs.py",
         "if public and not os.fstat(descriptor).st_mode & stat.S_IROTH:",
         "if False:",
-        "tests/trust/test_hardware.py",
+        "tests/security/test_hardware.py",
     ),
     Mutant(
         "hostfs/sysfs.py",
         'return self.text(path) if path.startswith("/sys/") else None',
         "return self.text(path)",
-        "tests/trust/test_hardware.py -k attribute",
+        "tests/security/test_hardware.py -k attribute",
     ),
     # ── the file ──
     Mutant(
@@ -249,7 +249,7 @@ MUTANTS: Final = (
         "discovery/health.py",
         "if not allowed and _PRIVATE.fullmatch(realpath):",
         "if False:",
-        "tests/trust/test_checks.py",
+        "tests/security/test_checks.py",
     ),
     # ── what pods were given, and what is prepared ──
     Mutant(
@@ -280,7 +280,7 @@ MUTANTS: Final = (
         "host/owners.py",
         "waits = not self._may_share(resource, other, overlap=True)",
         "waits = False",
-        "tests/host/test_owners.py tests/scenarios/test_reload.py tests/scenarios/test_ownership.py",
+        "tests/host/test_owners.py tests/host/test_reload.py tests/host/test_ownership.py",
     ),
     Mutant(
         "host/records.py",
@@ -389,7 +389,7 @@ MUTANTS: Final = (
         "kubelet/directory.py",
         "if self._channel is None or self._channel_of != self.identity():",
         "if self._channel is None:",
-        "tests/scenarios/test_scenarios.py tests/scenarios/test_kubelet_socket.py",
+        "tests/host/test_scenarios.py tests/host/test_kubelet_socket.py",
     ),
     # ── the node ──
     Mutant(

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.deploy.build import Image
+from tests.deploy.machine import ROOT, Unavailable
 from tests.e2e import configuration, images
 from tests.e2e.init import SYSCTLS
 from tests.e2e.node import HIERARCHIES, cgroups
 from tests.e2e.programs import Programs
-from tests.image.build import Image
-from tests.image.machine import ROOT, Unavailable
 
 PATIENCE: Final = 120.0  # seconds that only a failure takes
 NODE: Final = configuration.NODE

@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
+from tests.deploy import build as image
+from tests.deploy.machine import Unavailable
 from tests.e2e import devices, programs
 from tests.e2e.cluster import Cluster
 from tests.e2e.pods import NAMESPACE, Pods
 from tests.e2e.release import VALUES, Release
-from tests.image import build as image
-from tests.image.machine import Unavailable
 from tests.support import timeouts
 from tools import helm
 

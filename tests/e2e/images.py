@@ -9,8 +9,8 @@ import tarfile
 from pathlib import Path
 from typing import Final
 
-from tests.image.build import Image
-from tests.image.container import ARCHITECTURES
+from tests.deploy.build import Image
+from tests.deploy.container import ARCHITECTURES
 
 DEVHOST: Final = "localhost/devhost"
 TAG: Final = "e2e"

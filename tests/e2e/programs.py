@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.image import debian, machine
-from tests.image.machine import ROOT, Unavailable, Unfinished, hash_of
+from tests.deploy import debian, machine
+from tests.deploy.machine import ROOT, Unavailable, Unfinished, hash_of
 from tools import golang
 from tools.golang import find
 

@@ -1,0 +1,58 @@
+"""The commands of the pods, with the environment that the chart gives them."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from click.testing import CliRunner
+
+from devhost.cli import main
+from tests.deploy.helm import Helm
+from tests.deploy.pods import container_of
+from tests.deploy.values import Values
+
+SHOWN: Final[Values] = {"hostPaths": ["/srv", "/opt"]}
+ALLOWED: Final[Values] = {
+    "allow": {"paths": ["/srv/*", "/opt/?", "/dev/sd*"], "devices": ["/opt/?"], "exec": True}
+}
+TRUSTED: Final = [
+    pytest.param({"sources": [{"dev": {"pattern": "sdz", "types": "block"}}]}, id="block device"),
+    pytest.param({"allocate": {"devices": [{"hostPath": "/opt/x"}]}}, id="device elsewhere"),
+    pytest.param({"allocate": {"mounts": ["/opt/x"]}}, id="mount"),
+    pytest.param({"preStart": [{"run": ["true"], "every": "start"}]}, id="command"),
+]
+
+
+def said(
+    container: Any, *arguments: str, monkeypatch: pytest.MonkeyPatch, root: Path
+) -> tuple[int, str]:
+    """Run a command of devhost with the environment of a container."""
+    with monkeypatch.context() as patch:
+        for one in container.get("env", []):
+            if "value" in one:
+                patch.setenv(one["name"], one["value"])
+        patch.setenv("DEVHOST_ROOT", str(root))
+        done = CliRunner().invoke(main, arguments)
+        return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("more", TRUSTED)
+def test_commands_in_the_pods_refuse_what_the_values_do_not_allow(
+    helm: Helm, more: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"name": "e.com/x", "sources": [{"static": 1}]} | more
+    values: Values = {"config": {"version": "v1", "resources": [one]}} | SHOWN
+    file = tmp_path / "config.yaml"
+    for allow in ({}, ALLOWED):
+        rendered = helm.render(values | allow)
+        file.write_text(rendered.one("ConfigMap", "test-devhost")["data"]["config.yaml"])
+        container = container_of(helm, values | allow)
+        (tested,) = rendered.one("Pod")["spec"]["containers"]
+        *arguments, _ = tested["args"]
+        status, validated = said(
+            tested, *arguments, str(file), monkeypatch=monkeypatch, root=tmp_path
+        )
+        _, planned = said(container, "plan", str(file), monkeypatch=monkeypatch, root=tmp_path)
+        assert (status == 0) is bool(allow), validated
+        assert ("--allow-" in validated) is not bool(allow)
+        assert ("--allow-" in planned) is not bool(allow)

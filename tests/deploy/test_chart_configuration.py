@@ -1,0 +1,136 @@
+"""The configuration from values to devhost: through Helm, the ConfigMap and the loader."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import load_bytes
+from devhost.model.config import Config
+from tests.deploy.helm import Helm
+from tests.deploy.pods import SYSFS
+from tests.deploy.values import EXAMPLES, TOKENS, Values, example
+
+# Texts that YAML 1.1 or 1.2 would take for something else if they were not quoted.
+HARD = [
+    *("=", "<<"),
+    *("0403", "046d", "0x1f", "0o17", "1:30", "1_000", "1e3", ".5", "+1", "1.0", "08"),
+    *("yes", "off", "n", "Y", "null", "~", "", " ", "true", "2001-01-01", "*a", "&a"),
+    *("a: b", "a #b", "- a", "{a}", "[a]", "'", '"', "!x", "%a", "@a", "`a`", "|", ">", "a\\b"),
+    *(
+        "{{ .Values.x }}",
+        "ä€😀",
+        "a\tb",
+        " a ",
+        "x" * 300,
+        "a b " * 60,
+        "line\nline\n",
+        "\n",
+        "#",
+        "?",
+    ),
+]
+
+
+def served(helm: Helm, values: Values, name: str = "test-devhost") -> bytes:
+    """What lies in the pod's /etc/devhost/config.yaml."""
+    data = helm.render(values).one("ConfigMap", name)["data"]
+    assert set(data) == {"config.yaml"}
+    return str(data["config.yaml"]).encode()
+
+
+def loaded(raw: bytes) -> Config:
+    found = load_bytes(raw, "config.yaml", Policy(("*",), allow_exec=True))
+    assert found.config is not None, found.problems
+    return found.config
+
+
+def test_default_configuration_is_valid_and_empty(helm: Helm) -> None:
+    assert loaded(served(helm, {})).resources == ()
+
+
+def test_configuration_arrives_as_it_was_given(helm: Helm) -> None:
+    """Texts, numbers that JSON and YAML could write otherwise, and keys for anchors."""
+    env = {f"TEXT_{index}": text.replace("$", "$$") for index, text in enumerate(HARD)}
+    devices = [
+        {"hostPath": f"/dev/x{number}", "uid": number, "gid": number}
+        for number in (0, 1, 100000, 1000000, 4294967294)
+    ]
+    resource = TOKENS["resources"][0] | {
+        "allocate": {"env": env, "devices": devices},
+        "inject": "cdi",
+    }
+    config = TOKENS | {"x-common": {"a": 1}, "resources": [resource]}
+    as_json = json.dumps(config, ensure_ascii=False).encode()
+    raw = served(helm, {"config": config})
+    assert b"x-common:" in raw
+    assert loaded(raw) == loaded(as_json)
+
+
+def test_profile_serves_its_own_configuration(helm: Helm) -> None:
+    values: Values = {
+        "config": example(EXAMPLES[0])["config"],
+        "profiles": [{"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}],
+    }
+    assert loaded(served(helm, values, "test-devhost-one")).resources[0].name == "e.com/t"
+    assert loaded(served(helm, values)) == loaded(EXAMPLES[0].read_bytes())
+
+
+def test_existing_configmap_is_mounted_and_none_is_made(helm: Helm) -> None:
+    rendered = helm.render({"config": {"existingConfigMap": "theirs"}})
+    assert rendered.of("ConfigMap") == []
+    for pod in (
+        rendered.one("DaemonSet")["spec"]["template"]["spec"],
+        rendered.one("Pod")["spec"],
+    ):
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "config"]
+        assert volume["configMap"] == {"name": "theirs"}
+
+
+def test_mounted_host_path_is_where_devices_are_found(helm: Helm, tmp_path: Path) -> None:
+    """From values to what a container would receive, with the host as the pod's mounts show it."""
+    cola = next(path for path in EXAMPLES if path.stem == "cola")
+    values: Values = example(cola) | {"hostPaths": ["/etc/colas"]}
+    host, pod = tmp_path / "host", tmp_path / "pod"
+    make_host(host)
+    place(helm, values, host, pod)
+    (found,) = dry_run(served(helm, values), pod / "host", {"myway5.com/cola": "1"})
+    assert found["error"] is None
+    assert found["allocation"]["envs"] == {"COLA_DEVICES": "cherry"}
+
+
+def test_unmounted_host_path_has_no_devices(helm: Helm, tmp_path: Path) -> None:
+    cola = next(path for path in EXAMPLES if path.stem == "cola")
+    host, pod = tmp_path / "host", tmp_path / "pod"
+    make_host(host)
+    place(helm, example(cola), host, pod)
+    (found,) = dry_run(served(helm, example(cola)), pod / "host", {})
+    assert found["devices"] == []
+
+
+def make_host(host: Path) -> None:
+    for path in ("/etc/colas", "/dev", *SYSFS):
+        (host / path.lstrip("/")).mkdir(parents=True)
+    (host / "etc" / "colas" / "cherry").touch()
+
+
+def place(helm: Helm, values: Values, host: Path, pod: Path) -> None:
+    """Make a pod's tree: links to the parts of a host where the container has mounts of it."""
+    spec = helm.render(values).one("DaemonSet")["spec"]["template"]["spec"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    for mount in spec["containers"][0]["volumeMounts"]:
+        if mount["mountPath"].startswith("/host"):
+            source = host / paths[mount["name"]].lstrip("/")
+            target = pod / mount["mountPath"].lstrip("/")
+            assert source.is_dir(), f"the pod would wait for {source}"
+            target.mkdir(parents=True)
+            for entry in source.iterdir():
+                (target / entry.name).hardlink_to(entry)
+
+
+def dry_run(raw: bytes, root: Path, wanted: dict[str, str]) -> Sequence[dict[str, Any]]:
+    reports = report(loaded(raw), HostFiles(str(root)), Policy(), "node", wanted)
+    return [one.as_json() for one in reports]

@@ -1,0 +1,117 @@
+"""The dashboard and the alerts speak of metrics that devhost has, and of no others."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from tests.deploy.helm import NAMESPACE, Helm
+from tests.deploy.monitoring import (
+    SWITCHED_ON,
+    dashboard,
+    recorded,
+    rules,
+)
+from tests.deploy.values import EVERYTHING
+from tests.support.promql import evaluate
+
+# What devhost exports: the labels of each metric, beside those that Prometheus adds.
+METRICS = {
+    "devhost_build_info": {"version", "python"},
+    "devhost_devices": {"resource_name", "health"},
+    "devhost_devices_expected": {"resource_name"},
+    "devhost_devices_missing": {"resource_name"},
+    "devhost_devices_in_use": {"resource_name"},
+    "devhost_registered": {"resource_name"},
+    "devhost_registrations_total": {"resource_name", "result"},
+    "devhost_allocations_total": {"resource_name", "result"},
+    "devhost_allocation_duration_seconds": {"resource_name"},
+    "devhost_list_updates_total": {"resource_name"},
+    "devhost_streams": {"resource_name"},
+    "devhost_discovery_duration_seconds": {"resource_name"},
+    "devhost_discovery_errors_total": {"resource_name"},
+    "devhost_config_reloads_total": {"result"},
+    "devhost_config_last_reload_successful": set(),
+    "devhost_config_last_reload_success_timestamp_seconds": set(),
+    "devhost_config_hash_info": {"hash"},
+    "devhost_kubelet_restarts_total": set(),
+    "devhost_resource_state": {"resource_name", "state"},
+    "devhost_cdi_spec_writes_total": set(),
+    "devhost_log_lines_dropped_total": set(),
+    "devhost_uevent_overruns_total": set(),
+    "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
+}
+HISTOGRAMS = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}
+# By the PodMonitor, its relabeling and its podTargetLabels, and by Prometheus itself.
+TARGET = {"job", "namespace", "pod", "node", "app_kubernetes_io_component"}
+
+
+def expressions(helm: Helm) -> Iterator[str]:
+    for panel in dashboard()["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (rule["expr"] for rule in rules(helm))
+    yield from recorded(helm).values()
+
+
+def test_expressions_use_only_metrics_of_devhost(helm: Helm) -> None:
+    queries = [variable.get("definition", "") for variable in dashboard()["templating"]["list"]]
+    for text in [*expressions(helm), *queries]:
+        for name in re.findall(r"devhost_\w+", text):
+            base = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert base in METRICS
+            assert (name != base) == (base in HISTOGRAMS), f"{name} is asked for as it is not"
+
+
+def test_each_metric_is_in_the_dashboard_or_an_alert(helm: Helm) -> None:
+    text = " ".join(expressions(helm))
+    assert [name for name in METRICS if name not in text] == []
+
+
+def test_expressions_use_only_labels_of_their_metrics(helm: Helm) -> None:
+    for expression in expressions(helm):
+        bare = re.sub(r'"(\\.|[^"])*"', "", expression)
+        named = set(re.findall(r"[{,]\s*(\w+)\s*[=!]", bare))
+        for listed in re.findall(r"by \(([^)]*)\)", bare):
+            named |= set(re.split(r",\s*", listed))
+        of = [METRICS[name] for name in METRICS if re.search(rf"\b{name}(_bucket)?\b", expression)]
+        known = set().union(*of) | TARGET | {"le"}
+        assert named <= known, expression
+
+
+def test_expressions_are_promql(helm: Helm) -> None:
+    """Also those of the dashboard, whose variables Grafana fills in."""
+    evaluate([], [re.sub(r"\$__\w+", "5m", one) for one in expressions(helm)], 1)
+
+
+def test_alerts_have_a_severity_and_known_labels(helm: Helm) -> None:
+    names = [rule["alert"] for rule in rules(helm)]
+    assert len(names) == len(set(names)) >= 8
+    (alerts, _) = helm.render(EVERYTHING).one("PrometheusRule")["spec"]["groups"]
+    assert {rule["labels"]["team"] for rule in alerts["rules"]} == {"nodes"}
+    for rule in rules(helm):
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+        for text in rule["annotations"].values():
+            used = set(re.findall(r"\$labels\.(\w+)", text))
+            of = [METRICS[name] for name in METRICS if name in rule["expr"]]
+            assert used <= set().union(*of) | TARGET
+
+
+def test_alert_for_a_silent_pod_uses_the_job_of_the_monitor(helm: Helm) -> None:
+    monitor = helm.render(SWITCHED_ON).one("PodMonitor")["metadata"]["name"]
+    (down,) = [rule for rule in rules(helm) if rule["alert"] == "DevhostDown"]
+    assert down["expr"] == f'up{{job="{NAMESPACE}/{monitor}"}} == 0'
+
+
+def test_monitor_names_the_port_of_the_pod(helm: Helm) -> None:
+    rendered = helm.render(SWITCHED_ON)
+    (endpoint,) = rendered.one("PodMonitor")["spec"]["podMetricsEndpoints"]
+    (container,) = rendered.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    assert endpoint["path"] == "/metrics"
+    assert endpoint["honorLabels"] is True
+
+
+def test_dashboard_is_rendered_unchanged(helm: Helm) -> None:
+    made = helm.render(SWITCHED_ON).one("ConfigMap", "test-devhost-dashboard")
+    assert json.loads(made["data"]["devhost.json"]) == dashboard()
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -1,0 +1,176 @@
+"""values.schema.json: Helm understands it, and it refuses what the loader does."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+import re2
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.loading.loader import loads
+from devhost.loading.schema import json_schema
+from tests.deploy.helm import Helm
+from tests.deploy.values import TOKENS, Values
+from tools import chart as generate
+from tools.helm import RefusedError
+
+SCHEMA = generate.schema()
+BASE = TOKENS["resources"][0]
+PROFILE: Values = {"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}
+
+
+def test_schema_is_a_json_schema() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+
+
+def patterns(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("pattern"), str):
+            yield node["pattern"]
+        yield from node.get("patternProperties", {})
+    for item in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from patterns(item)
+
+
+def test_patterns_are_accepted_by_re2() -> None:
+    for pattern in set(patterns(SCHEMA)):
+        re2.compile(pattern)
+
+
+def test_references_stay_within_the_schema() -> None:
+    assert set(re.findall(r'"\$ref": "([^#"]*)', json.dumps(SCHEMA))) == {""}
+
+
+# ── the same as the configuration's own schema ───────────────────────────────
+
+CONFIG = json_schema()["$defs"]
+PATH = CONFIG["Directory"]["properties"]["path"]["pattern"]
+NAME = CONFIG["Resource"]["properties"]["name"]["pattern"]
+PERMISSIONS = CONFIG["DeviceNode"]["properties"]["permissions"]["pattern"]
+
+
+def same(text: str, original: str, inner: dict[str, Any]) -> None:
+    accepted = re.search(original, text) is not None
+    assert jsonschema.Draft7Validator(inner).is_valid(text) is accepted
+
+
+@given(
+    st.text("/.a\x00\x7f")
+    | st.lists(st.sampled_from(["", ".", "..", "...", ".a", "..a", "a"])).map("/".join)
+)
+def test_paths_are_the_same_without_looking_ahead(text: str) -> None:
+    same(f"/{text}", PATH, SCHEMA["$defs"]["Directory"]["properties"]["path"])
+
+
+@given(
+    st.text("aB1-._/")
+    | st.tuples(
+        st.sampled_from(
+            ["a.b", "kubernetes.io", "x.kubernetes.io", "requests.a", "a" * 244, "a" * 245]
+        ),
+        st.sampled_from(["", "c", "c" * 63, "c" * 64, "-c", "c/kubernetes.io/d"]),
+    ).map("/".join)
+)
+def test_names_are_the_same_without_looking_ahead(text: str) -> None:
+    same(text, NAME, SCHEMA["$defs"]["Resource"]["properties"]["name"])
+
+
+@given(st.text("rwmx", max_size=4))
+def test_permissions_are_the_same_without_looking_ahead(text: str) -> None:
+    same(text, PERMISSIONS, SCHEMA["$defs"]["DeviceNode"]["properties"]["permissions"])
+
+
+def test_pattern_with_lookahead_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(ValueError, match="without lookahead"):
+        generate._for_helm({"pattern": "^(?!x)"})
+
+
+# ── what Helm says ───────────────────────────────────────────────────────────
+
+BAD = [
+    ({"name": "cola"}, "resources/0/name", "does not match pattern"),
+    ({"name": "x.kubernetes.io/a"}, "resources/0/name", "a domain that is not kubernetes"),
+    ({"sources": []}, "resources/0/sources", "minItems: got 0, want 1"),
+    (
+        {"sources": [{"directry": "/a"}]},
+        "resources/0/sources/0",
+        "additional properties 'directry'",
+    ),
+    ({"sources": [{"dev": "a", "glob": "/b"}]}, "resources/0/sources/0", "oneOf"),
+    ({"sources": [{"static": -1}]}, "resources/0/sources/0/static", "minimum: got -1, want 0"),
+    ({"allocate": {"env": {"A": "$id"}}}, "resources/0/allocate/env/A", "does not match pattern"),
+    (
+        {"allocate": {"devices": [{"hostPath": "/dev/a", "permissions": "rr"}]}},
+        "permissions",
+        "one of 'r'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("resource", "path", "reason"), BAD)
+def test_bad_resource_is_refused_with_its_place_and_a_reason(
+    helm: Helm, resource: Values, path: str, reason: str
+) -> None:
+    config = {"version": "v1", "resources": [BASE | resource]}
+    assert loads(json.dumps(config)).config is None, "the loader takes it"
+    profile = {"name": "a", "nodeSelector": {"a": "b"}, "config": config}
+    for values, prefix in (
+        ({"config": config}, "/config"),
+        ({"profiles": [profile]}, "/profiles/0/config"),
+    ):
+        with pytest.raises(RefusedError) as refused:
+            helm.render(values)
+        assert prefix in str(refused.value)
+        assert path in str(refused.value)
+        assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"tolerationz": []}, "additional properties 'tolerationz' not allowed"),
+        (
+            {"metrics": {"podMonitor": {"enable": True}}},
+            "additional properties 'enable' not allowed",
+        ),
+        ({"config": {"version": "v2"}}, "/config/version': value must be 'v1'"),
+        ({"hostPaths": ["/"]}, "/hostPaths/0': '/' does not match"),
+        ({"log": {"level": "loud"}}, "/log/level': value must be one of"),
+        ({"allow": {"paths": ["/opt/a b"]}}, "/allow/paths/0': '/opt/a b' does not match"),
+        ({"allow": {"paths": ["opt"]}}, "/allow/paths/0': 'opt' does not match"),
+        ({"probes": {"live": {}}}, "/probes': additional properties 'live' not allowed"),
+        (
+            {"probes": {"liveness": {"successThreshold": 2}}},
+            "additional properties 'successThreshold' not allowed",
+        ),
+        ({"probes": {"readiness": {"timeoutSeconds": "5"}}}, "got string, want null or integer"),
+        ({"nodeSelector": {"a": True}}, "/nodeSelector/a': got boolean, want null or string"),
+        ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type': value must be one of"),
+        ({"nameOverride": "Own"}, "/nameOverride': 'Own' does not match"),
+        ({"fullnameOverride": "a.b"}, "/fullnameOverride': 'a.b' does not match"),
+        ({"profiles": [PROFILE | {"podLabels": {"a": 1}}]}, "/profiles/0/podLabels/a'"),
+        ({"profiles": [PROFILE | {"nodeSelector": {"a": None}}]}, "/profiles/0/nodeSelector'"),
+        ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
+        ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),
+        (
+            {"profiles": [{"name": "a", "nodeSelector": {}, "config": TOKENS}]},
+            "/profiles/0/nodeSelector",
+        ),
+        (
+            {"profiles": [{"name": "A", "nodeSelector": {"a": "b"}, "config": TOKENS}]},
+            "/profiles/0/name",
+        ),
+        (
+            {"profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": {}}]},
+            "/profiles/0/config': missing properties 'version', 'resources'",
+        ),
+    ],
+)
+def test_bad_value_is_refused_with_its_place(helm: Helm, values: Values, reason: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        helm.render(values)
+    assert reason in str(refused.value)

@@ -1,0 +1,194 @@
+"""What is in the image, and what is not."""
+
+import importlib.metadata
+import json
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import pytest
+
+from devhost import __version__
+from tests.deploy.build import REQUIREMENTS, REVISION, Image, for_platform, unpacked_size
+from tests.deploy.machine import ROOT
+
+pytestmark = pytest.mark.slow
+
+LIMIT: Final = 90_000_000
+
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
+
+
+@pytest.fixture(scope="session")
+def packages(image: Image) -> Path:
+    (directory,) = image.rootfs.glob("opt/devhost/lib/python3.*/site-packages")
+    return directory
+
+
+def test_image_is_small(image: Image) -> None:
+    assert unpacked_size(image.rootfs) < LIMIT
+
+
+def test_entrypoint_runs_devhost_as_root(image: Image) -> None:
+    config = image.config["config"]
+    assert config["Entrypoint"] == ["devhost"]
+    assert config["Cmd"] == ["run"]
+    assert config["User"] == "0:0"
+    environment = dict(entry.split("=", 1) for entry in config["Env"])
+    assert environment["PATH"].split(":")[0] == "/opt/devhost/bin"
+    assert environment["PYTHONDONTWRITEBYTECODE"] == environment["PYTHONSAFEPATH"] == "1"
+
+
+def test_labels_are_those_of_oci(image: Image) -> None:
+    prefix = "org.opencontainers.image."
+    labels = {
+        key.removeprefix(prefix): value
+        for key, value in image.config["config"]["Labels"].items()
+        if key.startswith(prefix)
+    }
+    assert labels == {
+        "title": "devhost",
+        "description": PROJECT["description"],
+        "licenses": PROJECT["license"],
+        "version": __version__,
+        "revision": REVISION,
+        "created": "1970-01-01T00:00:00Z",
+        "source": "",
+        "base.name": "localhost/base",
+    }
+
+
+def test_devhost_is_installed_not_linked(packages: Path) -> None:
+    (info,) = packages.glob("kube_devhost-*.dist-info")
+    assert "editable" not in (info / "direct_url.json").read_text()
+    assert not list(packages.glob("*.pth"))
+    expected = {path.relative_to(ROOT) for path in (ROOT / "devhost").rglob("*.py")}
+    assert {path.relative_to(packages) for path in packages.glob("devhost/**/*.py")} == expected
+
+
+def installed_in(packages: Path) -> dict[str, str]:
+    return {
+        _normal(each.name): each.version
+        for each in importlib.metadata.distributions(path=[str(packages)])
+    }
+
+
+def pins(text: str) -> dict[str, str]:
+    return {_normal(name): version for name, version in re.findall(r"(?m)^(\S+)==(\S+)", text)}
+
+
+def test_dependencies_are_the_pinned_ones_and_no_more(packages: Path) -> None:
+    installed = installed_in(packages)
+    assert installed.pop(PROJECT["name"]) == __version__
+    assert installed == pins(REQUIREMENTS[0].read_text())
+    assert not installed.keys() & {"pip", "setuptools", "wheel", "hatchling", "pytest"}
+
+
+def test_modules_are_compiled_with_unchecked_hashes(image: Image) -> None:
+    """Unchecked hashes: whatever a builder or a runtime does to time stamps, they are used."""
+    sources = list(image.rootfs.rglob("*.py"))
+    assert len(sources) > 900
+    (python,) = image.rootfs.glob("usr/**/bin/python3.*")
+    tag = "cpython-" + python.name.removeprefix("python").replace(".", "")
+    for source in sources:
+        compiled = source.parent / "__pycache__" / f"{source.stem}.{tag}.pyc"
+        content = compiled.read_bytes()
+        assert content[4:8] == b"\1\0\0\0", compiled
+        assert str(source.relative_to(image.rootfs)).encode() in content, compiled
+        assert b"/rootfs" not in content, compiled
+    assert len(list(image.rootfs.rglob("*.pyc"))) == len(sources)
+
+
+def test_docstrings_that_no_command_prints_are_left_out(image: Image, packages: Path) -> None:
+    (library,) = image.rootfs.glob("usr/**/python3.*/json")
+    for package, module, text in (
+        (packages / "devhost" / "host", "host", b"All resources of a process: start, keep "),
+        (packages / "click", "__init__", b"Click is a simple Python module"),
+        (library, "__init__", b"JSON (JavaScript Object Notation)"),
+    ):
+        assert text in (package / f"{module}.py").read_bytes()
+        (compiled,) = package.glob(f"__pycache__/{module}.*.pyc")
+        assert text not in compiled.read_bytes()
+
+
+def test_files_give_no_rights_and_symlinks_lead_somewhere(image: Image) -> None:
+    for path in image.rootfs.rglob("*"):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            target = path.readlink()
+            led = (
+                image.rootfs / str(target).lstrip("/")
+                if target.is_absolute()
+                else path.parent / target
+            )
+            assert led.exists() or led.is_symlink(), path
+            continue
+        assert not mode & (stat.S_ISUID | stat.S_ISGID), path
+        assert not mode & stat.S_IWOTH or path.name == "tmp", path
+        assert path.lstat().st_uid == 0, path
+
+
+def test_packages_of_the_distribution_are_listed_for_scanners(image: Image) -> None:
+    known = {path.name for path in image.rootfs.glob("var/lib/dpkg/status.d/*")}
+    assert {"libc6", "libstdc++6", "zlib1g"} <= known
+    assert not known & {"dash", "coreutils", "python3-pip"}
+    assert re.search(
+        r"^Version: ", (image.rootfs / "var/lib/dpkg/status.d/libc6").read_text(), re.MULTILINE
+    )
+    assert (image.rootfs / "etc" / "os-release").exists()
+
+
+def test_bill_of_materials_has_exactly_what_the_image_has(image: Image, packages: Path) -> None:
+    bom = json.loads((image.rootfs / "usr/share/sbom/devhost.cdx.json").read_text())
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
+    components = [bom["metadata"]["component"], *bom["components"]]
+    found: dict[str, dict[str, str]] = {}
+    for one in components:
+        kind, name, version = re.findall(r"pkg:(\w+)/(?:[\w.-]+/)?(.+)@([^?]+)", one["purl"])[0]
+        assert (unquote(name), unquote(version)) == (one["name"], one["version"])
+        found.setdefault(kind, {})[one["name"]] = one["version"]
+    assert found["pypi"] == installed_in(packages)
+    stanzas = [path.read_text() for path in image.rootfs.glob("var/lib/dpkg/status.d/*")]
+    fields = [dict(re.findall(r"(?m)^(Package|Version): (.+)$", one)) for one in stanzas]
+    assert found["deb"] == {one["Package"]: one["Version"] for one in fields}
+    (python,) = image.rootfs.glob("usr/**/bin/python3.*")
+    assert found["generic"]["python"].startswith(python.name.removeprefix("python"))
+    (root,) = bom["dependencies"]
+    assert {root["ref"], *root["dependsOn"]} == {one["bom-ref"] for one in components}
+
+
+def test_build_leaves_nothing_behind(image: Image) -> None:
+    here = {str(path.relative_to(image.rootfs)) for path in image.rootfs.rglob("*")}
+    left = re.compile(r"(^|/)(\.cache|pip|ensurepip|\.git)(/|$)|^(src|rootfs|wheels|root)(/|$)")
+    assert not [path for path in here if left.search(path)]
+    assert not here & {"bin/sh", "usr/bin/sh", "usr/bin/bash", "usr/bin/apt", "etc/pip.conf"}
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_wheels_exist_for_each_architecture(machine: str) -> None:
+    """As the Dockerfile asks for them, for the Python of its default base."""
+    base = re.search(r"^ARG BASE=\S+:([0-9.]+)-slim@sha256:[0-9a-f]{64}$", DOCKERFILE, re.MULTILINE)
+    assert base is not None
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report=-"),
+            *("--ignore-installed", "--target=/nonexistent"),
+            *for_platform(base[1], machine),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    names = {_normal(each["metadata"]["name"]) for each in json.loads(done.stdout)["install"]}
+    assert names >= {"grpcio", "protobuf", "pydantic-core", "google-re2"}
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

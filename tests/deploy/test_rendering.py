@@ -1,0 +1,448 @@
+"""What the chart makes of values: three sets of them, and what each switch changes."""
+
+import copy
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from click import Option
+
+from devhost.cli.run_command import command
+from devhost.cli.validate_command import command as validate_command
+from tests.deploy.helm import NAMESPACE, Helm
+from tests.deploy.pods import PLUGINS, STATE, SYSFS, container_of, mounts_of
+from tests.deploy.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
+from tools.helm import CHART, RefusedError
+
+GOLDEN: Final = Path(__file__).with_name("golden") / "everything.yaml"
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+OF_THE_OPERATOR: Final = {"PodMonitor", "PrometheusRule"}
+
+# ── each set of values ──────────────────────────────────────────────────────
+
+
+def test_everything_is_rendered_as_in_the_golden_file(helm: Helm) -> None:
+    """`DEVHOST_TEST_WRITE=1` writes it; the content of ConfigMaps and alerts has its own tests."""
+    documents = [dict(one) for one in helm.render(EVERYTHING).documents]
+    for one in documents:
+        if one["kind"] in {"ConfigMap", "PrometheusRule"}:
+            one.pop("spec", None)
+            one.pop("data", None)
+    if os.environ.get("DEVHOST_TEST_WRITE"):
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text(yaml.safe_dump_all(documents, width=100, default_flow_style=None))
+    assert documents == list(yaml.safe_load_all(GOLDEN.read_text()))
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_lint_finds_nothing(helm: Helm, values: str) -> None:
+    helm.run("lint", "--strict", str(CHART), "--kube-version=1.28.0", values=SETS[values])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", SETS)
+def test_older_helm_renders_the_same(helm: Helm, older_helm: Helm, values: str) -> None:
+    assert older_helm.render(SETS[values]).documents == helm.render(SETS[values]).documents
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_flags_and_variables_are_those_of_devhost(helm: Helm, values: str) -> None:
+    rendered = helm.render(SETS[values])
+    pods = [(one["spec"]["template"]["spec"], command) for one in rendered.of("DaemonSet")]
+    pods += [(one["spec"], validate_command) for one in rendered.of("Pod")]
+    for pod, of in pods:
+        (container,) = pod["containers"]
+        flags = [one for one in container["args"] if one.startswith("--")]
+        words = [one for one in container["args"] if not one.startswith("--")]
+        known = {name for one in of.params if isinstance(one, Option) for name in one.opts}
+        assert {flag.partition("=")[0] for flag in flags} <= known
+        verb = "validate" if of is validate_command else "run"
+        assert words in ([verb, "/etc/devhost/config.yaml"], ["/etc/devhost/config.yaml"])
+        own = {one["name"] for one in container.get("env", [])}
+        assert {one for one in own if one.startswith("DEVHOST_")} <= {
+            one.envvar for one in of.params
+        }
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_pods_have_no_token_no_host_namespaces_and_one_switch_to_privileges(
+    helm: Helm, values: str
+) -> None:
+    given = copy.deepcopy(SETS[values])
+    given.pop("deviceAccess", None)
+    rendered = helm.render(given)
+    pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
+    tests = [one["spec"] for one in rendered.of("Pod")]
+    for pod in pods + tests:
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["enableServiceLinks"] is False
+        assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & set(pod)
+        (container,) = pod["containers"]
+        context = container["securityContext"]
+        assert "privileged" not in context
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
+    for pod in tests:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert [set(volume) for volume in pod["volumes"]] == [{"name", "configMap"}]
+    for account in rendered.of("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+    assert not [one for one in rendered.documents if "rbac" in one["apiVersion"]]
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_configuration_is_mounted_as_a_directory(helm: Helm, values: str) -> None:
+    """A mount of a single file would not follow edits."""
+    rendered = helm.render(SETS[values])
+    maps = {one["metadata"]["name"] for one in rendered.of("ConfigMap")} | {"theirs"}
+    pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
+    for pod in pods + [one["spec"] for one in rendered.of("Pod")]:
+        (container,) = pod["containers"]
+        mounts = [mount for mount in container["volumeMounts"] if mount["name"] == "config"]
+        assert mounts == [{"name": "config", "mountPath": "/etc/devhost", "readOnly": True}]
+        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "config"]
+        assert set(volume["configMap"]) == {"name"}
+        assert volume["configMap"]["name"] in maps
+        places = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert len(set(places)) == len(places)
+        assert {one["name"] for one in container["volumeMounts"]} == {
+            one["name"] for one in pod["volumes"]
+        }
+
+
+@pytest.mark.parametrize("values", SETS)
+def test_selectors_find_their_own_pods_and_names_are_short(helm: Helm, values: str) -> None:
+    rendered = helm.render(SETS[values])
+    labels = [one["spec"]["template"]["metadata"]["labels"] for one in rendered.of("DaemonSet")]
+    labels += [one["metadata"]["labels"] for one in rendered.of("Pod")]
+    for index, daemonset in enumerate(rendered.of("DaemonSet")):
+        selector = daemonset["spec"]["selector"]["matchLabels"].items()
+        assert [at for at, one in enumerate(labels) if selector <= one.items()] == [index]
+    for monitor in rendered.of("PodMonitor"):
+        selector = monitor["spec"]["selector"]["matchLabels"].items()
+        assert all(selector <= one.items() for one in labels)
+    for document in rendered.documents:
+        assert document["metadata"]["namespace"] == NAMESPACE
+        assert len(document["metadata"]["name"]) <= (63 if document["kind"] != "Pod" else 253)
+        assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
+
+
+def test_everything_renders_each_kind(helm: Helm) -> None:
+    native = {"ConfigMap", "DaemonSet", "NetworkPolicy", "Pod", "ServiceAccount"}
+    assert {one["kind"] for one in helm.render(EVERYTHING).documents} == native | OF_THE_OPERATOR
+
+
+# ── what is refused ─────────────────────────────────────────────────────────
+
+
+def profile(**more: Any) -> Values:
+    return {"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS} | more
+
+
+def test_older_kubernetes_is_refused(helm: Helm) -> None:
+    with pytest.raises(RefusedError, match=r"1\.28\.0-0"):
+        helm.render({}, "1.27")
+
+
+REFUSED: Final[list[tuple[Values, str]]] = [
+    (
+        {"config": TOKENS | {"existingConfigMap": "theirs"}},
+        "config.resources and config.existingConfigMap theirs cannot be combined",
+    ),
+    ({"profiles": [profile()] * 2}, 'the name "a" is already in use'),
+    ({"profiles": [profile(name="default")]}, 'the name "default" is already in use'),
+    ({"log": None}, "log: has no value; remove the key"),
+    ({"http": {"statusPort": 9110}}, "are both 9110"),
+    (
+        {"hostPaths": ["/etc", "/etc/"]},
+        'hostPaths of test-devhost: "/etc/" is /etc, which is already mounted; remove it',
+    ),
+    ({"hostPaths": ["/etc/../dev"]}, '"/etc/../dev" is /dev, which is already mounted'),
+    ({"hostPaths": ["/sys"]}, '"/sys" contains the cgroups'),
+    ({"hostPaths": ["/sys/class"]}, '"/sys/class" is /sys/class, which'),
+    (
+        {"hostPaths": ["/proc/"], "allow": {"paths": ["/dev/*"]}},
+        '"/proc/" is /proc, which is already mounted',
+    ),
+    ({"hostPaths": ["/a/.."]}, '"/a/.." is the whole host; set hostRoot.enabled'),
+    (
+        {"profiles": [profile(hostPaths=["/dev/"])]},
+        'hostPaths of test-devhost-a: "/dev/" is /dev',
+    ),
+    (
+        {
+            "hostPaths": ["/srv"],
+            "allow": {"paths": ["/srv/*"]},
+            "profiles": [profile(hostPaths=["/opt"])],
+        },
+        'allow.paths of test-devhost-a: "/srv/*" is not below',
+    ),
+    *(
+        (
+            {"hostPaths": ["/srv/data", "/opt"], "allow": {key: ["/dev/x", glob]}},
+            (
+                f'allow.{key} of test-devhost: "{glob}" is not below a mounted directory, so devhost could '
+                f"not check what it allows; add {path}, or a parent directory"
+            ),
+        )
+        for key, glob, path in (
+            ("paths", "/srv/tenant/*", "/srv/tenant"),
+            ("paths", "/srv/data*", "/srv"),
+            ("devices", "/srv/[d]ata/x", "/srv"),
+            ("devices", "/srv/data/../x/*", "/srv/x"),
+            ("devices", "/device/x", "/device/x"),
+            ("paths", "/sys/kernel/*", "/sys/kernel"),
+        )
+    ),
+    *(
+        (
+            {"hostPaths": ["/srv"], "allow": {"paths": [glob]}},
+            (
+                f'"{glob}" is not below a mounted directory, so devhost could not check what it '
+                "allows; set hostRoot.enabled"
+            ),
+        )
+        for glob in ("*", "/[sx]rv/*")
+    ),
+    *(
+        ({"image": image}, "set image.registry, or image.digest, or image.pullP")
+        for image in ({}, {"repository": "library/devhost"}, {"tag": "1"}, {"pullPolicy": "Always"})
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "said"), REFUSED)
+def test_contradicting_values_are_refused(helm: Helm, values: Values, said: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        helm.render(values)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"allow": {"paths": ["/dev/*", "/sys/class/x", "/proc/1/*"], "devices": ["usb", "/dev/*"]}},
+        {"hostPaths": ["/srv/", "/opt"], "allow": {"paths": ["/srv", "/srv/*", "/opt/x?/y"]}},
+        {"hostPaths": ["/srv"], "allow": {"devices": ["/srv/zap", "*"]}},
+        {"hostPaths": ["/dev/x/..", "/etc", "/etc/"], "hostRoot": {"enabled": True}},
+        {"hostRoot": {"enabled": True}, "allow": {"paths": ["*", "/srv/*"], "devices": ["/x"]}},
+    ],
+)
+def test_allowed_paths_below_mounts_are_accepted(helm: Helm, values: Values) -> None:
+    assert helm.render(values).of("DaemonSet")
+
+
+# ── rolling ─────────────────────────────────────────────────────────────────
+
+
+def test_edit_of_resources_rolls_no_pod(helm: Helm) -> None:
+    before = helm.render(EVERYTHING)
+    edited = copy.deepcopy(EVERYTHING)
+    edited["config"]["resources"] = example(EXAMPLES[0])["config"]["resources"]
+    edited["config"]["x-new"] = {"a": 1}
+    edited["profiles"][0]["config"] = example(EXAMPLES[1])["config"]
+    after = helm.render(edited)
+    changed = {key for key, text in before.texts.items() if after.texts[key] != text}
+    assert [kind for kind, _ in changed] == ["ConfigMap", "ConfigMap"]
+    daemonset = ("DaemonSet", "test-devhost")
+    first = helm.render({"config": TOKENS})
+    assert helm.render({}).texts[daemonset] == first.texts[daemonset]
+
+
+# ── rights, mounts, variables and flags ─────────────────────────────────────
+
+
+def test_default_security_context_has_no_rights_but_roots(helm: Helm) -> None:
+    assert container_of(helm, {})["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+        "seLinuxOptions": {"type": "container_device_plugin_t"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        (None, {}),
+        ({"type": None}, {"seLinuxOptions": {}}),
+        ({"level": "s0"}, {"seLinuxOptions": {"type": "spc_t", "level": "s0"}}),
+    ],
+)
+def test_privileged_profile_has_nothing_that_the_api_refuses_beside_it(
+    helm: Helm, options: Values | None, made: Values
+) -> None:
+    own = profile(deviceAccess={"privileged": True}, securityContext={"seLinuxOptions": options})
+    context = container_of(helm, {"profiles": [own]}, "test-devhost-a")["securityContext"]
+    usual = {"privileged": True, "runAsUser": 0, "runAsGroup": 0, "readOnlyRootFilesystem": True}
+    assert context == usual | made
+
+
+def test_default_mounts_show_little_of_the_host(helm: Helm) -> None:
+    """Not the node's cgroups, which would be writable without recursive read-only mounts."""
+    assert mounts_of(helm, {}) == {
+        PLUGINS: ("Directory", PLUGINS, False, None),
+        STATE: ("DirectoryOrCreate", STATE, False, None),
+        "/dev": ("Directory", "/host/dev", "recursively", None),
+        POD_RESOURCES: ("Directory", POD_RESOURCES, True, None),
+    } | {path: ("Directory", f"/host{path}", "recursively", None) for path in SYSFS}
+
+
+@pytest.mark.parametrize("kubernetes", ["1.28", "1.30"])
+def test_mounts_on_older_kubernetes_are_not_recursive(helm: Helm, kubernetes: str) -> None:
+    (daemonset,) = helm.render({}, kubernetes).of("DaemonSet")
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    assert not [mount for mount in container["volumeMounts"] if "recursiveReadOnly" in mount]
+
+
+_PROC: Final = {"/proc": ("Directory", "/host/proc", "recursively", None)}
+_CDI: Final = {"/var/run/cdi": ("DirectoryOrCreate", "/var/run/cdi", False, None)}
+_OTHER_PODS: Final = "/data/kubelet/pod-resources"
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "less"),
+    [
+        (
+            {"hostPaths": ["/etc/colas/", "/a/../../b", "/c//d/."]},
+            {
+                path: ("Directory", f"/host{path}", True, "HostToContainer")
+                for path in ("/etc/colas", "/b", "/c/d")
+            },
+            (),
+        ),
+        ({"allow": {"paths": ["/dev/*"]}}, _PROC, ()),
+        ({"allow": {"devices": ["hidraw"]}}, _PROC, ()),
+        ({"cdi": {"enabled": True}}, _CDI, ()),
+        (
+            {"deviceAccess": {"writable": True}},
+            {"/dev": ("Directory", "/host/dev", False, None)},
+            (),
+        ),
+        ({"podResources": {"enabled": False}}, {}, (POD_RESOURCES,)),
+        (
+            {"kubelet": {"rootDir": "/data/kubelet/"}, "stateDir": STATE},
+            {_OTHER_PODS: ("Directory", _OTHER_PODS, True, None)},
+            (POD_RESOURCES,),
+        ),
+        (
+            {"hostRoot": {"enabled": True}, "hostPaths": ["/srv"], "allow": {"paths": ["/dev/*"]}},
+            {
+                "/": ("Directory", "/host", True, "HostToContainer"),
+                "/sys": ("Directory", "/host/sys", "recursively", None),
+            },
+            SYSFS,
+        ),
+    ],
+)
+def test_each_switch_changes_its_mounts_alone(
+    helm: Helm, values: Values, more: Any, less: Any
+) -> None:
+    expected = mounts_of(helm, {}) | more
+    assert mounts_of(helm, values) == {k: v for k, v in expected.items() if k not in less}
+
+
+def test_allowed_globs_are_variables_of_both_pods(helm: Helm) -> None:
+    """So all that is run in the pod knows it, and the pod of `helm test` does."""
+    globs = {
+        "paths": ["/dev/disk/*", "/dev/shm"],
+        "devices": ["hidraw", "/dev/tpm*"],
+        "resources": ["example.com/gpu"],
+        "cdi": ["vendor.com/class=*"],
+        "annotations": ["example.com/*"],
+    }
+    allowed = {
+        "DEVHOST_ALLOW_PATH": "/dev/disk/* /dev/shm",
+        "DEVHOST_ALLOW_DEVICE": "hidraw /dev/tpm*",
+        "DEVHOST_ALLOW_RESOURCE": "example.com/gpu",
+        "DEVHOST_ALLOW_CDI": "vendor.com/class=*",
+        "DEVHOST_ALLOW_ANNOTATION": "example.com/*",
+        "DEVHOST_ALLOW_EXEC": "true",
+    }
+    values: Values = {"allow": globs | {"exec": True}}
+    (tested,) = helm.render(values).one("Pod")["spec"]["containers"]
+    assert {one["name"]: one["value"] for one in tested["env"]} == allowed
+    assert container_of(helm, values)["env"][-len(allowed) :] == tested["env"]
+    (tested,) = helm.render({}).one("Pod")["spec"]["containers"]
+    assert "env" not in tested
+
+
+@pytest.mark.parametrize(
+    ("image", "reference"),
+    [
+        ({"registry": "r.example.com/", "tag": "1"}, "r.example.com/devhost:1"),
+        ({"registry": "r:5000", "repository": "a/devhost"}, "r:5000/a/devhost:0.1.0"),
+        ({"repository": "localhost/devhost"}, "localhost/devhost:0.1.0"),
+        ({"pullPolicy": "Never"}, "devhost:0.1.0"),
+        ({"tag": "1", "digest": f"sha256:{'a' * 64}"}, f"devhost@sha256:{'a' * 64}"),
+    ],
+)
+def test_image_has_a_tag_or_a_digest(helm: Helm, image: Values, reference: str) -> None:
+    rendered = helm.render({"image": image})
+    (tested,) = rendered.one("Pod")["spec"]["containers"]
+    assert [container_of(helm, {"image": image})["image"], tested["image"]] == [reference] * 2
+
+
+def test_plugin_in_python_replaces_run_but_not_the_flags(helm: Helm) -> None:
+    program = ["python3", "/plugins/vpcport.py"]
+    values: Values = {"command": program, "args": []}
+    usual, container = container_of(helm, {}), container_of(helm, values)
+    differing = {key for key in container if container[key] != usual.get(key)}
+    assert differing == {"command", "args"}
+    assert (container["command"], container["args"]) == (program, usual["args"][1:])
+    (tested,) = helm.render(values).one("Pod")["spec"]["containers"]
+    assert tested["command"] == ["devhost"]
+
+
+def test_labels_of_the_user_do_not_replace_those_that_are_selected_by(helm: Helm) -> None:
+    own = {"app.kubernetes.io/name": "mine", "app.kubernetes.io/component": "mine", "team": "x"}
+    given = {"podLabels": own, "podAnnotations": {"kubectl.kubernetes.io/default-container": "y"}}
+    template = helm.render(given).one("DaemonSet")["spec"]["template"]
+    assert template["metadata"] == {
+        "labels": {
+            "app.kubernetes.io/name": "devhost",
+            "app.kubernetes.io/instance": "test",
+            "app.kubernetes.io/component": "default",
+            "team": "x",
+        },
+        "annotations": {"kubectl.kubernetes.io/default-container": "y"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pod_resources", "flags"),
+    [
+        ({"assumeFree": True}, {"--pod-resources"}),
+        ({"enabled": False}, set()),
+        ({"enabled": False, "assumeFree": True}, {"--assume-free"}),
+    ],
+)
+def test_pod_resources_flag_unless_disabled(
+    helm: Helm, pod_resources: Values, flags: set[str]
+) -> None:
+    args = container_of(helm, {"podResources": pod_resources})["args"]
+    given = {one.partition("=")[0] for one in args}
+    assert given & {"--pod-resources", "--assume-free"} == flags
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({}, STATE),
+        ({"kubelet": {"rootDir": "/data/kubelet/"}}, "/data/kubelet/plugins/devhost"),
+        # What a former version of the chart left there can still be used.
+        ({"stateDir": f"{PLUGINS}/devhost-state"}, f"{PLUGINS}/devhost-state"),
+    ],
+)
+def test_state_directory_is_not_where_other_plugins_write(
+    helm: Helm, values: Values, path: str
+) -> None:
+    """It proves which pod a device was prepared for."""
+    assert f"--state-dir={path}" in container_of(helm, values)["args"]
+    assert mounts_of(helm, values)[path] == ("DirectoryOrCreate", path, False, None)

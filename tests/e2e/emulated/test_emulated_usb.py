@@ -1,0 +1,223 @@
+"""Sticks that come, go and change places, before kubelet's own device manager.
+
+The kernel, its drivers, sysfs, the events and the nodes are real; only the sticks are QEMU's.
+Devhost finds changes by events alone here: its rescan is off.
+"""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from tests.e2e.emulated.sticks import PATIENCE, Sticks, place, stick
+from tests.support.daemon import Daemon, ids_of, until
+from tests.support.realkubelet import RealKubelet
+
+PORTS: Final = "example.com/port"
+SERIALS: Final = "example.com/serial"
+CONFIG: Final = f"""
+version: v1
+resources:
+  - name: {PORTS}
+    sources: [usb: {{device: "0403:6001", node: tty}}]
+    removeMissingAfter: never
+    overlap: allow
+    allocate: {{env: {{SERIAL: "${{usb.serial}}"}}}}
+  - name: {SERIALS}
+    sources: [usb: {{device: "0403:6001", node: tty}}]
+    removeMissingAfter: never
+    overlap: allow
+    id: ${{usb.serial}}
+    allocate: {{env: {{SERIAL: "${{usb.serial}}"}}}}
+"""
+
+
+# What finds a kind of device, its ID, and the node that a pod is given.
+KINDS: Final = {
+    "example.com/keyboard": ("usb: {class: hid, node: hidraw}", place("2.3"), r"/dev/hidraw\d+"),
+    "example.com/sound": ("usb: {class: audio, node: sound}", place("3"), r"/dev/snd/controlC\d+"),
+    "example.com/disk": ("usb: {class: storage, node: block}", place("4", usb=3), r"/dev/sd[a-z]"),
+}
+
+
+@dataclass
+class Node:
+    """kubelet, and what it has of devhost."""
+
+    kubelet: RealKubelet
+    daemon: Daemon
+
+    async def start(self, config: str) -> None:
+        """Start devhost, and wait until kubelet has its resources."""
+        await self.daemon.start(config)
+        for resource in yaml.safe_load(config)["resources"]:
+            await self.kubelet.wait(resource["name"], 0, 0, timeout=PATIENCE)
+
+    async def has(self, resource: str, healthy: set[str], unhealthy: int = 0) -> None:
+        """Wait for the counts of a resource, and check the IDs."""
+        total = len(healthy) + unhealthy
+        await self.kubelet.wait(resource, total, len(healthy), timeout=PATIENCE)
+        assert await ids_of(self.kubelet, resource) == healthy
+
+    async def given(self, resource: str, count: int) -> dict[str, str]:
+        """Give each device to a pod; return the nodes by the serial numbers in the pods' variables."""
+        nodes = {}
+        for number in range(count):
+            pods = await self.kubelet.admit(f"{resource[-4:]}{number}", {"c": {resource: 1}})
+            answer = pods["c"]
+            (device,) = answer["devices"]
+            nodes[answer["envs"]["SERIAL"]] = device["hostPath"]
+        for number in range(count):
+            await self.kubelet.free(f"{resource[-4:]}{number}")
+        return nodes
+
+
+@pytest.fixture
+async def node(
+    real_binary: Path, directory: Path, daemon: Daemon, sticks: Sticks
+) -> AsyncIterator[Node]:
+    """kubelet; devhost is not started, and no stick is plugged in."""
+    del sticks
+    async with RealKubelet(real_binary, directory / "plugins") as kubelet:
+        yield Node(kubelet, daemon)
+        await daemon.kill()
+
+
+def kernels_nodes(*serials: str) -> dict[str, str]:
+    """Return the nodes of sticks, as the kernel says."""
+    return {one: f"/dev/{next(stick(one).rglob('ttyUSB*')).name}" for one in serials}
+
+
+async def test_plug_unplug_and_plug_into_the_same_and_another_port(
+    node: Node, sticks: Sticks
+) -> None:
+    await node.start(CONFIG)
+    sticks.serial("A", "1")
+    await node.has(PORTS, {place("1")})
+    await node.has(SERIALS, {"A"})
+    assert await node.given(SERIALS, 1) == kernels_nodes("A")
+
+    sticks.unplug("A")
+    await node.has(PORTS, set(), unhealthy=1)
+    await node.has(SERIALS, set(), unhealthy=1)
+
+    sticks.serial("A", "1")
+    await node.has(PORTS, {place("1")})
+    await node.has(SERIALS, {"A"})
+
+    sticks.unplug("A")
+    await node.has(PORTS, set(), unhealthy=1)
+    sticks.serial("A", "3")
+    await node.has(PORTS, {place("3")}, unhealthy=1)
+    await node.has(SERIALS, {"A"})
+
+
+async def test_two_sticks_change_places(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
+    sticks.serial("A", "1")
+    await node.has(SERIALS, {"A"})
+    sticks.serial("B", "2")
+    await node.has(SERIALS, {"A", "B"})
+    before = kernels_nodes("A", "B")
+    assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == before
+
+    sticks.unplug("A")
+    sticks.unplug("B")
+    await node.has(PORTS, set(), unhealthy=2)
+    await node.has(SERIALS, set(), unhealthy=2)
+    sticks.serial("B", "1")  # which has A's node then, so that A has to leave the list
+    # The kernel would number two that come at the same time in any order.
+    await node.has(PORTS, {place("1")}, unhealthy=1)
+    sticks.serial("A", "2")
+    await node.has(PORTS, {place("1"), place("2")})
+    await node.has(SERIALS, {"A", "B"})
+    after = kernels_nodes("A", "B")
+    assert after == {"A": before["B"], "B": before["A"]}
+    assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == after
+
+
+async def test_a_stick_is_withdrawn_and_admitted_again(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
+    sticks.serial("A", "1")
+    sticks.serial("B", "2")
+    await node.has(SERIALS, {"A", "B"})
+    authorized = stick("A") / "authorized"
+    authorized.write_text("0")
+    await node.has(PORTS, {place("2")}, unhealthy=1)
+    await node.has(SERIALS, {"B"}, unhealthy=1)
+    authorized.write_text("1")
+    await node.has(PORTS, {place("1"), place("2")})
+    await node.has(SERIALS, {"A", "B"})
+
+
+async def test_a_driver_lets_go_of_a_stick_and_takes_it_again(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
+    sticks.serial("A", "1")
+    await node.has(SERIALS, {"A"})
+    interface, driver = "1-1:1.0", Path("/sys/bus/usb/drivers/ftdi_sio")
+    (driver / "unbind").write_text(interface)
+    await node.has(PORTS, set(), unhealthy=1)
+    await node.has(SERIALS, set(), unhealthy=1)
+    (driver / "bind").write_text(interface)
+    await node.has(PORTS, {place("1")})
+    await node.has(SERIALS, {"A"})
+
+
+async def test_a_loose_contact(node: Node, sticks: Sticks) -> None:
+    await node.start(CONFIG)
+    sticks.serial("A", "1")
+    await node.has(SERIALS, {"A"})
+    for _ in range(10):
+        sticks.unplug("A")
+        sticks.serial("A", "1")
+    sticks.serial("B", "2")  # a later event: what came of those before is known then
+    await node.has(SERIALS, {"A", "B"})
+    await node.has(PORTS, {place("1"), place("2")})
+    assert await node.given(SERIALS, 2) == kernels_nodes("A", "B")
+
+
+async def test_the_entry_that_devhost_prints_offers_the_stick_and_no_other(
+    node: Node, sticks: Sticks
+) -> None:
+    sticks.serial("A", "1")
+    sticks.serial("B", "2")
+    await until(Path("/dev/ttyUSB1").exists, "both sticks")
+    path = kernels_nodes("A")["A"]
+    printed = [sys.executable, "-m", "devhost", "devices", path, "-o", "yaml"]
+    (entry,) = yaml.safe_load(await asyncio.to_thread(subprocess.check_output, printed))
+    name = entry["name"]
+    await node.daemon.start(yaml.dump({"version": "v1", "resources": [entry]}))
+    await node.kubelet.wait(name, 1, 1, timeout=PATIENCE)
+    (device,) = await ids_of(node.kubelet, name)
+    sticks.unplug("A")
+    await node.has(name, set(), unhealthy=1)
+    sticks.serial("A", "1")
+    await node.has(name, {device})
+
+
+async def test_other_kinds_of_devices(node: Node, sticks: Sticks) -> None:
+    resources = [
+        f"  - {{name: {name}, sources: [{source}], removeMissingAfter: never}}\n"
+        for name, (source, *_) in KINDS.items()
+    ]
+    node.daemon.flags = ["--allow-device", "hidraw", "--allow-device", "/dev/sd*"]
+    await node.start(f"version: v1\nresources:\n{''.join(resources)}")
+    sticks.plug("hub", "usb-hub", "2")
+    sticks.plug("keyboard", "usb-kbd", "2.3")
+    sticks.plug("sound", "usb-audio", "3", audiodev="silence")
+    sticks.disk("disk", "4")
+    for name, (_, device, pattern) in KINDS.items():
+        await node.has(name, {device})
+        answer = (await node.kubelet.admit(name[-4:], {"c": {name: 1}}))["c"]
+        nodes = [one["hostPath"] for one in answer["devices"]]
+        assert any(re.fullmatch(pattern, one) for one in nodes), nodes
+    for name in KINDS:
+        sticks.unplug(name.partition("/")[2])
+        await node.has(name, set(), unhealthy=1)

@@ -1,0 +1,168 @@
+"""What happens to kubelet.sock, to the streams and to the plugin directory from outside."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.model.state import State
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.host.overlap import Instance, Start, tokens
+from tests.support.daemon import Daemon, at_rest, numbers
+from tests.support.daemon import tokens as config_of
+from tests.support.hosting import Hosting, Kubelet, contract
+
+T = "example.com/t"
+MANY = 50
+
+
+@pytest.fixture
+async def instance(start: Start) -> Instance:
+    """A host with one resource of three tokens."""
+    return start(tokens("it", t=3))
+
+
+def sockets(directory: Path) -> set[Path]:
+    return set((directory / "plugins").glob("devhost-*.sock"))
+
+
+def touch(path: Path) -> None:
+    """Do what backups and relabelling do."""
+    path.chmod(0o700)
+    os.chown(path, os.getuid(), os.getgid())
+    path.with_name("copy").hardlink_to(path)
+
+
+@contextlib.asynccontextmanager
+async def foreign_stream(directory: Path) -> AsyncIterator[None]:
+    """Hold a stream of the one resource open, as a curious person does."""
+    (path,) = sockets(directory)
+    options = [("grpc.default_authority", "localhost")]
+    async with grpc.aio.insecure_channel(f"unix:{path}", options) as channel:
+        stream = pb_grpc.DevicePluginStub(channel).ListAndWatch(pb.Empty())
+        async for message in stream:
+            assert len(message.devices) == 3
+            break
+        yield
+
+
+# ── kubelet.sock ──
+
+
+@contract
+async def test_a_touched_kubelet_socket_ends_no_stream_of_fifty_resources(
+    started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No stream of 50 resources ends; a kubelet that starts has them all again."""
+    names = [f"example.com/r{number}" for number in range(MANY)]
+    host = hosting.start(config_of(**{name.partition("/")[2]: 2 for name in names}))
+    for name in names:
+        await started.wait(name, 2, 2)
+    monkeypatch.setattr("devhost.kubelet.registration.END_TIMEOUT_S", 0.5)
+    before = sockets(directory)
+    touch(directory / "plugins" / "kubelet.sock")
+    host._directory.on_change()
+    await asyncio.sleep(1)  # after half of it a stream was given up
+    assert sockets(directory) == before
+    assert {runner.status.state for runner in host.resources} == {State.REGISTERED}
+    assert set((await started.capacity()).values()) == {(2, 2)}
+    for _ in range(2):
+        await started.restart()
+        for name in names:
+            await started.wait(name, 2, 2)
+        assert sockets(directory).isdisjoint(before)
+
+
+async def test_a_kubelet_socket_that_is_replaced_is_named_as_the_reason(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
+) -> None:
+    """The log says who ended the stream: not the kubelet, which lives."""
+    daemon.flags = ["--log-level", "debug"]
+    await daemon.start(config_of(t=3))
+    await standin.wait(T, 3, 3)
+    await daemon.until(State.REGISTERED, 1)
+    path = directory / "plugins" / "kubelet.sock"
+    path.rename(path.with_name("moved"))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    await daemon.logged("kubelet.sock was replaced", resource=T)
+    await daemon.logged("nobody listens on kubelet.sock", resource=T)
+    assert daemon.found("the kubelet ended the stream") == []
+    path.with_name("moved").rename(path)
+    await at_rest(standin, daemon, {T: numbers(3)})
+
+
+# ── streams that are not the kubelet's ──
+
+
+@contract
+async def test_a_foreign_stream_does_not_hold_up_the_next_registration(
+    started: Kubelet, instance: Instance, directory: Path
+) -> None:
+    """It does not keep the resource from being registered again."""
+    await started.wait(T, 3, 3)
+    await instance.until(T, State.REGISTERED)
+    async with foreign_stream(directory):
+        await started.kill()
+        await started.start()
+        await started.wait(T, 3, 3)
+
+
+# ── the plugin directory ──
+
+
+async def test_a_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
+    directory: Path, daemon: Daemon
+) -> None:
+    """It is followed, as it is where a directory is replaced by a link."""
+    places = [directory / "one", directory / "two"]
+    link = directory / "plugins"
+    link.rmdir()
+    for place in places:
+        place.mkdir()
+    kubelets = [SimulatedKubelet(place) for place in places]
+    link.symlink_to(places[0])
+    async with contextlib.AsyncExitStack() as stack:
+        for kubelet in kubelets:
+            await kubelet.start()
+            stack.push_async_callback(kubelet.stop)
+        await daemon.start(config_of(t=3))
+        for now, then in ((0, 1), (1, 0)):
+            await kubelets[now].wait(T, 3, 3)
+            (directory / "fresh").symlink_to(places[then])
+            (directory / "fresh").rename(link)
+        await kubelets[0].wait(T, 3, 3)
+        assert await daemon.stop() == 0
+
+
+# ── what is said at the registration ──
+
+
+@pytest.mark.parametrize("steps", ["", ", preStart: [{run: [/bin/true]}]"])
+async def test_register_has_the_options_of_the_plugin(
+    standin: SimulatedKubelet, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, steps: str
+) -> None:
+    """The kubelet asks for them, but people read traces."""
+    requests: list[pb.RegisterRequest] = []
+    register = standin.Register
+
+    async def noting(request: pb.RegisterRequest, context: Any) -> pb.Empty:
+        requests.append(request)
+        return await register(request, context)
+
+    await standin.stop()
+    monkeypatch.setattr(standin, "Register", noting)
+    await standin.start()
+    daemon.flags = ["--allow-exec"]
+    await daemon.start(f"version: v1\nresources: [{{name: {T}, sources: [static: 3]{steps}}}]\n")
+    await standin.wait(T, 3, 3)
+    assert [one.options.pre_start_required for one in requests] == [bool(steps)]
+    assert requests[0].options.get_preferred_allocation_available

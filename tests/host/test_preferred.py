@@ -1,0 +1,154 @@
+"""Which of the free devices a container gets: what a resource prefers, as the kubelet asks."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from devhost.model.names import without_share
+from devhost.standin.kubelet import AdmissionError, Answer
+from tests.host.sysfs import numa_machine
+from tests.support.hosting import Hosting, Kubelet, contract
+from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
+from tests.support.root import needs_root
+
+SLOT = "example.com/slot"
+
+
+def config(devices: str, more: str) -> str:
+    return f"version: v1\nresources: [{{name: {SLOT}, sources: [static: {devices}], {more}}}]\n"
+
+
+async def given(kubelet: Kubelet, pod: str, count: int = 1) -> list[str]:
+    """Admit a pod; return the IDs that its container was given."""
+    return ids(await kubelet.admit(pod, {"app": {SLOT: count}}))
+
+
+def ids(answers: dict[str, Answer], container: str = "app") -> list[str]:
+    return answers[container]["deviceIds"][SLOT]
+
+
+async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str]:
+    """Admit pods that want one device each; return the devices, in that order."""
+    found = [await given(kubelet, f"{name}-{number}") for number in range(pods)]
+    return [without_share(one) for (one,) in found]
+
+
+@contract
+async def test_prefer_spread_gives_each_pod_a_device_of_its_own_first(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    hosting.start(config("[a, b, c]", "replicas: 3, prefer: spread"))
+    await started.wait(SLOT, 9, 9)
+    devices = await one_by_one(started, 9)
+    assert [sorted(devices[start : start + 3]) for start in (0, 3, 6)] == [["a", "b", "c"]] * 3
+
+
+@contract
+async def test_prefer_spread_goes_where_a_pod_has_ended(started: Kubelet, hosting: Hosting) -> None:
+    hosting.start(config("[a, b, c]", "replicas: 2, prefer: spread"))
+    await started.wait(SLOT, 6, 6)
+    assert await one_by_one(started, 4) == ["a", "b", "c", "a"]
+    await started.free("pod-1")
+    assert await given(started, "next") == ["b::0"]
+
+
+@contract
+async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Hosting) -> None:
+    hosting.start(config("[a, b, c]", "replicas: 3, prefer: packed"))
+    await started.wait(SLOT, 9, 9)
+    assert await one_by_one(started, 4) == ["a", "a", "a", "b"]
+    await started.free("pod-0")
+    await started.free("pod-1")  # of a one share is used, and of b one
+    assert await one_by_one(started, 3, "new") == ["a", "a", "b"]
+
+
+@contract
+@pytest.mark.parametrize("more", ["", ", prefer: packed"])
+async def test_a_container_with_replicas_gets_distinct_devices_first(
+    started: Kubelet, hosting: Hosting, more: str
+) -> None:
+    hosting.start(config("[a, b, c]", f"replicas: 3{more}"))
+    await started.wait(SLOT, 9, 9)
+    for pod in range(3):
+        assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
+
+
+async def test_replicas_are_spread_by_default(started: Kubelet, hosting: Hosting) -> None:
+    """So that the last pod that asks for two still finds two devices with a share."""
+    hosting.start(config("[a, b, c, d, e, f]", "replicas: 2"))
+    await started.wait(SLOT, 12, 12)
+    for pod in range(6):
+        shares = await given(started, f"pod-{pod}", 2)
+        assert len(set(map(without_share, shares))) == 2, shares
+
+
+@contract
+async def test_prefer_none_is_asked_and_changes_without_a_registration(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    """Without replicas it answers nothing, so that another preference needs no new registration."""
+    hosting.start(config("4", "prefer: none"))
+    await started.wait(SLOT, 4, 4)
+    (first,) = await given(started, "one")
+    before = set(hosting.plugins.glob("devhost-*.sock"))
+    hosting.reload(config("4", "prefer: packed"))
+    (second,) = await given(started, "two")
+    assert second == min({"0", "1", "2", "3"} - {first})
+    assert before == set(hosting.plugins.glob("devhost-*.sock"))
+
+
+@contract
+async def test_max_per_container_limits_the_shares_of_a_container(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    hosting.start(config("[a, b]", "replicas: 4, maxPerContainer: 2"))
+    await started.wait(SLOT, 8, 8)
+    with pytest.raises(AdmissionError, match=r"3 shares of device a, but maxPerContainer is 2"):
+        await given(started, "greedy", 5)
+    for pod in ("one", "two"):
+        shares = Counter(map(without_share, await given(started, pod, 4)))
+        assert shares == {"a": 2, "b": 2}
+
+
+async def test_max_per_container_is_of_a_container_not_of_a_pod(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    hosting.start(config("[a]", "replicas: 4, maxPerContainer: 1"))
+    await started.wait(SLOT, 4, 4)
+    answers = await started.admit("pod", {"x": {SLOT: 1}, "y": {SLOT: 1}})
+    assert ids(answers, "x") != ids(answers, "y")
+    with pytest.raises(AdmissionError, match="maxPerContainer is 1"):
+        await given(started, "other", 2)
+
+
+@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
+async def test_devices_of_an_init_container_are_kept_for_the_app(
+    started: RealKubelet, hosting: Hosting
+) -> None:
+    """The kubelet settles on it; the rest is chosen to go with that."""
+    hosting.start(config("[a, b]", "replicas: 2, prefer: spread"))
+    await started.wait(SLOT, 4, 4)
+    answers = await started.admit("pod", {"setup": {SLOT: 1}, "app": {SLOT: 2}}, init=("setup",))
+    assert ids(answers, "setup") == ["a::0"]
+    assert ids(answers) == ["a::0", "b::0"]
+
+
+@contract
+@needs_root
+async def test_prefer_numa_takes_devices_of_one_node(
+    started: Kubelet, hosting: Hosting, directory: Path
+) -> None:
+    """Also where the kubelet aligns nothing; the smallest node that suffices comes first."""
+    root = numa_machine(directory / "root", {"d0": 0, "d1": 1, "d2": 0, "d3": 1, "d4": 1})
+    text = f"""
+version: v1
+resources:
+  - {{name: {SLOT}, sources: [/dev/fake/*], prefer: numa, replicas: 2}}
+"""
+    hosting.start(text, root=root)
+    await started.wait(SLOT, 10, 10)
+    assert await given(started, "three", 3) == ["d1::0", "d3::0", "d4::0"]
+    assert await given(started, "two", 2) == ["d0::0", "d2::0"]
+    assert await given(started, "three-more", 3) == ["d1::1", "d3::1", "d4::1"]
+    assert await given(started, "two-more", 2) == ["d0::1", "d2::1"]

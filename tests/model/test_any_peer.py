@@ -1,0 +1,280 @@
+"""What other processes send: requests of clients of a plugin socket, and answers of pod-resources."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import pytest
+from google.protobuf.message import DecodeError, Message
+from hypothesis import strategies as st
+
+from devhost.api.podresources.v1 import podresources_pb2 as pods
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.kubelet.podresources import _by_resource
+from devhost.kubelet.sockets import open_channel
+from devhost.standin.kubelet import SimulatedKubelet
+from tests.model.running import bounded, fuzzed
+from tests.support.hosting import Hosting
+
+pytestmark = pytest.mark.slow
+
+CONFIG: Final = """\
+version: v1
+resources:
+  - name: example.com/a
+    sources: [static: 3]
+    replicas: 2
+    maxPerContainer: 1
+    prefer: numa
+    allocate: {env: {IDS: "${id}", COUNT: "${count}"}, annotations: {example.com/x: "${index}"}}
+    preStart: [{waitFor: /, every: start}]
+  - name: example.com/b
+    sources: [static: [x, y]]
+    allocate: {devices: [{hostPath: /dev/null, containerPath: "/dev/null${index}"}]}
+"""
+COUNTS: Final = {"example.com/a": 6, "example.com/b": 2}
+IDS: Final = frozenset({*(f"{n}::{share}" for n in range(3) for share in range(2)), "x", "y"})
+# Of calls that can be parsed: the client gets the reason.
+REFUSED: Final = {
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+class World:
+    """A host with a kubelet, on an event loop that runs while a call does."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "plugins").mkdir()
+        self.plugins, self.loop = directory / "plugins", asyncio.new_event_loop()
+        self.errors: list[logging.LogRecord] = []
+        self._hosting, self._open = Hosting(directory), contextlib.AsyncExitStack()
+        self.loop.run_until_complete(self._start())
+
+    async def _start(self) -> None:
+        self._kubelet = SimulatedKubelet(self.plugins)
+        await self._kubelet.start()
+        self._hosting.start(CONFIG)
+        for name, count in COUNTS.items():
+            await self._kubelet.wait(name, count, count)
+        self.sockets = sorted(self.plugins.glob("devhost-*.sock"))
+        self._channels = [
+            await self._open.enter_async_context(open_channel(path)) for path in self.sockets
+        ]
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self._stop())
+        self.loop.close()
+
+    async def _stop(self) -> None:
+        await self._open.aclose()
+        await self._hosting.close()
+        await self._kubelet.stop()
+
+    def call(self, method: str, request: bytes, which: int) -> bytes | grpc.aio.AioRpcError:
+        """Send a request to one of the sockets; return the answer, or the error."""
+
+        async def send() -> bytes:
+            call: Any = self._channels[which].unary_unary(f"/v1beta1.DevicePlugin/{method}")
+            answer: bytes = await call(request, timeout=60)
+            return answer
+
+        try:
+            return self.loop.run_until_complete(send())
+        except grpc.aio.AioRpcError as error:
+            return error
+
+    def is_well(self) -> None:
+        """Assert that it answers on both sockets, and has logged no error."""
+        for which in (0, 1):
+            assert isinstance(self.call("GetDevicePluginOptions", b"", which), bytes)
+        assert not [record.getMessage() for record in self.errors]
+
+
+class _Errors(logging.Handler):
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__(logging.ERROR)
+        self.emit = records.append  # type: ignore[assignment]
+
+
+_worlds: Final[list[World]] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _world() -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="dh") as place, pytest.MonkeyPatch.context() as patch:
+        world = World(Path(place))
+        # As `devhost.observe.logs` has it: the client is at fault, and gets an error.
+        patch.setattr(logging.getLogger("grpc._cython.cygrpc"), "disabled", True)
+        patch.setattr(logging.getLogger("grpc._common"), "disabled", True)
+        handler = _Errors(world.errors)
+        logging.getLogger().addHandler(handler)
+        _worlds.append(world)
+        yield
+        logging.getLogger().removeHandler(handler)
+        _worlds.pop().close()
+
+
+# ── requests ──
+
+_ID: Final = st.one_of(
+    st.sampled_from(sorted(IDS)),
+    st.sampled_from(
+        ["", "0", "::", "0::", "::0", "0::2", "0::-1", "0::0::0", "\x1b", "\u202e", "x" * 2000]
+    ),
+    st.text(max_size=6),
+)
+_IDS_SENT: Final = st.lists(_ID, max_size=8)
+_SIZE: Final = st.one_of(st.integers(-2, 9), st.sampled_from([-(2**31), 2**31 - 1]))
+_ALLOCATE: Final = st.lists(
+    st.builds(pb.ContainerAllocateRequest, devices_ids=_IDS_SENT), max_size=4
+).map(lambda containers: ("Allocate", pb.AllocateRequest(container_requests=containers)))
+_PREFERRED: Final = st.lists(
+    st.builds(
+        pb.ContainerPreferredAllocationRequest,
+        available_deviceIDs=_IDS_SENT,
+        must_include_deviceIDs=_IDS_SENT,
+        allocation_size=_SIZE,
+    ),
+    max_size=3,
+).map(lambda containers: (
+    "GetPreferredAllocation", pb.PreferredAllocationRequest(container_requests=containers)))  # fmt: skip
+_PRE_START: Final = st.builds(pb.PreStartContainerRequest, devices_ids=_IDS_SENT).map(
+    lambda request: ("PreStartContainer", request)
+)
+_REQUESTS: Final = st.one_of(_ALLOCATE, _PREFERRED, _PRE_START)
+_TYPES: Final[dict[str, type[Message]]] = {
+    "Allocate": pb.AllocateRequest,
+    "GetPreferredAllocation": pb.PreferredAllocationRequest,
+    "PreStartContainer": pb.PreStartContainerRequest,
+}
+
+
+def judge(method: str, request: Message, answer: bytes | grpc.aio.AioRpcError) -> None:
+    """Look at what a client got."""
+    if isinstance(answer, grpc.aio.AioRpcError):
+        assert answer.code() in REFUSED, answer
+        assert method != "GetPreferredAllocation", "with an error kubelet fails the pod for good"
+        assert (answer.details() or "").isprintable()
+    elif isinstance(request, pb.AllocateRequest):
+        containers = pb.AllocateResponse.FromString(answer).container_responses
+        assert len(containers) == len(request.container_requests)
+        assert all(IDS.issuperset(one.devices_ids) for one in request.container_requests)
+    elif isinstance(request, pb.PreferredAllocationRequest):
+        given = pb.PreferredAllocationResponse.FromString(answer).container_responses
+        for asked, chosen in zip(request.container_requests, given, strict=True):
+            ids = list(chosen.deviceIDs)
+            assert not ids or len(ids) == asked.allocation_size
+            assert set(ids) <= set(asked.available_deviceIDs) | set(asked.must_include_deviceIDs)
+
+
+_DAMAGED: Final = st.tuples(_REQUESTS, st.integers(0, 50), st.binary(max_size=3)).map(
+    lambda it: (it[0][0], (raw := it[0][1].SerializeToString())[: it[1]] + it[2] + raw[it[1] :])
+)
+_SENT: Final = st.one_of(
+    _REQUESTS.map(lambda it: (it[0], it[1].SerializeToString())),
+    _DAMAGED,
+    st.tuples(st.sampled_from(sorted(_TYPES)), st.binary(max_size=60)),
+)
+
+
+@fuzzed(0.15, 100, sent=_SENT, which=st.integers(0, 1))
+def test_any_request_of_a_client(sent: tuple[str, bytes], which: int) -> None:
+    """Calls of kubelet's API with any content are answered, or refused with a reason."""
+    method, raw = sent
+    (world,) = _worlds
+    with bounded():
+        answer = world.call(method, raw, which)
+        try:
+            request = _TYPES[method].FromString(raw)
+        except DecodeError:
+            assert isinstance(answer, grpc.aio.AioRpcError)
+        else:
+            judge(method, request, answer)
+        world.is_well()
+
+
+_FRAMES: Final = [
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    bytes.fromhex("000000 04 00 00000000"),
+    bytes.fromhex("000008 07 00 00000000 00000000 00000000"),
+    bytes.fromhex("ffffff 00 ff ffffffff"),
+    b"GET / HTTP/1.1\r\n\r\n",
+]
+
+
+@fuzzed(
+    0.03,
+    20,
+    raw=st.lists(st.one_of(st.sampled_from(_FRAMES), st.binary(max_size=30)), max_size=6).map(
+        b"".join
+    ),
+    which=st.integers(0, 1),
+)
+def test_any_bytes_on_a_plugin_socket(raw: bytes, which: int) -> None:
+    (world,) = _worlds
+    with bounded():
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(world.sockets[which]))
+            with contextlib.suppress(ConnectionError):  # it is cut while it says more
+                client.sendall(raw)
+            world.is_well()
+        world.is_well()
+
+
+# ── pod-resources ──
+
+_NAMES: Final = st.one_of(
+    st.text(max_size=6), st.sampled_from(["", *COUNTS, *IDS, "\u202e", "a/b"])
+)
+_DEVICES: Final = st.builds(
+    pods.ContainerDevices, resource_name=_NAMES, device_ids=st.lists(_NAMES, max_size=3)
+)
+_CONTAINERS: Final = st.builds(
+    pods.ContainerResources, name=_NAMES, devices=st.lists(_DEVICES, max_size=3)
+)
+_PODS: Final = st.lists(
+    st.builds(
+        pods.PodResources,
+        name=_NAMES,
+        namespace=_NAMES,
+        containers=st.lists(_CONTAINERS, max_size=2),
+    ),
+    max_size=3,
+).map(lambda listed: pods.ListPodResourcesResponse(pod_resources=listed))
+
+
+@fuzzed(
+    0.04,
+    200,
+    answer=st.one_of(st.binary(max_size=80), _PODS.map(lambda it: it.SerializeToString())),
+)
+def test_any_list_of_pods(answer: bytes) -> None:
+    """Each device of each container is held by its pod; what cannot be parsed is no list."""
+    with bounded():
+        try:
+            listed = pods.ListPodResourcesResponse.FromString(answer)
+        except DecodeError:
+            with pytest.raises(DecodeError):
+                _by_resource(answer)
+            return
+        found = _by_resource(answer)
+        expected = {
+            (entry.resource_name, device_id, f"{pod.namespace}/{pod.name}")
+            for pod in listed.pod_resources
+            for container in pod.containers
+            for entry in container.devices
+            for device_id in entry.device_ids
+        }
+        assert expected == {
+            (resource, device_id, pod)
+            for resource, held in found.items()
+            for device_id, names in held.items()
+            for pod in names
+        }

@@ -1,0 +1,103 @@
+"""Attacks by the configuration's text: keys that hide, tags, merges, numbers, odd sources."""
+
+import pytest
+
+from devhost.loading.loader import loads
+from tests.security.attack import Victim, config, policy
+
+HEAD = "version: v1\nresources:\n"
+RESOURCE = "name: e.com/a, sources: [static: 1]"
+MOUNT = "allocate: {mounts: [/etc/shadow]}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # keys that no check knows
+        f"{HEAD}- {{{RESOURCE}, x-mounts: [/]}}",
+        f"{HEAD}- {{{RESOURCE}, Allocate: {{mounts: [/]}}}}",
+        f"policy: {{enforced: false}}\n{HEAD}- {{{RESOURCE}}}",
+        # what is merged
+        f"x-a: &a {{{MOUNT}}}\n{HEAD}- {{<<: [{{}}, *a], {RESOURCE}}}",
+        f"x-a: &a {{{MOUNT}}}\nx-b: &b {{<<: *a}}\n{HEAD}- {{<<: *b, {RESOURCE}}}",
+        f"x-a: &a [/etc/shadow]\n{HEAD}- {{{RESOURCE}, allocate: {{mounts: *a}}}}",
+        f"x-r: &r {{resources: [{{{RESOURCE}, {MOUNT}}}]}}\nversion: v1\n<<: *r",
+        # duplicates
+        f"{HEAD}- {{{RESOURCE}, allocate: {{}}, {MOUNT}}}",
+        f"{HEAD}- {{{RESOURCE}}}\nresources:\n- {{{RESOURCE}, {MOUNT}}}",
+        f"{HEAD}- {{{RESOURCE}}}\n---\n{HEAD}- {{{RESOURCE}, {MOUNT}}}",
+        # tags
+        f"{HEAD}- !!python/object/apply:os.system [id]",
+        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: !!set {{/etc/shadow}}}}}}",
+        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [!!binary L2V0Yy9zaGFkb3c=]}}}}",
+        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [! /etc/shadow]}}}}",
+        # how it is written
+        f'{HEAD}- {{{RESOURCE}, "allo\\u0063ate": {{mounts: ["/etc\\x2fshadow"]}}}}',
+        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: {{hostPath: /etc/shadow, optional: true}}}}}}",
+        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [/dev/disk]}}}}",
+        # where it is not used
+        f"{HEAD}- {{{RESOURCE}, nodeNames: [elsewhere], {MOUNT}}}",
+        f"{HEAD}- {{name: e.com/a, sources: [static: 0], inject: cdi, {MOUNT}}}",
+    ],
+)
+def test_file_that_asks_for_more_however_it_is_written_is_invalid(text: str) -> None:
+    assert loads(text, policy=policy()).config is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"directory": {"path": "/", "recursive": True, "types": ["file", "directory", "symlink"]}},
+        "/proc/*/mem",
+        "/sys/**",
+    ],
+)
+def test_source_anywhere_brings_nothing_by_itself(node: Victim, source: object) -> None:
+    for path in ("/proc/sys/kernel/core_pattern", "/proc/1/mem", "/sys/kernel/x", "/etc/shadow"):
+        node.file(path)
+    node.link("/proc/1/root", "/")
+    node.link("/proc/1/exe", "/etc/shadow")
+    for outcome in node.by_both_ways({"sources": [source], "id": "${realpath}"}):
+        assert not any(answer.specs for answer in (outcome.answers or {}).values())
+        assert not outcome.spec
+    for outcome in node.by_both_ways({"sources": [source], "allocate": {"mounts": ["${path}"]}}):
+        outcome.nothing("--allow-path")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"replicas": 10**30},
+        {"maxDevices": 10**30},
+        {"maxPerContainer": 10**30},
+        {"sources": [{"static": 10**9}]},
+        {"sources": [{"static": 20_000}], "replicas": 2},
+        {"topology": 2**63},
+        {"topology": -1},
+        {"health": {"checks": ["readable"], "interval": "0s"}},
+        {"health": {"checks": ["readable"], "failures": 10**30}},
+        {"preStart": [{"waitFor": "/x", "timeout": "9" * 400 + "h"}]},
+        {"inject": "cdi", "allocate": {"devices": [{"hostPath": "/dev/null", "uid": 2**32 - 1}]}},
+        {"inject": "cdi", "allocate": {"devices": [{"hostPath": "/dev/null", "gid": -1}]}},
+    ],
+)
+def test_number_that_no_list_clock_or_runtime_can_hold_is_refused(
+    options: dict[str, object],
+) -> None:
+    assert loads(config({"sources": [{"static": 1}], **options}), policy=policy()).config is None
+
+
+def test_policy_that_warns_finds_what_one_that_refuses_finds() -> None:
+    """`validate` says what `run` would refuse."""
+    text = config(
+        {
+            "sources": [{"dev": {"pattern": "x", "types": "block"}}],
+            "preStart": [{"run": ["x"]}],
+            "allocate": {"mounts": ["/etc"], "devices": ["/opt/x"]},
+        }
+    )
+    refused = loads(text, policy=policy()).problems
+    warned = loads(text).problems
+    assert len(refused) == 4
+    assert [one.message for one in refused] == [one.message for one in warned]
+    assert {one.severity for one in warned} == {"warning"}

@@ -1,0 +1,278 @@
+"""What a device node gives is known by its number and never by its name, and what flags allow."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import BLOCK, SAFE, SAFE_MISC, DeviceClass, DeviceClasses, Policy
+from devhost.hostfs.files import HostFiles
+from devhost.model.device import FileKind
+from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
+from tests.support.command import process
+from tests.support.kernel import shows
+from tests.support.root import needs_root
+
+USB: Final = {"usb1": "usb", "1-1": "usb", "1-1:1.0": "usb"}
+BOARD: Final = {"platform": "", "serial8250": "platform"}
+PAGE: Final = Path(__file__).parents[2] / "docs" / "devices.md"
+KVM: Final = (10, 232)
+
+# By class: what the kernel shows of a device of it, as (number, subsystem, name, more).
+Shown = tuple[tuple[int, int], str, str, Mapping[str, Any]]
+PASS: Final[Mapping[str, Shown]] = {
+    "null": ((1, 9), "mem", "urandom", {}),
+    "tty-usb": ((240, 0), "tty", "ttyHS0", {"below": USB}),
+    "sound": ((116, 7), "sound", "controlC0", {}),
+    "infiniband_verbs": ((231, 192), "infiniband_verbs", "uverbs0", {}),
+    "vfio": ((243, 27), "vfio", "27", {}),
+    "vfio (container)": ((10, 196), "misc", "vfio", {}),
+    "kvm": (KVM, "misc", "kvm", {}),
+}
+NEED: Final[Mapping[str, Shown]] = {
+    "usb": ((189, 1), "usb", "1-2", {}),
+    "hidraw": ((240, 1), "hidraw", "hidraw1", {}),
+    "watchdog": ((10, 130), "misc", "watchdog", {}),
+    "scsi_generic": ((21, 0), "scsi_generic", "sg0", {}),
+    "kmsg": ((1, 11), "mem", "kmsg", {}),
+    "vfio-noiommu": ((243, 1), "vfio", "noiommu-1", {}),
+    "vfio-noiommu (device)": ((238, 1), "vfio-dev", "noiommu-vfio0", {}),
+    "tty-serial": ((4, 64), "tty", "ttyS0", {"below": BOARD}),
+    "tty": ((4, 1), "tty", "tty1", {}),
+    "homemade": ((234, 2), "homemade", "homemade0", {}),
+    "sound (of the subsystem misc)": ((10, 122), "misc", "sound", {}),
+    "scsi_generic (by the number of a serial adapter)": ((188, 0), "scsi_generic", "x", {}),
+}
+
+
+def of(cases: Mapping[str, Shown]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("name", "shown"), [(name.partition(" ")[0], one) for name, one in cases.items()], ids=cases
+    )
+
+
+def plug(node: Victim, path: str, shown: Shown) -> None:
+    number, subsystem, name, more = shown
+    node.node(path, number)
+    shows(node.root, number, subsystem, name, **more)
+
+
+@pytest.fixture
+def bare(node: Victim) -> Victim:
+    """A node whose sysfs shows no device: the machine's own is not looked at."""
+    node.directory("/sys/dev/char")
+    node.file("/proc/devices", "Character devices:\n  1 mem\n")
+    return node
+
+
+# ── classes ──
+
+
+@needs_root
+@of(PASS)
+def test_node_of_a_safe_class_needs_no_flag(bare: Victim, name: str, shown: Shown) -> None:
+    """Also under the name of something that is not safe."""
+    plug(bare, "/dev/mem2", shown)
+    found = DeviceClasses(bare.files).of(shown[0])
+    assert (found.name, found.safe) == (name, True)
+    for outcome in bare.by_both_ways({"sources": ["/dev/mem2"]}):
+        assert [one.host_path for one in outcome.only.devices] or outcome.spec
+
+
+@needs_root
+@of(NEED)
+def test_node_of_another_class_needs_the_flag_that_the_message_names(
+    bare: Victim, name: str, shown: Shown
+) -> None:
+    """As a source and as an entry; the class or the path allows it, and a mount's flag does not."""
+    plug(bare, "/dev/null", shown)
+    bare.link("/dev/kvm", "null")
+    for resource in ({"sources": ["/dev/null"]}, asks("/dev/kvm")):
+        for outcome in bare.by_both_ways(resource):
+            outcome.nothing(f"/dev/null is of class {name}: it needs --allow-device {name}")
+    found = DeviceClasses(bare.files).of(shown[0])
+    for flags, refused in ((name,), False), (("/dev/nul?",), False), (("kvm", "/dev/nul"), True):
+        policy = Policy(("*",), enforced=True, allow_devices=flags)
+        assert (policy.refused_node("/dev/null", found) is not None) == refused
+
+
+def test_number_that_sysfs_does_not_know_is_unknown_and_the_word_allows_nothing(
+    bare: Victim,
+) -> None:
+    found = DeviceClasses(bare.files).of((240, 0))
+    assert found == DeviceClass("unknown")
+    refusal = Policy(enforced=True, allow_devices=("unknown",)).refused_node("/dev/kvm", found)
+    assert refusal == "/dev/kvm is of class unknown: it needs --allow-device '/dev/kvm'"
+
+
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [((195, 255), "nvidia"), ((188, 511), "tty-usb"), (KVM, "kvm"), ((10, 255), "unknown"),
+     ((13, 64), "unknown"), ((1, 12), "memory")],
+)  # fmt: skip
+def test_number_that_linux_assigns_is_known_without_sysfs(
+    bare: Victim, number: tuple[int, int], name: str
+) -> None:
+    safe = name in SAFE | SAFE_MISC
+    assert DeviceClasses(bare.files).of(number) == DeviceClass(name, safe=safe)
+
+
+@pytest.mark.parametrize("number", [MEM, KMEM, PORT])
+def test_memory_is_known_by_its_number_whatever_sysfs_says(
+    bare: Victim, number: tuple[int, int]
+) -> None:
+    shows(bare.root, number, "sound", "x")
+    assert DeviceClasses(bare.files).of(number) == DeviceClass("memory")
+
+
+def test_majors_of_nvidia_are_known_by_proc_devices(bare: Victim) -> None:
+    """Its driver has no class in sysfs; block devices in that file do not count."""
+    bare.file(
+        "/proc/devices",
+        "Character devices:\n  1 mem\n509 nvidia-caps\n511 nvidia-uvm\n\nBlock devices:\n"
+        "508 nvidia-uvm\n",
+    )
+    classes = DeviceClasses(bare.files)
+    assert classes.of((511, 0)) == DeviceClass("nvidia", safe=True)
+    assert classes.of((509, 1)) == DeviceClass("nvidia-caps")
+    assert classes.of((508, 0)) == DeviceClass("unknown")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("flag", "allowed"),
+    [("usb", True), ("10C4:EA60", True), ("10c4:*", True), ("0403:*", False), ("usbmisc", False)],
+)
+def test_raw_usb_node_is_allowed_by_vendor_and_product(
+    bare: Victim, flag: str, *, allowed: bool
+) -> None:
+    """It is control of the device: without a flag there is none, and the message names its kind."""
+    number, path = (189, 4), "/dev/bus/usb/001/005"
+    bare.node(path, number)
+    files = {"idVendor": "10c4\n", "idProduct": "ea60\n", "bDeviceClass": "00\n"}
+    shows(bare.root, number, "usb", "1-2", files=files)
+    bare.attack({"sources": [path]}).nothing(
+        f"{path} is of class usb: it needs --allow-device 10c4:ea60"
+    )
+    policy = Policy(enforced=True, allow_devices=(flag,))
+    assert (policy.refused_node(path, DeviceClasses(bare.files).of(number)) is None) == allowed
+    serial = DeviceClass("usbmisc")
+    assert (policy.refused_node("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
+
+
+# ── flags ──
+
+
+def refused(policy: Policy, path: str, kind: FileKind, number: tuple[int, int]) -> bool:
+    return HostPaths(HostFiles(), policy).refused_node(path, kind, number) is not None
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "allowed"),
+    [
+        ("/etc/colas/*", "/etc/colas/a/b", True),
+        ("/etc/colas/*", "/etc/colas", False),
+        ("/etc/colas/*", "/x/etc/colas/a", False),
+        ("/etc/colas", "/etc/colas/a", False),
+        ("/dev/sd?", "/dev/sda1", False),
+        ("/dev/SDA", "/dev/sda", False),
+    ],
+)
+def test_glob_of_a_flag_matches_the_whole_path_of_a_mount_or_of_a_node(
+    glob: str, path: str, *, allowed: bool
+) -> None:
+    """Its ``*`` goes over '/'; each flag allows the one and not the other."""
+    mounts, nodes = Policy((glob,), enforced=True), Policy(enforced=True, allow_devices=(glob,))
+    assert (mounts.refused_file(path, mount=True) is None) == allowed
+    assert (nodes.refused_node(path, BLOCK) is None) == allowed
+    assert nodes.refused_file(path, mount=True)
+    assert mounts.refused_node(path, BLOCK)
+
+
+@pytest.mark.parametrize(("kind", "number"), [(FileKind.CHAR, NULL), (FileKind.BLOCK, (8, 0))])
+def test_node_outside_dev_needs_a_flag_with_its_path(
+    kind: FileKind, number: tuple[int, int]
+) -> None:
+    """A stick that is plugged in may have nodes of any number on its filesystem."""
+    for allow in (
+        Policy(("/media/usb/*", "*"), enforced=True, allow_devices=("block",)),
+        Policy(enforced=True, allow_devices=("null", "block")),
+        Policy(enforced=True, allow_devices=("/media/other/*",)),
+    ):
+        assert refused(allow, "/media/usb/x", kind, number)
+    by_path = Policy(enforced=True, allow_devices=("/media/usb/*",))
+    assert not refused(by_path, "/media/usb/x", kind, number)
+    assert refused(by_path, "/media/usb/x", FileKind.CHAR, MEM)
+
+
+@pytest.mark.parametrize("place", ["/dev/shm", "/dev/mqueue", "/dev/hugepages"])
+def test_node_in_another_filesystem_below_dev_is_refused(place: str) -> None:
+    """More than the kernel and udev make files there."""
+    assert refused(Policy(enforced=True), f"{place}/null", FileKind.CHAR, NULL)
+
+
+def test_memory_needs_a_flag_with_its_own_path_and_no_wildcard() -> None:
+    for word in ("/dev/*", "/dev/me[m]", "/dev/m?m", "memory", "mem", "/dev//mem"):
+        policy = Policy(("/dev/mem",), enforced=True, allow_devices=(word,))
+        assert refused(policy, "/dev/mem", FileKind.CHAR, MEM), word
+    assert not refused(Policy(allow_devices=("/dev/mem",)), "/dev/mem", FileKind.CHAR, MEM)
+    odd = Policy(allow_devices=("/dev/me[m]",))
+    assert refused(odd, "/dev/me[m]", FileKind.CHAR, MEM)
+
+
+@pytest.mark.parametrize(
+    ("glob", "warns"),
+    [("/dev/*", True), ("*/*", True), ("/d*", True), ("/dev/[!s]*", True), ("/dev/?*", True),
+     ("/dev/sd[b-z]", False), ("/dev/disk/*", False), ("/srv/*", False), ("/dev/???", False)],
+)  # fmt: skip
+def test_wildcard_over_all_of_dev_is_a_warning(glob: str, *, warns: bool) -> None:
+    text = f"--allow-device '{glob}' covers all of /dev"
+    found = [one[: len(text)] for one in Policy(("*",), allow_devices=(glob, "tpm")).warnings]
+    assert found == ([text] if warns else [])
+
+
+def test_wildcard_over_all_of_dev_is_told_by_validate_and_run(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(config({"sources": [{"static": 1}]}))
+    done = process("validate", file, "--allow-device", "/dev/*", "-o", "json")
+    assert "warning: --allow-device '/dev/*' covers all of /dev" in done.stderr
+    assert json.loads(done.stdout)["valid"]
+    done = process("run", file, "--allow-device", "/dev/*", "--plugin-dir", tmp_path / "gone")
+    assert "--allow-device '/dev/*' covers all of /dev" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["tty*", "dev/ttyS0", "10c4:ea6"])
+def test_flag_that_is_no_class_path_or_usb_numbers_is_a_usage_error(
+    tmp_path: Path, text: str
+) -> None:
+    done = process("validate", tmp_path, "--allow-device", text)
+    assert done.returncode == 2
+    assert text in done.stderr
+
+
+# ── plan and try ──
+
+
+@needs_root
+@pytest.mark.parametrize("command", ["plan", "try"])
+def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command: str) -> None:
+    """What run refuses is unhealthy with the reason, until it is shown as if allowed."""
+    plug(bare, "/dev/thing", NEED["watchdog"])
+    file = tmp_path / "config.yaml"
+    resource = {"sources": ["/dev/thing"], "health": ["readable"]}
+    file.write_text(config(resource))
+    more = ["-o", "json"] if command == "plan" else ["--once"]
+
+    def devices(*flags: str) -> tuple[str, str | None]:
+        done = process(command, file, "--root", bare.root, *more, *flags)
+        ((device,),) = (one["devices"] for one in json.loads(done.stdout)["resources"])
+        return device["health"], device["reason"]
+
+    refusal = "/dev/thing is of class watchdog: it needs --allow-device watchdog"
+    assert devices() == ("Unhealthy", refusal)
+    assert devices("--as-if-allowed") == ("Healthy", None)
+    scanned = bare.scan(bare.scanner(resource))
+    assert [one.reason for one in scanned.devices.values()] == [refusal]

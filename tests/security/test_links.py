@@ -1,0 +1,304 @@
+"""Attacks by symbolic links: what they lead to counts, also when a container starts again.
+
+The tenant is root in a container, who has a directory of the host: what he makes belongs to uid 0.
+kubelet keeps an answer, and runtimes resolve the paths in it at each start of the container.
+"""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from tests.security.attack import DISK, FULL, NULL, Victim, allocated, asks, config, written
+from tests.support.root import needs_root
+
+SHADOW: dict[str, Any] = {"sources": [{"directory": "/in"}]}
+WAYS = ("deviceSpecs", "cdi")
+
+
+# ── where a link leads ──
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [("/etc/shadow", "${path}"), ("../etc/shadow", "${realpath}"),
+     ("../../../../etc/shadow", "/in/${name}")],
+)  # fmt: skip
+def test_symlink_to_a_forbidden_file_is_not_mounted(node: Victim, target: str, value: str) -> None:
+    node.file("/etc/shadow")
+    node.link("/in/a", target)
+    for outcome in node.by_both_ways({**SHADOW, "allocate": {"mounts": [value]}}, "/in/*"):
+        outcome.nothing("--allow-path '/etc/shadow'")
+
+
+def test_symlink_to_a_file_is_no_device(node: Victim) -> None:
+    node.file("/etc/shadow")
+    node.link("/in/a", "../etc/shadow")
+    for outcome in node.by_both_ways({**SHADOW, "allocate": {"devices": ["${path}"]}}):
+        outcome.nothing("not a device node")
+    optional = {"hostPath": "${path}", "optional": True}
+    for outcome in node.by_both_ways({**SHADOW, "allocate": {"devices": [optional]}}):
+        outcome.nowhere("/in/a", "shadow")
+
+
+def test_symlinks_on_the_way_of_a_mount_are_followed_to_their_end(node: Victim) -> None:
+    node.file("/etc/shadow")
+    node.link("/in/sub", "/etc")
+    node.link("/in/a", "/in/b/c")
+    node.link("/in/b", "/in/d")
+    node.link("/in/d/c", "../../etc/shadow")
+    for path in ("/in/sub/shadow", "/in/sub", "/in//sub/.", "/in/a"):
+        for outcome in node.by_both_ways(asks(path, "mounts"), "/in/*"):
+            outcome.nothing("--allow-path '/etc")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("section", "link", "target"),
+    [("mounts", "/var/run", "/run"), ("devices", "/var/lock", "/run/lock")],
+)
+def test_flag_for_a_path_means_what_the_symlink_leads_to(
+    node: Victim, section: str, link: str, target: str
+) -> None:
+    node.link(link, target)
+    node.node(f"{target}/x")
+    for outcome in node.by_both_ways(asks(f"{link}/x", section), "/run/*"):
+        assert "0" in (outcome.answers or {}), outcome
+    for outcome in node.by_both_ways(asks(f"{link}/x", section), f"{link}/*"):
+        outcome.nothing(f"{target}/x'")
+
+
+@pytest.mark.parametrize("links", [41, 200])
+@pytest.mark.parametrize("optional", [False, True])
+def test_symlinks_more_than_are_followed_are_not_mounted(
+    node: Victim, links: int, *, optional: bool
+) -> None:
+    """Runtimes in Go follow 255: what we could not follow, they could."""
+    node.file("/etc/shadow")
+    for at in range(links):
+        node.link(f"/in/l{at}", f"/in/l{at + 1}")
+    node.link(f"/in/l{links}", "/etc/shadow")
+    entry = {"hostPath": "/in/l0", "optional": optional}
+    for outcome in node.by_both_ways(asks(entry, "mounts"), "/in/*"):
+        outcome.nowhere("/in/l0", "shadow")
+
+
+@pytest.mark.parametrize("target", ["/in/a", "/etc/later"])
+@pytest.mark.parametrize("optional", [False, True])
+def test_symlink_that_leads_nowhere_is_not_mounted(
+    node: Victim, target: str, *, optional: bool
+) -> None:
+    """It may be bent once it has been allowed."""
+    node.link("/in/a", target)
+    entry = {"hostPath": "/in/a", "optional": optional}
+    for outcome in node.by_both_ways(asks(entry, "mounts"), "/in/*"):
+        outcome.nowhere("/in/a", "later")
+
+
+@pytest.mark.parametrize("target", ["/out", "sub/../../../../../../../../../../../out"])
+def test_symlink_out_of_the_root_is_dangling(tmp_path: Path, target: str) -> None:
+    (tmp_path / "out").write_text("secret")
+    node = Victim(tmp_path / "root")
+    node.directory("/in/sub")
+    node.link("/in/a", target)
+    for outcome in node.by_both_ways({**SHADOW, "allocate": {"mounts": ["${path}"]}}, "/*"):
+        assert not outcome.snapshot.devices
+        outcome.nothing("dangling")
+    node.file("/out", "the node's own")
+    state = node.files.stat("/in/a")
+    assert state is not None
+    assert state.realpath == "/out"
+    found = (node.root / "out").stat()
+    assert state.stamp[:2] == (found.st_dev, found.st_ino)
+
+
+# ── between the scan and Allocate ──
+
+
+@pytest.mark.parametrize("inject", WAYS)
+def test_symlink_bent_after_the_scan_is_refused_at_allocate(node: Victim, inject: str) -> None:
+    node.file("/etc/shadow")
+    node.file("/in/good")
+    node.link("/in/a", "/in/good")
+    scanner = node.scanner({**asks("/in/a", "mounts"), "inject": inject}, "/in/*")
+    snapshot = node.scan(scanner)
+    assert snapshot.devices["0"].healthy
+    node.link("/in/a", "/etc/shadow")
+    refusals, answers = allocated(scanner, snapshot)
+    assert not answers
+    assert "--allow-path '/etc/shadow'" in refusals[0]
+    assert "shadow" not in written(scanner, snapshot)
+
+
+def test_optional_path_that_appears_after_the_scan_is_judged_at_allocate(node: Victim) -> None:
+    entry = {"hostPath": "/in/late", "optional": True}
+    scanner = node.scanner(asks(entry, "mounts"), "/in/*")
+    node.file("/etc/shadow")
+    node.directory("/in")
+    snapshot = node.scan(scanner)
+    node.link("/in/late", "/etc/shadow")
+    assert scanner.allocate(snapshot, ("0",)).mounts == ()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("exchange", "inject"),
+    [
+        (lambda node: node.node("/dev/x", (1, 1)), "deviceSpecs"),
+        (lambda node: node.node("/dev/x", DISK, stat.S_IFBLK), "cdi"),
+        (lambda node: node.link("/dev/x", "/dev/sda"), "deviceSpecs"),
+    ],
+    ids=["memory", "disk", "symlink to a disk"],
+)
+def test_device_exchanged_after_the_scan_is_refused_at_allocate(
+    node: Victim, exchange: Callable[[Victim], Path], inject: str
+) -> None:
+    node.node("/dev/sda", DISK, stat.S_IFBLK)
+    node.node("/dev/x", NULL)
+    scanner = node.scanner({"sources": ["/dev/x"], "inject": inject})
+    snapshot = node.scan(scanner)
+    assert snapshot.devices["x"].healthy
+    exchange(node)
+    refusals, answers = allocated(scanner, snapshot)
+    assert refusals
+    assert not answers
+
+
+@needs_root
+@pytest.mark.parametrize(("inject", "count"), [("deviceSpecs", 1), ("cdi", 0)])
+def test_device_renumbered_after_the_scan_is_refused_where_a_cdi_spec_has_its_number(
+    node: Victim, inject: str, count: int
+) -> None:
+    """kubelet's answer would follow the path."""
+    node.node("/dev/x", NULL)
+    scanner = node.scanner({"sources": ["/dev/x"], "inject": inject})
+    snapshot = node.scan(scanner)
+    node.node("/dev/x", FULL)
+    refusals, answers = allocated(scanner, snapshot)
+    assert len(answers) == count
+    assert len([one for one in refusals if "another device" in one]) == 1 - count
+
+
+# ── after Allocate ──
+
+
+@pytest.fixture
+def watched(node: Victim) -> Victim:
+    """A disk, harmless nodes, and a link to one of these in the tenant's directory."""
+    node.node("/dev/sda", DISK, stat.S_IFBLK)
+    node.node("/dev/full", FULL)
+    node.node("/dev/null", NULL)
+    node.link("/watched/x", "/dev/full")
+    return node
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["/watched", "/dev/mqueue/deep"])
+def test_symlink_of_a_tenant_is_handed_out_as_the_node_it_led_to(
+    watched: Victim, place: str
+) -> None:
+    watched.link(f"{place}/x", "/dev/full")
+    outcome = watched.attack({"sources": [f"{place}/x"]})
+    watched.link(f"{place}/x", "/dev/sda")
+    (spec,) = outcome.only.devices
+    assert (spec.host_path, spec.container_path) == ("/dev/full", "/dev/full")
+    assert outcome.only.numbers == {"/dev/full": "c 1:7"}
+
+
+@needs_root
+def test_symlink_of_the_host_over_a_directory_of_a_tenant_is_handed_out_resolved(
+    watched: Victim,
+) -> None:
+    watched.link("/dev/by-name/x", "../../watched/x")
+    watched.link("/watched/names", "/dev")
+    for path in ("/dev/by-name/x", "/watched/names/full"):
+        (spec,) = watched.attack({"sources": [path]}).only.devices
+        assert spec.host_path == "/dev/full"
+
+
+@needs_root
+def test_symlink_of_udev_is_handed_out_as_it_is_and_followed_again(watched: Victim) -> None:
+    """It leads to a device that was plugged in again, also at Allocate."""
+    path = "/dev/serial/by-id/usb-1"
+    watched.link(path, "../../full")
+    scanner = watched.scanner({"sources": [path]})
+    snapshot = watched.scan(scanner)
+    watched.link(path, "../../null")
+    (spec,) = allocated(scanner, snapshot)[1]["usb-1"].devices
+    assert spec.host_path == path
+
+
+@needs_root
+def test_symlink_of_a_tenant_bent_to_another_allowed_device_is_refused(watched: Victim) -> None:
+    """Another resource may have that one."""
+    scanner = watched.scanner({"sources": ["/watched/x"]})
+    snapshot = watched.scan(scanner)
+    watched.link("/watched/x", "/dev/null")
+    refusals, answers = allocated(scanner, snapshot)
+    assert not answers
+    assert "/watched/x is another device than at the last scan" in refusals[0]
+
+
+def test_symlink_of_a_mount_is_handed_out_as_what_it_led_to(node: Victim) -> None:
+    node.directory("/srv/data/a")
+    node.link("/watched/a", "/srv/data/a")
+    entry = {"hostPath": "/watched/a", "containerPath": "/data"}
+    plain, cdi = node.by_both_ways(asks(entry, "mounts"), "/srv/data/*", "/watched/*")
+    assert [one.host_path for one in plain.only.mounts] == ["/srv/data/a"]
+    assert '"hostPath": "/srv/data/a"' in cdi.spec
+    assert "/watched" not in cdi.spec
+
+
+@needs_root
+@pytest.mark.parametrize("inject", WAYS)
+def test_symlink_bent_between_two_looks_of_allocate_changes_no_answer(
+    watched: Victim, monkeypatch: pytest.MonkeyPatch, inject: str
+) -> None:
+    """Whether it may be kept is asked after it was followed; the answer is what was followed."""
+    watched.link("/dev/names/x", "/watched/x")
+
+    def bend(_: HostFiles, __: str) -> bool:
+        watched.link("/watched/x", "/dev/sda")
+        return False
+
+    scanner = watched.scanner({"sources": ["/dev/names/x"], "inject": inject})
+    snapshot = watched.scan(scanner)
+    with monkeypatch.context() as patch:
+        patch.setattr(HostFiles, "stays_in_dev", bend)
+        answers = allocated(scanner, snapshot)[1]
+        nodes = [one.host_path for answer in answers.values() for one in answer.devices]
+        assert nodes in ([], ["/dev/full"])
+        watched.link("/watched/x", "/dev/full")
+        assert "sda" not in written(scanner, snapshot)
+
+
+# ── what validate says ──
+
+
+@pytest.mark.parametrize(
+    ("source", "directory", "section"),
+    [
+        ({"directory": {"path": "/srv/seen", "types": "directory"}}, "/srv/seen", "devices"),
+        ("/srv/seen/*/x", "/srv/seen", "mounts"),
+        ("/dev/shm/x", "/dev/shm", "devices"),
+    ],
+)
+def test_host_path_made_from_a_name_that_a_tenant_chooses_is_a_warning(
+    source: object, directory: str, section: str
+) -> None:
+    """A runtime resolves it again at each start of a container: no check of ours can hold it."""
+    text = config({"sources": [source], "allocate": {section: ["/srv/seen/${name}"]}})
+    (warning,) = (one for one in loads(text).problems if "a pod that can" in one.message)
+    assert warning.severity == "warning"
+    assert warning.path.startswith(f"resources[0].allocate.{section}[0]")
+    assert f"a pod that can write in {directory}," in warning.message
+
+
+@pytest.mark.parametrize("source", ["/dev/*", {"dev": "tty.*"}, {"static": 1}])
+def test_host_path_made_from_a_name_below_dev_is_no_warning(source: object) -> None:
+    text = config({"sources": [source], "allocate": {"devices": ["/dev/${name}"]}})
+    assert not [one for one in loads(text).problems if "a pod that can" in one.message]

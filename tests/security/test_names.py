@@ -1,0 +1,189 @@
+"""Attacks by names: of CDI devices, annotations, variables and resources."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
+from devhost.discovery.scan import Scanner
+from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
+from devhost.library.plugin import declared
+from devhost.loading.loader import loads
+from devhost.model.device import Snapshot
+from tests.security.attack import NAME, Victim, allocated, config, written
+from tests.support.scanning import selected
+
+NONE: Final = Policy(enforced=True)
+Allocate = Mapping[str, Any]
+
+
+def refused(allocate: Allocate) -> str:
+    """Return the one error of what a resource gives; without a policy in force it is a warning."""
+    text = giving(allocate)
+    (error,) = (one for one in loads(text, "f.yaml", NONE).problems if one.severity == "error")
+    loaded = loads(text, "f.yaml", replace(NONE, enforced=False))
+    assert loaded.config is not None
+    assert error.message in {one.message for one in loaded.problems if one.severity == "warning"}
+    return str(error)
+
+
+def giving(allocate: Allocate) -> str:
+    return config({"sources": [{"static": 1}], "allocate": allocate})
+
+
+# ── what a flag allows ──
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu=all", "devhost.example.com/loot=0"])
+def test_cdi_device_needs_a_flag(name: str) -> None:
+    """Its spec may mount anything; one of devhost's would pass a claim and its policy by."""
+    assert f"--allow-cdi '{name}'" in refused({"cdi": [name]})
+    allowed = replace(NONE, allow_cdi=(name,))
+    assert loads(giving({"cdi": [name]}), policy=allowed).config is not None
+
+
+@pytest.mark.parametrize("text", ["v/c=${id}", "v/${name}=x", "v/c=n${index}"])
+def test_cdi_device_named_by_a_device_needs_a_flag(text: str) -> None:
+    assert "CDI devices need --allow-cdi" in refused({"cdi": [text]})
+
+
+@pytest.mark.parametrize("key", ["nvidia.cdi.k8s.io/x", "krun.vm", "${resource}"])
+def test_annotation_needs_a_flag_whatever_its_domain(key: str) -> None:
+    """Runtimes obey more than any list knows, and the editor chooses the resource's domain."""
+    own = key.replace("${resource}", NAME)
+    error = refused({"annotations": {key: "x"}})
+    assert f"annotation {own} needs --allow-annotation '{own}'" in error
+    allowed = replace(NONE, allow_annotations=(own,))
+    assert loads(giving({"annotations": {key: "x"}}), policy=allowed).config is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA_DRIVER_CAPABILITIES", "AMD_VISIBLE_DEVICES", "ASCEND_RUNTIME_OPTIONS"]
+)
+def test_variable_by_which_a_runtime_adds_devices_needs_a_flag(name: str) -> None:
+    error = refused({"env": {name: "x"}})
+    assert f"resources[0].allocate.env.{name}: " in error
+    assert f"--allow-cdi '{name}'" in error
+    for glob, allows in ((name, True), (f"{name[:6]}*", True), (name[:6], False)):
+        allowed = replace(NONE, allow_cdi=(glob,))
+        assert bool(loads(giving({"env": {name: "x"}}), policy=allowed).config) == allows
+
+
+def test_variable_that_only_a_program_reads_needs_no_flag() -> None:
+    """No list of those that steer one is complete."""
+    env = {"COLA_DEVICES": "x", "LD_PRELOAD": "x", "HTTPS_PROXY": "x"}
+    assert loads(giving({"env": env}), policy=NONE).config is not None
+
+
+def test_names_in_code_need_no_flag() -> None:
+    """Its options are as trusted as the code."""
+    allocate = {
+        "env": {"NVIDIA_VISIBLE_DEVICES": "x"},
+        "annotations": {"other.com/x": "x"},
+        "cdi": ["nvidia.com/gpu=all"],
+    }
+    resource, warnings = declared("nvidia.com/gpu", {"allocate": allocate})
+    assert resource.name == "nvidia.com/gpu"
+    assert warnings == ()
+
+
+# ── what no flag allows ──
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "cdi.k8s.io/x",
+        "io.kubernetes.cri-o.Devices",
+        "io.katacontainers.config.hypervisor.path",
+        "run.oci.hooks.stdout",
+        "org.systemd.property.DevicePolicy",
+        "org.criu.config",
+        "module.wasm.image/variant",
+        "bundle",
+    ],
+)
+def test_annotation_that_steers_a_runtime_is_refused_whatever_the_flags(
+    node: Victim, key: str
+) -> None:
+    """Also where it is known only when its variables are; runc and crun list what is unsafe."""
+    everything = replace(NONE, allow_annotations=("*",))
+    (problem,) = loads(giving({"annotations": {key: "x"}}), policy=everything).problems
+    assert "the runtime" in problem.message
+    for cut in (3, len(key)):
+        resource = {
+            "sources": [{"static": {"ids": [key[:cut]]}}],
+            "allocate": {"annotations": {f"${{id}}{key[cut:]}": "x"}},
+        }
+        node.attack(resource).nothing("the runtime")
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["CDI.k8s.io/x", "cdi.k8s.io//x", " cdi.k8s.io/x", "cdi.k8s.io\n/x", "сdi.k8s.io/x",
+     "cdi.k8s.io\0/x", "io.kubernetes.\u200bx", "cdi.k8s.io./x"],
+)  # fmt: skip
+def test_annotation_that_only_looks_like_one_of_a_runtime_is_refused(
+    node: Victim, key: str
+) -> None:
+    """Capitals, other scripts, spaces and control characters do not make another key of it."""
+    node.attack({"sources": [{"static": 1}], "allocate": {"annotations": {key: "x"}}}).nothing()
+    by_id = {"sources": [{"static": {"ids": [key]}}], "allocate": {"annotations": {"${id}": "x"}}}
+    node.attack(by_id).nothing()
+
+
+# ── names that are known at a scan or at Allocate ──
+
+
+class Scanned:
+    """A resource of tokens, whose names become names in the answer."""
+
+    def __init__(self, allocate: Allocate, ids: list[str], policy: Policy, **more: Any) -> None:
+        text = config({"sources": [{"static": {"ids": ids}}], "allocate": allocate, **more})
+        self.resources = loads(text, policy=policy).require()
+        (resource,) = self.resources.resources
+        self.scanner = Scanner.of(resource, HostFiles(), policy, "node-1", hold_s=0)
+        self.snapshot = self.scanner.snapshot(
+            selected(self.scanner), Snapshot(), lambda _key: None, 1.0
+        )
+
+    def reason(self, device: str) -> str | None:
+        return self.snapshot.devices[device].reason
+
+
+@pytest.mark.parametrize(
+    ("allocate", "bad", "flag", "inject"),
+    [
+        ({"env": {"${id}_DEVICES": "x"}}, "AMD_VISIBLE", "--allow-cdi 'AMD_VISIBLE_DEVICES'", "cdi"),
+        ({"annotations": {"${id}/x": "x"}}, "mounts.nri.io", "--allow-annotation", "deviceSpecs"),
+    ],
+)  # fmt: skip
+def test_name_made_from_a_device_that_is_refused_makes_that_device_unhealthy(
+    allocate: Allocate, bad: str, flag: str, inject: str
+) -> None:
+    """The other devices are offered, and neither an answer nor a CDI spec has the name."""
+    fine = Scanned(allocate, [bad], Policy(), inject=inject)
+    assert fine.reason(bad) is None
+    policy = replace(NONE, allow_annotations=("good/x",))
+    scanned = Scanned(allocate, [bad, "good"], policy, inject=inject)
+    assert flag in (scanned.reason(bad) or "")
+    refusals, answers = allocated(scanned.scanner, scanned.snapshot)
+    assert any(flag in one for one in refusals)
+    assert list(answers) == ["good"]
+    assert bad not in written(scanned.scanner, scanned.snapshot)
+    (shown,) = report(fine.resources, HostFiles(), Policy(), "node-1")
+    assert any(flag in one for one in shown.warnings)
+
+
+@pytest.mark.parametrize("name", ["v/c=${index}", "v/c=x${count}"])
+def test_name_made_only_by_two_devices_is_refused_at_allocate(name: str) -> None:
+    """``${index}`` is 0 at the scan; ``${count}`` is 1."""
+    scanned = Scanned({"cdi": [name]}, ["a", "b"], replace(NONE, allow_cdi=("v/c=0", "v/c=x1")))
+    assert scanned.reason("a") is None
+    assert scanned.scanner.allocate(scanned.snapshot, ("b",)).cdi_devices
+    with pytest.raises(AllocationError, match="--allow-cdi"):
+        scanned.scanner.allocate(scanned.snapshot, ("a", "b"))

@@ -1,0 +1,244 @@
+"""Attacks by device nodes: memory, disks, directories of nodes, what is no node at all."""
+
+import os
+import socket
+import stat
+
+import pytest
+
+from devhost.host.cdi import CdiFiles, CdiInjection
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.walk import Walk
+from tests.security.attack import (
+    DISK,
+    KMEM,
+    MEM,
+    NULL,
+    PORT,
+    Victim,
+    allocated,
+    asks,
+    edits,
+    written,
+)
+from tests.support.root import needs_root
+
+pytestmark = needs_root
+
+BLOCK = stat.S_IFBLK
+
+
+# ── memory ──
+
+
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(MEM, "renamed"), (KMEM, "symlink"), (PORT, "symlink to elsewhere"), (MEM, "hard link"),
+     (MEM, "directory")],
+)  # fmt: skip
+def test_memory_by_another_name_is_refused(node: Victim, number: tuple[int, int], how: str) -> None:
+    """As a source, as an entry, and by CDI."""
+    match how:
+        case "renamed":
+            node.node("/dev/x", number)
+        case "symlink":
+            node.node("/dev/mem", number)
+            node.link("/dev/x", "mem")
+        case "symlink to elsewhere":
+            node.node("/opt/x", number)
+            node.link("/dev/x", "/opt/x")
+        case "hard link":
+            node.node("/dev/mem", number)
+            node.hard_link("/dev/x", "/dev/mem")
+        case "directory":
+            node.node("/dev/sub/mem", number)
+            node.link("/dev/x", "sub")
+    for outcome in node.by_both_ways({"sources": ["/dev/x"]}):
+        assert not any(answer.devices for answer in (outcome.answers or {}).values())
+        assert not outcome.spec
+    for outcome in node.by_both_ways(asks("/dev/x")):
+        outcome.nothing("of class memory")
+
+
+def test_memory_in_a_directory_of_nodes_refuses_the_directory(node: Victim) -> None:
+    node.node("/dev/many/a", NULL)
+    node.node("/dev/many/deep/er/b", MEM)
+    for path in ("/dev/many", "/dev/./many/", "/dev//"):
+        for outcome in node.by_both_ways(asks(path)):
+            outcome.nothing("/dev/many/deep/er/b is of class memory")
+
+
+# ── disks ──
+
+
+def test_disk_by_the_name_of_a_character_device_is_refused(node: Victim) -> None:
+    """A block device is one by its kind: under another's name, and with its numbers."""
+    node.node("/dev/ttyS0", DISK, BLOCK)
+    node.node("/dev/null", NULL, BLOCK)
+    node.link("/dev/zero", "ttyS0")
+    node.node("/dev/char/8:0", DISK, BLOCK)
+    for path in ("/dev/ttyS0", "/dev/null", "/dev/zero", "/dev/char"):
+        for outcome in node.by_both_ways(asks(path)):
+            outcome.nothing("is of class block")
+    for source in (
+        "/dev/ttyS*",
+        {"dev": {"pattern": "zero", "types": ["block", "char"]}},
+        {"directory": {"path": "/dev/char", "types": ["block", "file"]}},
+    ):
+        for outcome in node.by_both_ways({"sources": [source]}):
+            outcome.nothing("--allow-device")
+
+
+def test_character_device_with_the_numbers_of_a_disk_is_no_disk(node: Victim) -> None:
+    node.node("/dev/x", DISK)
+    plain, spec = node.by_both_ways(asks("/dev/x"), "/dev/x")
+    assert len(plain.only.devices) == 1
+    ((made,),) = (one["deviceNodes"] for one in edits(spec.spec))
+    assert (made["type"], made["major"], made["minor"]) == ("c", *DISK)
+
+
+@pytest.mark.parametrize("inject", ["deviceSpecs", "cdi"])
+def test_disk_that_comes_into_a_directory_after_the_look_is_not_handed_out(
+    node: Victim, monkeypatch: pytest.MonkeyPatch, inject: str
+) -> None:
+    node.node("/dev/many/a", NULL)
+    scanner = node.scanner({**asks("/dev/many"), "inject": inject})
+    snapshot = node.scan(scanner)
+
+    def walk_then_plug(files: HostFiles, base: str) -> Walk:
+        found = Walk(files, base)
+        node.node("/dev/many/disk", DISK, BLOCK)
+        return found
+
+    monkeypatch.setattr("devhost.allocation.host_paths.Walk", walk_then_plug)
+    _, answers = allocated(scanner, snapshot)
+    for answer in answers.values():
+        assert [one.host_path for one in answer.devices] in ([], ["/dev/many/a"])
+    node.at("/dev/many/disk").unlink(missing_ok=True)
+    assert '"b"' not in written(scanner, snapshot)
+
+
+# ── directories ──
+
+
+def test_directory_of_nodes_is_handed_out_without_its_symlinks_and_files(node: Victim) -> None:
+    node.node("/dev/many/a", NULL)
+    node.file("/etc/shadow")
+    node.node("/dev/sda", DISK, BLOCK)
+    node.link("/dev/many/b", "/dev/sda")
+    node.link("/dev/many/c", "/etc/shadow")
+    node.link("/dev/many/d", "/etc")
+    node.link("/dev/many/e", "..")
+    node.file("/dev/many/f")
+    plain, spec = node.by_both_ways(asks("/dev/many"))
+    assert [one.host_path for one in plain.only.devices] == ["/dev/many/a"]
+    spec.nowhere("sda", "shadow", '"b"')
+    ((made,),) = (one["deviceNodes"] for one in edits(spec.spec))
+    assert made["path"] == "/dev/many/a"
+
+
+def test_directory_of_nodes_by_a_symlink_is_judged_where_it_is(node: Victim) -> None:
+    node.node("/opt/many/a", NULL)
+    node.link("/dev/many", "/opt/many")
+    for outcome in node.by_both_ways(asks("/dev/many")):
+        outcome.nothing("--allow-device '/opt/many/a'")
+
+
+@pytest.mark.parametrize("name", ["a\nb", os.fsdecode(b"\xff")])
+def test_directory_of_nodes_with_an_unusable_name_is_refused(node: Victim, name: str) -> None:
+    """A node's name goes into a path in the container: it is checked as one."""
+    node.node("/dev/many/a", NULL)
+    node.node(f"/dev/many/{name}", NULL)
+    for outcome in node.by_both_ways(asks("/dev/many")):
+        outcome.nothing("/dev/many")
+
+
+# ── no nodes ──
+
+
+def test_file_pipe_or_socket_below_dev_is_no_device(node: Victim) -> None:
+    node.file("/dev/shm/file")
+    os.mkfifo(node.at("/dev/shm/fifo"))
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(node.at("/dev/log")))
+    node.link("/dev/l", "/dev/shm/file")
+    for path in ("/dev/shm/file", "/dev/shm/fifo", "/dev/log", "/dev/l"):
+        for outcome in node.by_both_ways(asks(path)):
+            outcome.nothing("not a device node")
+        for outcome in node.by_both_ways({"sources": [path]}):
+            assert not any(answer.devices for answer in (outcome.answers or {}).values())
+            assert not outcome.spec
+
+
+@pytest.mark.parametrize("path", ["/sys/kernel/a", "/etc/dev/a", "/devious/a"])
+def test_node_outside_dev_is_refused(node: Victim, path: str) -> None:
+    """A harmless node is not harmless anywhere: somebody has made it there."""
+    node.node(path, NULL)
+    for source in (path, {"directory": {"path": path.rpartition("/")[0], "types": "char"}}):
+        for outcome in node.by_both_ways({"sources": [source]}):
+            outcome.nothing(f"--allow-device '{path}'")
+
+
+@pytest.mark.parametrize("permissions", ["", "rwx", "rr", "RW", "b 8:0 rwm"])
+def test_permissions_other_than_rwm_are_refused(node: Victim, permissions: str) -> None:
+    """Nothing but the three letters reaches the runtime's device rule."""
+    node.node("/dev/x", NULL)
+    for outcome in node.by_both_ways(asks({"hostPath": "/dev/x", "permissions": permissions})):
+        outcome.nothing("permissions")
+
+
+# ── CDI specs ──
+
+
+def test_cdi_spec_has_ids_that_are_json_or_yaml_as_texts(node: Victim) -> None:
+    """They make no mount, node or variable."""
+    ids = [
+        '"}],"env":["A=B"],"mounts":[{"hostPath":"/',
+        "a: b",
+        "&a *a",
+        "!!python/object:os.system",
+        "${path}",
+        "'\"\\",
+    ]
+    node.directory("/ok")
+    lines = "/c\u2028- hostPath: \x85x: y"
+    entry = {"hostPath": "/ok", "containerPath": f"{lines}/${{id}}"}
+    resource = {
+        "sources": [{"static": {"ids": ids}}],
+        "allocate": {"mounts": [entry]},
+        "inject": "cdi",
+    }
+    brought = edits(node.attack(resource, "/ok").spec)
+    assert {(*one,) for one in brought} == {("mounts",)}
+    mounts = [mount for one in brought for mount in one["mounts"]]
+    assert {mount["hostPath"] for mount in mounts} == {"/ok"}
+    assert {mount["containerPath"] for mount in mounts} == {f"{lines}/{one}" for one in ids}
+
+
+@pytest.mark.parametrize("key", ["A=B", "A\nB", "${name}", "E_${name}"])
+def test_variable_name_with_an_equals_sign_or_newline_is_refused(node: Victim, key: str) -> None:
+    """It would hold a second variable; nor by the value of another."""
+    node.file("/in/a=b", mode=0o644)
+    for outcome in node.by_both_ways(
+        {"sources": [{"directory": "/in"}], "allocate": {"env": {key: "x"}}}
+    ):
+        outcome.nothing()
+
+
+def test_cdi_spec_has_no_optional_block_node_that_is_refused(node: Victim) -> None:
+    node.node("/dev/good", NULL)
+    node.node("/dev/disk", DISK, BLOCK)
+    mixed = {"hostPath": "/dev/disk", "optional": True, "uid": 0, "mode": "4777"}
+    allocate = {"devices": ["${path}", mixed]}
+    outcome = node.attack({"sources": ["/dev/good"], "allocate": allocate, "inject": "cdi"})
+    outcome.nowhere("disk", '"b"')
+    assert "/dev/good" in outcome.spec
+
+
+async def test_cdi_spec_from_the_time_of_more_flags_is_removed(node: Victim) -> None:
+    node.node("/dev/disk", DISK, BLOCK)
+    place = node.directory("/cdi")
+    for allow, expected in ((["/dev/disk"], 1), ([], 0)):
+        scanner = node.scanner({"sources": ["/dev/disk"], "inject": "cdi"}, *allow)
+        await CdiInjection(CdiFiles(place), lambda: None).write(scanner, node.scan(scanner))
+        assert len([*place.iterdir()]) == expected

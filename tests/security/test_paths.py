@@ -1,0 +1,250 @@
+"""Attacks by paths: `..`, what looks like below /dev, values of templates, other processes' views."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devhost.errors import AllocationError
+from tests.security.attack import DISK, FULL, NULL, Victim, asks, edits
+from tests.support.mounts import bound, mounted
+from tests.support.root import needs_root
+
+# ── `..`, and what looks like below /dev ──
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/dev",
+        "/dev/../etc/secret",
+        "/dev//./../etc/secret",
+        "/dev/./secret",
+        "/devious/secret",
+        "//dev/../etc/secret",
+        "/DEV/secret",
+        "../dev/secret",
+        "",
+        "/dev/secret\0",
+        "/dev/a\n/etc/secret",
+        "/proc/self/root/dev/secret",
+    ],
+)
+def test_path_that_only_looks_like_below_dev_is_refused(node: Victim, path: str) -> None:
+    for place in ("/etc/secret", "/devious/secret", "/DEV/secret", "/secret"):
+        node.node(place, NULL)
+    node.node("/dev/secret", DISK, 0o060000)
+    for outcome in node.by_both_ways(asks(path)):
+        outcome.nothing()
+    for outcome in node.by_both_ways(asks(path, "mounts"), "/dev/*"):
+        outcome.nowhere("/etc/secret", "devious", "root", "..", "\\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/dev/", "/var/run/docker.sock"])
+def test_mount_of_the_host_or_of_a_socket_needs_a_flag_of_its_own(node: Victim, path: str) -> None:
+    node.directory("/dev")
+    node.link("/var/run", "/run")
+    node.file("/run/docker.sock")
+    for allow in ((), ("/run/x", "/dev/x*")):
+        entry = {"hostPath": path, "containerPath": "/x"}
+        for outcome in node.by_both_ways(asks(entry, "mounts"), *allow):
+            outcome.nothing("--allow-path")
+
+
+@pytest.mark.parametrize("inside", ["x", "/../x", "/x\n", "/x\0y", "/a/..", ""])
+def test_container_path_with_dots_or_control_characters_is_refused(
+    node: Victim, inside: str
+) -> None:
+    node.directory("/ok")
+    entry = {"hostPath": "/ok", "containerPath": inside}
+    for outcome in node.by_both_ways(asks(entry, "mounts"), "/ok"):
+        outcome.nothing("containerPath")
+
+
+def test_path_beside_an_allowed_directory_is_refused(node: Victim) -> None:
+    """What begins alike, in capitals, or is the directory itself; a path is no glob."""
+    for path in ("/data/ok", "/data-secret/a", "/DATA/ok", "/x/data/ok"):
+        node.file(path)
+    for path in ("/data-secret/a", "/DATA/ok", "/x/data/ok", "/data", "/data/"):
+        for outcome in node.by_both_ways(asks(path, "mounts"), "/data/*"):
+            outcome.nothing("--allow-path")
+    for path in ("/data/[o]k", "/*", "/[d]ata"):
+        for outcome in node.by_both_ways(asks(path, "mounts"), "/data/ok"):
+            outcome.nothing()
+    (good, _) = node.by_both_ways(asks("/data/ok", "mounts"), "/data/*")
+    assert [mount.host_path for mount in good.only.mounts] == ["/data/ok"]
+
+
+# ── values of templates ──
+
+
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("..", "/in/${id}/etc/shadow"),
+        ("../../etc/shadow", "/in/${id}"),
+        ("/etc/shadow", "${id}"),
+        ("/etc/shadow", "/in/${id}/../.."),
+        ("shadow", "/etc/${id}"),
+        (".", "/${id}/etc/shadow"),
+        ("a\n/etc/shadow", "/in/${id}"),
+        ("a\0b", "/in/${id}"),
+    ],
+)
+@pytest.mark.parametrize("section", ["mounts", "devices"])
+def test_id_that_is_a_path_leads_nowhere(
+    node: Victim, name: str, template: str, section: str
+) -> None:
+    node.file("/etc/shadow")
+    node.directory("/in")
+    resource = {"sources": [{"static": {"ids": [name]}}], "allocate": {section: [template]}}
+    for outcome in node.by_both_ways(resource, "/in/*"):
+        outcome.nothing()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b]0;x\x07", os.fsdecode(b"\xff\xfe")])
+def test_file_with_an_unusable_name_is_no_device_and_no_target(node: Victim, name: str) -> None:
+    """Names with control characters, or that are not UTF-8, get no further than the scan."""
+    node.file(f"/in/{name}", mode=0o644)
+    allocate = {"mounts": ["${path}"], "env": {"E": "${name}"}}
+    for outcome in node.by_both_ways(
+        {"sources": [{"directory": "/in"}], "allocate": allocate}, "/in/*"
+    ):
+        assert not outcome.snapshot.devices
+        outcome.nothing("unusable name")
+    node.link("/in/link", f"/in/{name}")
+    for outcome in node.by_both_ways(asks("/in/link", "mounts"), "/in/*"):
+        outcome.nothing("/in/link leads to a name that cannot be handed out")
+
+
+@pytest.mark.parametrize("name", ["a b=", "a,b: c", "a'b\"c", "{x}", "$(x)", "-rf"])
+def test_file_with_an_odd_name_stays_one_path(node: Victim, name: str) -> None:
+    node.file(f"/in/{name}", mode=0o644)
+    env = {"value": "${name}", "separator": ";"}
+    allocate = {"mounts": ["${path}"], "env": {"E": env}}
+    plain, spec = node.by_both_ways(
+        {"sources": [{"directory": "/in"}], "allocate": allocate}, "/in/*"
+    )
+    assert [mount.host_path for mount in plain.only.mounts] == [f"/in/{name}"]
+    assert plain.only.envs == {"E": name}
+    (brought,) = edits(spec.spec)
+    assert [mount["hostPath"] for mount in brought["mounts"]] == [f"/in/{name}"]
+    assert set(brought) <= {"mounts", "env"}
+
+
+@needs_root
+def test_path_by_an_index_that_the_scan_has_not_tried_is_judged_at_allocate(node: Victim) -> None:
+    node.node("/dev/n0", NULL)
+    node.node("/dev/n1", DISK, 0o060000)
+    allocate = {"devices": ["/dev/n${index}"]}
+    scanner = node.scanner({"sources": [{"static": 2}], "allocate": allocate})
+    snapshot = node.scan(scanner)
+    assert all(device.healthy for device in snapshot.devices.values())
+    with pytest.raises(AllocationError, match="--allow-device '/dev/n1'"):
+        scanner.allocate(snapshot, ("0", "1"))
+
+
+# ── other processes' views ──
+
+
+@needs_root
+@pytest.mark.parametrize("door", ["root", "fd/7", "task/1234/root", "map_files/0-1"])
+def test_procfs_link_to_another_view_is_refused(node: Victim, door: str) -> None:
+    """/proc/PID/root leads the runtime into a container that the attacker owns.
+
+    Its link reads `/`, so that the path seems to end at a harmless node of the host.
+    """
+    node.node("/dev/full", FULL)
+    node.link(f"/proc/1234/{door}", "/")
+    node.link("/proc/self", "1234")
+    node.file("/data/x", mode=0o644)
+    for first in (f"/proc/1234/{door}", f"/proc/self/{door}"):
+        for outcome in node.by_both_ways({"sources": [f"{first}/dev/f*"]}):
+            assert not outcome.answers
+            assert not outcome.spec
+        named = {"sources": ["/dev/full"], "allocate": {"devices": [f"{first}/dev/${{name}}"]}}
+        for outcome in node.by_both_ways(named):
+            outcome.nothing()
+        for outcome in node.by_both_ways(asks(f"{first}/data/x", "mounts"), "/data/*", "/proc/*"):
+            outcome.nothing()
+    node.link("/dev/mine", f"/proc/1234/{door}/dev/full")
+    for outcome in node.by_both_ways(asks("/dev/mine")):
+        outcome.nothing("/dev/mine")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("part", "door"),
+    [("", "self/root"), ("", "{pid}/root"), ("{pid}", "root"), ("{pid}/task", "{pid}/root")],
+)
+def test_procfs_that_is_mounted_elsewhere_is_refused(tmp_path: Path, part: str, door: str) -> None:
+    """As a chroot has one, or a part of one bound somewhere."""
+    place, source = tmp_path / "place", tmp_path / "source"
+    place.mkdir()
+    with mounted("proc", source), bound(source / part.format(pid=os.getpid()), place):
+        is_no_device(f"{place}/{door.format(pid=os.getpid())}/dev/null")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/thread-self/root/dev/null",
+        "/proc/{pid}/task/{pid}/root/dev/null",
+        "/proc/self/root/proc/self/root/dev/null",
+        "/dev/fd/{fd}",
+    ],
+)
+def test_procfs_of_this_machine_leads_to_no_device(path: str) -> None:
+    descriptor = os.open("/dev/null", os.O_RDONLY)
+    try:
+        shown = path.format(fd=descriptor, pid=os.getpid())
+        is_no_device(shown)
+        for outcome in Victim(None).by_both_ways(asks(shown, "mounts"), "/dev/*"):
+            outcome.nothing()
+    finally:
+        os.close(descriptor)
+
+
+def is_no_device(path: str) -> None:
+    """Attack by a path of this machine, that leads to a character device."""
+    assert Path(path).is_char_device()
+    for outcome in Victim(None).by_both_ways({"sources": [path]}):
+        assert not outcome.answers
+        assert not outcome.spec
+    token = {"static": {"ids": [path]}}
+    for outcome in Victim(None).by_both_ways(
+        {"sources": [token], "allocate": {"devices": ["${id}"]}}
+    ):
+        outcome.nothing()
+
+
+@needs_root
+def test_node_in_another_mount_namespace_is_not_handed_out(tmp_path: Path) -> None:
+    """The attack itself: a container's own /dev/full is a disk, and its root reads `/`."""
+    disk = tmp_path / "disk"
+    os.mknod(disk, 0o060600, os.makedev(7, 77))
+    script = f"mount --bind '{disk}' /dev/full && echo ready && read end"
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as other:
+        assert other.stdout is not None
+        if other.stdout.readline() != b"ready\n":
+            pytest.skip("no mount namespaces here")
+        door = f"/proc/{other.pid}/root/dev"
+        assert Path(door, "full").is_block_device()
+        resource = {"sources": ["/dev/full"], "allocate": {"devices": [f"{door}/${{name}}"]}}
+        for outcome in Victim(None).by_both_ways(resource):
+            outcome.nothing(door.removesuffix("/dev"))
+
+
+def test_symlink_with_a_name_as_in_a_procfs_is_a_link(node: Victim) -> None:
+    for name in ("root", "1", "0-a", "1234/exe"):
+        node.link(f"/in/{name}", "/data/x")
+        node.file("/data/x", mode=0o644)
+        assert node.files.realpath(f"/in/{name}") == "/data/x"

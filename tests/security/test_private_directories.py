@@ -1,0 +1,86 @@
+"""Attacks by sources: what names the editor can have told of directories that only root may read."""
+
+import pytest
+
+from devhost.discovery.dry_run import explain
+from devhost.discovery.selection import read_all
+from devhost.model.device import Snapshot
+from tests.security.attack import Victim
+
+SOURCES = (
+    {"directory": {"path": "/root", "recursive": True}},
+    {"directory": "/link/.ssh"},
+    "/root/**",
+    "/root/*/id",
+)
+KNOWN = ("/root/.ssh/id", "/link/.ssh/id", {"directory": "/root/.shh"})  # what need not be listed
+
+
+def found(node: Victim, source: object, *allow: str) -> Snapshot:
+    return node.scan(node.scanner({"sources": [source], "allocate": {"devices": []}}, *allow))
+
+
+@pytest.fixture
+def home(node: Victim) -> Victim:
+    """A directory of root's with a key, and a link of the host that leads there."""
+    node.file("/root/.ssh/id")
+    node.file("/root/plain/id")
+    node.link("/link", "/root")
+    for path in ("/root", "/root/.ssh"):
+        node.at(path).chmod(0o700)
+    return node
+
+
+@pytest.mark.parametrize(
+    ("mode", "source"),
+    [(0o700, one) for one in (*SOURCES, *KNOWN)]
+    + [(0o750, SOURCES[0])]
+    + [(0o711, one) for one in SOURCES],
+)
+def test_source_in_a_private_directory_tells_no_name(
+    home: Victim, mode: int, source: object
+) -> None:
+    """Where every user may look for a name that he knows, only lists are refused."""
+    for path in ("/root", "/root/.ssh"):
+        home.at(path).chmod(mode)
+    snapshot = found(home, source)
+    assert not snapshot.devices
+    assert snapshot.error is not None
+    assert "not every user may look into /root" in snapshot.error
+    assert "--allow-path '/root" in snapshot.error
+    assert "plain" not in f"{snapshot}"
+    scanner = home.scanner({"sources": [source]})
+    readings = read_all(scanner.roots, scanner.files)
+    why = explain(scanner, readings, snapshot)
+    assert "plain" not in f"{[*why]}"
+
+
+@pytest.mark.parametrize("glob", ["/root", "/root/*"])
+def test_source_in_a_private_directory_with_its_flag_lists_it(home: Victim, glob: str) -> None:
+    source = {"directory": {"path": "/root", "types": "directory"}}
+    assert [*found(home, source, glob).devices] == ["plain"]
+    assert found(home, source, "/root/x", "/roo").error is not None
+
+
+def test_source_in_a_tree_leaves_out_its_private_parts_only(node: Victim) -> None:
+    node.file("/srv/open/a")
+    node.file("/srv/closed/b").parent.chmod(0o700)
+    for source in ("/srv/*/*", "/srv/**", {"directory": {"path": "/srv", "recursive": True}}):
+        snapshot = found(node, source)
+        assert [*snapshot.devices] == ["open/a"]
+        (told,) = [one for one in snapshot.skipped if "not every user" in one.reason]
+        assert told.candidate == "/srv/closed"
+
+
+def test_source_by_a_symlink_from_an_allowed_to_a_private_directory_is_refused(
+    home: Victim,
+) -> None:
+    home.link("/srv/own/x", "/root").parent.chmod(0o700)
+    snapshot = found(home, {"directory": "/srv/own/x"}, "/srv/own/*")
+    assert "not every user may look into /root" in (snapshot.error or "")
+
+
+def test_source_below_dev_is_listed_whatever_its_modes(node: Victim) -> None:
+    node.link("/dev/by/x", "/srv/f").parent.chmod(0o700)
+    node.file("/srv/f")
+    assert [*found(node, {"directory": "/dev/by"}).devices] == ["x"]

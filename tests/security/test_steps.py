@@ -1,0 +1,304 @@
+"""Attacks on what preStart steps touch: they look at it right before, as Allocate does."""
+
+import json
+import os
+import stat
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.discovery.health import check
+from devhost.errors import PreStartError
+from devhost.host import preparation
+from devhost.loading.loader import loads
+from devhost.model.device import Checked
+from tests.security.attack import CONSTANTS, DISK, FULL, MEM, NULL, Victim, config, policy, stepped
+from tests.support.root import needs_root
+
+RECORD = "/record"
+MODE = {"mode": "0666"}
+
+
+def noting(node: Victim, *words: str) -> dict[str, Any]:
+    """Return a step that notes its arguments in a file."""
+    script = f'printf "%s\\n" "$$@" > {node.root}{RECORD}'
+    return {"run": ["sh", "-c", script, "sh", *words], "every": "start"}
+
+
+def noted(node: Victim) -> list[str]:
+    place = Path(f"{node.root}{RECORD}")
+    return place.read_text().splitlines() if place.exists() else []
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def watched(node: Victim) -> Victim:
+    """A link in a directory where all may write."""
+    node.node("/dev/full", FULL)
+    node.node("/dev/null", NULL)
+    node.node("/dev/sda", DISK, stat.S_IFBLK)
+    node.node("/dev/scratch", (8, 16), stat.S_IFBLK)
+    node.file("/etc/shadow")
+    node.link("/watched/x", "/dev/full").parent.chmod(0o777)
+    return node
+
+
+# ── what a device's link leads to ──
+
+
+@needs_root
+@pytest.mark.parametrize("template", ["${path}", "${realpath}"])
+async def test_command_is_given_the_node_that_a_symlink_leads_to(
+    watched: Victim, template: str
+) -> None:
+    """Not the link, which others may bend while the command runs."""
+    (device,) = watched.found("/watched/x").values()
+    await stepped(watched, device, noting(watched, template))
+    assert noted(watched) == [f"{watched.root}/dev/full"]
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("target", "why", "words"),
+    [
+        ("/dev/sda", "no longer a char device", ["${path}"]),
+        ("/dev/null", "another device than at the last scan", ["${id}"]),
+        ("/etc/shadow", "no longer a char device", ["${id}"]),
+        ("/gone", "no longer exists", ["${path}"]),
+    ],
+)
+async def test_step_for_a_symlink_bent_since_the_scan_is_refused(
+    watched: Victim, target: str, why: str, words: list[str]
+) -> None:
+    """Also where it is not given the path: it may find the device by its ID."""
+    (device,) = watched.found("/watched/x").values()
+    watched.link("/watched/x", target)
+    for step in (noting(watched, *words), MODE):
+        with pytest.raises(PreStartError, match=why):
+            await stepped(watched, device, step)
+    assert not noted(watched)
+    assert mode_of(watched.at("/etc/shadow")) == 0o600
+
+
+@needs_root
+async def test_step_for_a_node_below_dev_replaced_since_the_scan_is_refused(
+    watched: Victim,
+) -> None:
+    """Where Allocate would follow the path: a step is for what the pod was given."""
+    (device,) = watched.found("/dev/full").values()
+    watched.node("/dev/full", NULL)
+    for step in (noting(watched, "${path}"), MODE):
+        with pytest.raises(PreStartError, match="another device than at the last scan"):
+            await stepped(watched, device, step)
+    assert not noted(watched)
+
+
+@needs_root
+async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
+    watched: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the device as it was allocated, and as a scan has seen it since; nothing is opened."""
+    watched.link("/watched/x", "/dev/scratch")
+    source = {"glob": {"paths": "/watched/*", "types": "block"}}
+    allow = ("/dev/scratch", "/watched/*")
+    (device,) = watched.found(source, *allow).values()
+    await stepped(watched, device, noting(watched, "${path}"), *allow)
+    assert noted(watched) == [f"{watched.root}/dev/scratch"]
+    watched.file(RECORD, "")
+    watched.link("/watched/x", "/dev/sda")
+    (bent,) = watched.found(source, *allow).values()
+    for one in (device, bent):
+        for step in (noting(watched, "${path}"), noting(watched), MODE):
+            with pytest.raises(PreStartError, match=r"another device|--allow-"):
+                await stepped(watched, one, step, *allow)
+    assert not noted(watched)
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
+    with pytest.raises(PreStartError, match="another device"):
+        await stepped(watched, device, noting(watched), "/dev/*", "/watched/*")
+
+
+@needs_root
+async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
+    """But for one that has only failed its checks: a step may mend it."""
+    (device,) = watched.found("/watched/x").values()
+    ill = replace(device, reason="another device was found in its place")
+    for step in (noting(watched), MODE):
+        with pytest.raises(PreStartError, match="unhealthy: another device was found"):
+            await stepped(watched, ill, step)
+    assert not noted(watched)
+    failed = Checked(datetime.now(UTC), failure="exec: status 1")
+    mended = replace(device, reason="exec: status 1", checked=failed)
+    await stepped(watched, mended, noting(watched, "a"))
+    assert noted(watched) == ["a"]
+
+
+async def test_command_with_the_path_of_a_file_needs_a_flag_and_the_file_of_the_scan(
+    node: Victim,
+) -> None:
+    node.file("/etc/shadow")
+    node.link("/watched/x", "/etc/shadow")
+    node.file("/watched/y")
+    by_id = node.found({"directory": "/watched"})
+    for device_id, path in (("x", "/etc/shadow"), ("y", "/watched/y")):
+        with pytest.raises(PreStartError, match=f"--allow-path '{path}'"):
+            await stepped(node, by_id[device_id], noting(node, "${path}"))
+    assert not noted(node)
+    for device in by_id.values():
+        await stepped(node, device, noting(node, "${id}"))
+        assert noted(node) == [device.id]
+    step = noting(node, "${path}")
+    await stepped(node, by_id["y"], step, "/watched/*")
+    assert noted(node) == [f"{node.root}/watched/y"]
+    node.file("/watched/z").replace(node.at("/watched/y"))
+    with pytest.raises(PreStartError, match="/watched/y is another file than at the last scan"):
+        await stepped(node, by_id["y"], step, "/watched/*")
+
+
+@needs_root
+async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victim) -> None:
+    """It is given the node itself, as the command of a step is."""
+    (device,) = watched.found("/watched/x").values()
+    allowed = policy(execs=True)
+    argv = noting(watched, "${path}")["run"]
+    text = config({"sources": ["/dev/*"], "health": [{"exec": argv}]})
+    (loaded,) = loads(text, policy=allowed).require().resources
+    assert loaded.health is not None
+    outcome = check(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
+    assert outcome.failure is None
+    assert noted(watched) == [f"{watched.root}/dev/full"]
+    watched.file(RECORD, "")
+    watched.link("/watched/x", "/dev/null")
+    outcome = check(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
+    assert "another device than at the last scan" in (outcome.failure or "")
+    assert not noted(watched)
+
+
+# ── arguments ──
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("-rf", "${name}"), ("--config=x", "${id}"), ("-", "${name}.x")]
+)
+async def test_device_name_that_would_be_an_option_is_not_passed(
+    node: Victim, name: str, argument: str
+) -> None:
+    """Neither in a step nor in a check; a name that begins otherwise, and a path, are passed."""
+    node.file(f"/d/{name}")
+    node.file("/d/fine")
+    out = node.root / "out"
+    record = f"import json, sys; open({str(out)!r}, 'a').write(json.dumps(sys.argv[1:]))"
+    argv = [sys.executable, "-c", record, argument, "--x=${name}", "${path}"]
+    resource = {"sources": [{"directory": "/d"}], "health": [{"exec": argv}]}
+    scanner = node.scanner(resource, "*", execs=True)
+    devices, checks = node.scan(scanner).devices, scanner.resource.health
+    step = {"run": argv, "every": "start"}
+    with pytest.raises(PreStartError, match="would be an option"):
+        await stepped(node, devices[name], step, "*")
+    assert checks is not None
+    outcome = check(checks, devices[name], node.files, CONSTANTS, allow=scanner.policy)
+    assert "would be an option" in (outcome.failure or "")
+    assert not out.exists()
+    await stepped(node, devices["fine"], step, "*")
+    assert json.loads(out.read_text())[1:] == ["--x=fine", f"{node.root}/d/fine"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "warned"),
+    [
+        (["sh", "-c", "tool ${path}"], True),
+        (["/bin/bash", "-ec", "tool '${name}'"], True),
+        (["sh", "-c", 'tool "$$1"', "sh", "${path}"], False),
+        (["sh", "-c", "tool ${resource} ${index}"], False),
+        (["tool", "-c", "${path}"], False),
+    ],
+)
+def test_script_with_a_device_name_in_it_is_a_warning(argv: list[str], *, warned: bool) -> None:
+    """A file's name may have a semicolon."""
+    resource = {"sources": [{"directory": "/d"}], "preStart": [{"run": argv, "every": "start"}]}
+    loaded = loads(config(resource), policy=policy("*", execs=True))
+    assert loaded.config is not None, loaded.problems
+    assert any("the shell would run" in one.message for one in loaded.problems) is warned
+
+
+# ── the step `mode` ──
+
+
+@needs_root
+async def test_mode_step_needs_the_flag_of_commands(node: Victim) -> None:
+    """It changes the node for all users of the host."""
+    place = node.node("/dev/x", NULL)
+    resource = {"sources": ["/dev/x"], "preStart": [{"mode": "0000"}]}
+    (problem,) = loads(config(resource), policy=policy("*")).problems
+    assert (problem.severity, problem.path) == ("error", "resources[0].preStart[0].mode")
+    assert "--allow-exec" in problem.message
+    (device,) = node.found("/dev/x").values()
+    with pytest.raises(PreStartError, match="--allow-exec"):
+        await stepped(node, device, MODE, execs=False)
+    assert mode_of(place) == 0o600
+    await stepped(node, device, MODE)
+    assert mode_of(place) == 0o666
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("path", "number", "kind"),
+    [("/dev/x", MEM, stat.S_IFCHR), ("/dev/x", DISK, stat.S_IFBLK), ("/opt/x", NULL, stat.S_IFCHR)],
+)
+async def test_mode_step_does_not_change_a_node_that_is_refused(
+    node: Victim, path: str, number: tuple[int, int], kind: int
+) -> None:
+    place = node.node(path, number, kind)
+    (device,) = node.found({"glob": path}).values()
+    with pytest.raises(PreStartError, match="needs --allow-"):
+        await stepped(node, device, MODE)
+    assert mode_of(place) == 0o600
+
+
+@needs_root
+async def test_mode_step_does_not_change_a_disk_of_the_same_number_in_the_place_of_a_node(
+    node: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which came there after the last look."""
+    place = node.node("/dev/x", FULL)
+    (device,) = node.found("/dev/x").values()
+    change = preparation._change_mode_of
+
+    def exchange_then_change(*arguments: Any) -> None:
+        node.node("/dev/x", FULL, stat.S_IFBLK)
+        change(*arguments)
+
+    monkeypatch.setattr(preparation, "_change_mode_of", exchange_then_change)
+    with pytest.raises(PreStartError, match="another file"):
+        await stepped(node, device, MODE)
+    assert mode_of(place) == 0o600
+
+
+@pytest.mark.parametrize("mode", ["10666", "u+s", "0o777", "8", "", "77"])
+def test_mode_that_is_not_three_or_four_octal_digits_is_refused(mode: str) -> None:
+    resource = {"sources": [{"static": 1}], "preStart": [{"mode": mode}]}
+    assert loads(config(resource), policy=policy(execs=True)).config is None
+
+
+# ── the step `waitFor` ──
+
+
+@pytest.mark.parametrize("place", ["/root/there", "/root/absent", "/root/deep/er"])
+async def test_wait_step_for_a_path_in_a_private_directory_needs_a_flag(
+    node: Victim, place: str
+) -> None:
+    """A step that ends, or does not, would tell whether a path exists there."""
+    node.file("/root/there").parent.chmod(0o700)
+    (token,) = node.found({"static": 1}).values()
+    step = {"waitFor": place, "timeout": "100ms"}
+    with pytest.raises(PreStartError, match=f"/root: it needs --allow-path '{place}'"):
+        await stepped(node, token, step)
+    node.file("/root/deep/er")
+    node.file("/root/absent")
+    await stepped(node, token, step, "/root/*")

@@ -1,0 +1,216 @@
+"""What holds of all hardware: found by what is there alone, IDs stay, no node is offered twice."""
+
+import contextlib
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.dry_run import report
+from devhost.discovery.identity import HOLD_S
+from devhost.discovery.scan import Scanner
+from devhost.discovery.selection import Selection
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.model.device import HostDevice, Snapshot
+from tests.support.hardware import HostTree
+from tests.support.memory import IN_MEMORY
+from tests.support.root import needs_root
+from tests.support.scanning import selected
+from tests.unit.scans import without
+
+Devices = dict[str, dict[str, tuple[str, ...]]]
+
+pytestmark = needs_root
+
+NUMBERS: Final = ("0403:6001", "10c4:ea60", "1199:9091")
+KINDS: Final = ("tty", "hidraw", "video4linux")
+STEMS: Final = {"tty": "ttyUSB", "hidraw": "hidraw", "video4linux": "video"}
+MAJORS: Final = {"tty": 188, "hidraw": 240, "video4linux": 81}
+SOURCES: Final = (
+    "usb: {device: 0403:6001, node: tty}",
+    "usb: 0403:6001",
+    "usb: {device: '*:*', node: [{subsystem: tty, optional: true}, {subsystem: hidraw}]}",
+    "usb: {device: '*:ea60', node: tty, split: true}",
+    "usb: {driver: uvc*, node: video4linux}",
+    "usb: {device: 1199:9091, node: [tty, {subsystem: video4linux, optional: true}, usb]}",
+    "sysfs: tty",
+    "sysfs: {subsystem: hidraw, parent: {subsystem: usb, attr: {idVendor: '10c4'}}}",
+    "/dev/ttyUSB*",
+    "dev: '(hidraw|video)[0-9]+'",
+)
+SHARED: Final = settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+class Stick:
+    """A USB device: its port, its number, and the subsystems of its interfaces' nodes."""
+
+    def __init__(self, port: int, number: str, interfaces: Sequence[Sequence[str]]) -> None:
+        self.port, self.number, self.interfaces = port, number, interfaces
+
+    def lines(self, bus: int, devnum: int, counts: "Counter[str]") -> str:
+        name = f"{bus}-{self.port}"
+        text = f"    usb {name} {self.number} bus={bus} dev={devnum}\n"
+        for index, nodes in enumerate(self.interfaces):
+            driver = "uvcvideo" if "video4linux" in nodes else "ftdi_sio" if nodes else ""
+            text += f"      if {name}:1.{index} ff0000 {driver}\n"
+            for kind in nodes:
+                counts[kind] += 1
+                count = counts[kind]
+                text += f"        {kind} {STEMS[kind]}{count} {MAJORS[kind]}:{count}\n"
+        return text
+
+    def __repr__(self) -> str:
+        return f"Stick({self.port}, {self.number}, {self.interfaces})"
+
+
+def hardware(sticks: Sequence[Stick], bus: int = 1, first: int = 2) -> str:
+    """Return the hardware of a host, its sticks plugged in one after the other."""
+    counts: Counter[str] = Counter()
+    below = "".join(one.lines(bus, first + at, counts) for at, one in enumerate(sticks))
+    return (
+        "pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd\n"
+        f"  usb usb{bus} 1d6b:0002 class=090001 bus={bus} dev=1\n{below}"
+    )
+
+
+STICKS: Final = st.lists(
+    st.builds(
+        Stick,
+        st.integers(1, 12),
+        st.sampled_from(NUMBERS),
+        st.lists(st.lists(st.sampled_from(KINDS), max_size=2), max_size=3),
+    ),
+    max_size=5,
+    unique_by=lambda one: one.port,
+)
+CONFIGS: Final = st.lists(st.sampled_from(SOURCES), min_size=1, max_size=4)
+BY_PLACE: Final = st.lists(  # whose IDs are places
+    st.sampled_from([one for one in SOURCES if one.startswith("usb")]), min_size=1, max_size=3
+)
+
+
+def devices(text: str, sources: Sequence[str]) -> tuple[list[HostDevice], Devices]:
+    """Return all devices, and by resource and ID the roles and places of their nodes."""
+    entries = [
+        f"- {{name: example.com/r{at}, sources: [{{{'glob: ' if one[0] == '/' else ''}{one}}}]}}"
+        for at, one in enumerate(sources)
+    ]
+    config = loads("version: v1\nresources:\n" + "\n".join(entries)).require()
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
+        tree = HostTree(Path(directory) / "host")
+        tree.directory("/dev")
+        tree.hardware(text)
+        found = report(config, HostFiles(str(tree.root)), Policy(("*",)), "node")
+    every = [device for one in found for device in one.snapshot.devices.values()]
+    return every, {
+        one.resource.name: {
+            device.id: tuple(
+                f"{node.hardware.role} {node.variables.get('usb.interface')}"
+                for node in device.nodes
+                if node.hardware is not None
+            )
+            for device in one.snapshot.devices.values()
+        }
+        for one in found
+    }
+
+
+@given(STICKS, CONFIGS)
+@SHARED
+def test_no_node_is_offered_twice(sticks: list[Stick], sources: list[str]) -> None:
+    every, _ = devices(hardware(sticks), sources)
+    for one, other in itertools.combinations(every, 2):
+        own = {node.key for node in one.nodes}
+        assert own.isdisjoint(key for node in other.nodes for key in node.keys)
+
+
+@given(STICKS, BY_PLACE, st.randoms(use_true_random=False), st.integers(1, 3))
+@SHARED
+def test_what_is_found_is_what_is_there(
+    sticks: list[Stick], sources: list[str], random: Random, bus: int
+) -> None:
+    """Whatever came first, and whichever numbers the kernel gave: places tell."""
+    others = sorted(sticks, key=lambda _: random.random())
+    _, found = devices(hardware(sticks), sources)
+    _, again = devices(hardware(others, bus, 40), sources)
+    assert found == again
+
+
+@given(STICKS, BY_PLACE, st.sampled_from(NUMBERS))
+@SHARED
+def test_another_device_changes_no_other(
+    sticks: list[Stick], sources: list[str], number: str
+) -> None:
+    _, found = devices(hardware(sticks), sources)
+    more = [Stick(15, number, [["tty"], ["hidraw"]]), *sticks]
+    _, then = devices(hardware(more), sources)
+    for resource, some in found.items():
+        assert some.items() <= then[resource].items()
+
+
+PARTS: Final = (
+    Stick(1, "0403:6001", [["tty"], ["video4linux"]]),
+    Stick(2, "10c4:ea60", [["tty", "hidraw"], ["tty"]]),
+    Stick(3, "1199:9091", [["tty"], ["video4linux"]]),
+)
+NAMES: Final = ("1-1", "1-2", "1-3", "ttyUSB1", "ttyUSB2", "ttyUSB4", "video1", "hidraw1")
+STEPS: Final = st.lists(  # what comes or goes, if anything, and after how many seconds
+    st.tuples(st.sampled_from((None, *NAMES)), st.sampled_from((0.1, 0.5, 8.0, 400.0))),
+    min_size=4,
+    max_size=8,
+)
+
+
+class Lazy:
+    """Scans where its sources find something else, or it is time to; beside one that always does."""
+
+    def __init__(self, source: str, files: HostFiles) -> None:
+        kind = f"glob: {source}" if source[0] == "/" else source
+        config = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{kind}}}]}}]"
+        (resource,) = loads(config).require().resources
+        self._scanner = Scanner.of(resource, files, Policy(("*",)), "node", hold_s=HOLD_S)
+        assert self._scanner.self_contained
+        self._found, self.snapshot, self.other = Selection(), Snapshot(), Snapshot()
+
+    def scan(self, now: float) -> None:
+        former, self._found = self._found, selected(self._scanner)
+        self.other = self._scanned(self.other, now)
+        again_at = self.snapshot.again_at
+        if self._found != former or (again_at is not None and again_at <= now):
+            self.snapshot = self._scanned(self.snapshot, now)
+
+    def _scanned(self, before: Snapshot, now: float) -> Snapshot:
+        return self._scanner.snapshot(self._found, before, lambda _: None, now)
+
+
+@given(STEPS)
+@settings(SHARED, max_examples=8)
+def test_what_finds_the_same_need_not_be_scanned(steps: list[tuple[str | None, float]]) -> None:
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
+        tree, text = HostTree(Path(directory) / "host"), hardware(PARTS)
+        tree.hardware(text)
+        resources = [Lazy(source, HostFiles(str(tree.root))) for source in SOURCES]
+        gone, now = set[str](), 0.0
+        for name, after in ((None, 0.0), *steps):
+            now += after
+            if name is not None:
+                gone ^= {name}
+                with contextlib.suppress(ValueError):  # what it is below is not there
+                    tree.unplug(name)
+                tree.hardware(without(text, *gone))
+            for one in resources:
+                one.scan(now)
+                assert one.snapshot.devices == one.other.devices
+                assert one.snapshot.skipped == one.other.skipped
