@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """End a coroutine that waits for ever a little before its test is ended: it tells for what."""
+    """End a coroutine that never returns a little before its test is ended: it tells for what."""
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
         marker = item.get_closest_marker("timeout")
         limit = float(marker.args[0] if marker else item.config.getini("timeout"))
