@@ -109,12 +109,13 @@ def found(text: str) -> list[ForeignDevice]:
     """
     if all(not line or line.startswith("#") for line in map(str.strip, text.splitlines())):
         return []
-    extent = Extent()
+    extent, given, trees = Extent(), _COMMAND.findall(text), list[Tree]()
     try:
         trees = yamltree.parse_all(text, extent)
     except TreeError:
-        if not (given := _COMMAND.findall(text)):
+        if not given:
             raise
+    if given and all(isinstance(one.data, str) for one in trees):  # to YAML it may be one string
         domain = _domain({"image": text, "args": text.split()})
         return [one for value in given for one in _below(value, domain, extent)]
     return [one for tree in trees for one in _below(_written(tree), None, extent)]

@@ -56,7 +56,7 @@ class _Dumper(yaml.SafeDumper):
     def analyze_scalar(self, scalar: str) -> Any:
         """Write 0403:6001 without quotes, also in braces."""
         found = super().analyze_scalar(scalar)
-        if not set(scalar) & set("{}[],?"):
+        if not set(scalar) & set("{}[],?") and not scalar.startswith(":"):
             found.allow_flow_plain = found.allow_block_plain
         return found
 

@@ -26,15 +26,14 @@ from devhost.model.names import distinct, share_ids, without_share
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
-_SYNC_S: Final = 0.25  # Allocate waits for it
+_NODES_S: Final = 0.25  # Allocate waits for it
+_MARKS_S: Final = 2.0  # it fails without: a busy disk takes longer than nodes have
 _LOAD_S: Final = 2.0
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
     "--pod-resources, or drain the node and start devhost with --assume-free"
 )
 _Find = Callable[[str], HostDevice | None]  # a device of a resource, by its ID
-
-
 # A device as it was published, and by which keys (`_keys`) nobody else may offer its nodes.
 _Listed = tuple[HostDevice, Owner, tuple[str, ...]]
 
@@ -178,8 +177,8 @@ class Owners:
     ) -> None:
         """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s, and not at all for devices that are recorded. Nodes that could not
-        be written by then are written later.
+        It waits at most 0.25 s for nodes, and for none that are recorded: what could not be written
+        by then is written later. For what is fresh it waits 2 s.
 
         Raises:
             AllocationError: Something of it was handed out under another name, or that it is fresh
@@ -196,7 +195,8 @@ class Owners:
                 record = self._record(owner_of(resource, device), node, overlap=overlap)
                 if not self.records.has(record):
                     new.append(record)
-        problem = await self.records.save([*new, *fresh], _SYNC_S) if new or fresh else None
+        within = _MARKS_S if fresh else _NODES_S
+        problem = await self.records.save([*new, *fresh], within) if new or fresh else None
         if refused := [one for one in new if not self.records.has(one)]:
             text = "another instance of devhost has handed it out under another name"
             raise AllocationError(f"{resource.name}: device {refused[0].device}: {text}")

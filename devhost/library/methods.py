@@ -180,8 +180,9 @@ def _device_problem(item: object) -> str | None:
 
 
 def _id_problem(device_id: str) -> str | None:
-    if len(device_id) > names.DEVICE_ID_MAX:
-        return f"it has {len(device_id)} characters; at most {names.DEVICE_ID_MAX} are allowed"
+    if names.device_id(device_id) != device_id:
+        size, most = len(device_id), names.DEVICE_ID_MAX
+        return f"it has {size} characters; at most {most} are allowed, of 128 bytes together"
     return names.id_problem(device_id)
 
 

@@ -233,9 +233,18 @@ async def test_a_full_state_directory_fails_allocate_and_start(world: World) -> 
 async def test_a_state_directory_that_hangs_fails_the_allocate_soon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owners, "_SYNC_S", 0.0)
+    monkeypatch.setattr(owners, "_MARKS_S", 0.0)
     with pytest.raises(AllocationError, match="the state directory does not answer"):
         await world.allocate("a")
+
+
+async def test_a_state_directory_that_is_slow_fails_no_allocate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes can be written later, so it does not wait long for them; a mark cannot."""
+    monkeypatch.setattr(owners, "_NODES_S", 0.0)
+    await world.allocate("a")
+    assert world.marks() == {"a": False}
 
 
 # ── side by side ──

@@ -257,8 +257,9 @@ def test_settings_are_found_with_the_domain_of_their_object(
     assert list(offered(renamed, tree)) == ["e.org/fuse"]
 
 
-def test_a_command_line_is_read(tree: HostTree) -> None:
-    groups = '{"name": "%s", "groups": [{"paths": [{"path": "/dev/%s"}]}]}'
+@pytest.mark.parametrize("space", [" ", ""])  # without, it is a string to YAML
+def test_a_command_line_is_read(tree: HostTree, space: str) -> None:
+    groups = '{"name": "%s", "groups": [{"paths": [{"path": "/dev/%s"}]}]}'.replace(" ", space)
     options = [f"--device '{groups % (one, one)}' \\\n" for one in ("fuse", "tpm0")]
     text, _ = convert(f"docker run {GENERIC}:0.2.0 {''.join(options)} --log-level info")
     assert list(offered(text, tree)) == ["devic.es/fuse", "devic.es/tpm0"]

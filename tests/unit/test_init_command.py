@@ -144,7 +144,7 @@ def test_names_cannot_break_the_file(tree: HostTree) -> None:
   usb usb1 1d6b:0002 class=090001 bus=1 dev=1
     usb 1-1 1a86:7523 bus=1 dev=2 product="a: [b]* #\u202e" serial="x]{$y}'z"
       if 1-1:1.0 ffffff
-    usb 1-2 1a86:7523 bus=1 dev=3 product="${other}" serial="8: *"
+    usb 1-2 1a86:7523 bus=1 dev=3 product="${other}" serial=":'&87654"
       if 1-2:1.0 ffffff
 """
     )
