@@ -48,10 +48,6 @@ def loaded(raw: bytes) -> Config:
     return found.config
 
 
-def test_default_configuration_is_valid_and_empty(helm: Helm) -> None:
-    assert loaded(served(helm, {})).resources == ()
-
-
 def test_configuration_arrives_as_it_was_given(helm: Helm) -> None:
     """Texts, numbers that JSON and YAML could write otherwise, and keys for anchors."""
     env = {f"TEXT_{index}": text.replace("$", "$$") for index, text in enumerate(HARD)}
@@ -77,17 +73,6 @@ def test_profile_serves_its_own_configuration(helm: Helm) -> None:
     }
     assert loaded(served(helm, values, "test-devhost-one")).resources[0].name == "e.com/t"
     assert loaded(served(helm, values)) == loaded(EXAMPLES[0].read_bytes())
-
-
-def test_existing_configmap_is_mounted_and_none_is_made(helm: Helm) -> None:
-    rendered = helm.render({"config": {"existingConfigMap": "theirs"}})
-    assert rendered.of("ConfigMap") == []
-    for pod in (
-        rendered.one("DaemonSet")["spec"]["template"]["spec"],
-        rendered.one("Pod")["spec"],
-    ):
-        (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "config"]
-        assert volume["configMap"] == {"name": "theirs"}
 
 
 def test_mounted_host_path_is_where_devices_are_found(helm: Helm, tmp_path: Path) -> None:

@@ -5,42 +5,11 @@ import re
 from collections.abc import Iterator
 
 from tests.deploy.helm import NAMESPACE, Helm
-from tests.deploy.monitoring import (
-    SWITCHED_ON,
-    dashboard,
-    recorded,
-    rules,
-)
+from tests.deploy.monitoring import SWITCHED_ON, dashboard, recorded, rules
 from tests.deploy.values import EVERYTHING
+from tests.support.metrics import HISTOGRAMS, METRICS
 from tests.support.promql import evaluate
 
-# What devhost exports: the labels of each metric, beside those that Prometheus adds.
-METRICS = {
-    "devhost_build_info": {"version", "python"},
-    "devhost_devices": {"resource_name", "health"},
-    "devhost_devices_expected": {"resource_name"},
-    "devhost_devices_missing": {"resource_name"},
-    "devhost_devices_in_use": {"resource_name"},
-    "devhost_registered": {"resource_name"},
-    "devhost_registrations_total": {"resource_name", "result"},
-    "devhost_allocations_total": {"resource_name", "result"},
-    "devhost_allocation_duration_seconds": {"resource_name"},
-    "devhost_list_updates_total": {"resource_name"},
-    "devhost_streams": {"resource_name"},
-    "devhost_discovery_duration_seconds": {"resource_name"},
-    "devhost_discovery_errors_total": {"resource_name"},
-    "devhost_config_reloads_total": {"result"},
-    "devhost_config_last_reload_successful": set(),
-    "devhost_config_last_reload_success_timestamp_seconds": set(),
-    "devhost_config_hash_info": {"hash"},
-    "devhost_kubelet_restarts_total": set(),
-    "devhost_resource_state": {"resource_name", "state"},
-    "devhost_cdi_spec_writes_total": set(),
-    "devhost_log_lines_dropped_total": set(),
-    "devhost_uevent_overruns_total": set(),
-    "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
-}
-HISTOGRAMS = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}
 # By the PodMonitor, its relabeling and its podTargetLabels, and by Prometheus itself.
 TARGET = {"job", "namespace", "pod", "node", "app_kubernetes_io_component"}
 

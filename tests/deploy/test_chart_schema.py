@@ -92,16 +92,13 @@ def test_pattern_with_lookahead_that_is_not_known_is_an_error() -> None:
 # ── what Helm says ───────────────────────────────────────────────────────────
 
 BAD = [
-    ({"name": "cola"}, "resources/0/name", "does not match pattern"),
     ({"name": "x.kubernetes.io/a"}, "resources/0/name", "a domain that is not kubernetes"),
-    ({"sources": []}, "resources/0/sources", "minItems: got 0, want 1"),
     (
         {"sources": [{"directry": "/a"}]},
         "resources/0/sources/0",
         "additional properties 'directry'",
     ),
     ({"sources": [{"dev": "a", "glob": "/b"}]}, "resources/0/sources/0", "oneOf"),
-    ({"sources": [{"static": -1}]}, "resources/0/sources/0/static", "minimum: got -1, want 0"),
     ({"allocate": {"env": {"A": "$id"}}}, "resources/0/allocate/env/A", "does not match pattern"),
     (
         {"allocate": {"devices": [{"hostPath": "/dev/a", "permissions": "rr"}]}},
@@ -133,33 +130,17 @@ def test_bad_resource_is_refused_with_its_place_and_a_reason(
     ("values", "reason"),
     [
         ({"tolerationz": []}, "additional properties 'tolerationz' not allowed"),
-        (
-            {"metrics": {"podMonitor": {"enable": True}}},
-            "additional properties 'enable' not allowed",
-        ),
-        ({"config": {"version": "v2"}}, "/config/version': value must be 'v1'"),
         ({"hostPaths": ["/"]}, "/hostPaths/0': '/' does not match"),
-        ({"log": {"level": "loud"}}, "/log/level': value must be one of"),
         ({"allow": {"paths": ["/opt/a b"]}}, "/allow/paths/0': '/opt/a b' does not match"),
-        ({"allow": {"paths": ["opt"]}}, "/allow/paths/0': 'opt' does not match"),
         ({"probes": {"live": {}}}, "/probes': additional properties 'live' not allowed"),
-        (
-            {"probes": {"liveness": {"successThreshold": 2}}},
-            "additional properties 'successThreshold' not allowed",
-        ),
         ({"probes": {"readiness": {"timeoutSeconds": "5"}}}, "got string, want null or integer"),
         ({"nodeSelector": {"a": True}}, "/nodeSelector/a': got boolean, want null or string"),
         ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type': value must be one of"),
-        ({"nameOverride": "Own"}, "/nameOverride': 'Own' does not match"),
         ({"fullnameOverride": "a.b"}, "/fullnameOverride': 'a.b' does not match"),
         ({"profiles": [PROFILE | {"podLabels": {"a": 1}}]}, "/profiles/0/podLabels/a'"),
         ({"profiles": [PROFILE | {"nodeSelector": {"a": None}}]}, "/profiles/0/nodeSelector'"),
         ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
         ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),
-        (
-            {"profiles": [{"name": "a", "nodeSelector": {}, "config": TOKENS}]},
-            "/profiles/0/nodeSelector",
-        ),
         (
             {"profiles": [{"name": "A", "nodeSelector": {"a": "b"}, "config": TOKENS}]},
             "/profiles/0/name",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.helm import Helm
-from tests.deploy.values import SETS, TOKENS, Values
+from tests.deploy.values import TOKENS, Values
 from tools.helm import CHART
 
 PROFILE: Values = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
@@ -40,27 +40,22 @@ def test_notes_tell_how_to_go_on(helm: Helm) -> None:
     assert warnings(notes) == []
 
 
-@pytest.mark.parametrize("values", SETS)
-def test_notes_of_each_set_are_rendered(helm: Helm, values: str) -> None:
-    assert " serves" in helm.notes(SETS[values])
-
-
-def test_notes_without_resources_say_so(helm: Helm) -> None:
-    assert "test-devhost serves no resources yet: add them to config.resources" in helm.notes({})
-
-
-def test_notes_name_an_existing_configmap(helm: Helm) -> None:
-    assert "the ConfigMap theirs" in helm.notes({"config": {"existingConfigMap": "theirs"}})
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({}, "test-devhost serves no resources yet: add them to config.resources"),
+        ({"existingConfigMap": "theirs"}, "the ConfigMap theirs"),
+    ],
+)
+def test_notes_without_resources_say_so(helm: Helm, config: Values, text: str) -> None:
+    assert text in helm.notes({"config": config})
 
 
 @pytest.mark.parametrize(
     ("source", "missing"),
     [
         ({"directory": "/etc/colas"}, "/etc/colas"),
-        ({"directory": {"path": "/etc/colas/"}}, "/etc/colas"),
         ("/srv/a/*.tok", "/srv/a"),
-        ("/srv/one", "/srv"),
-        ({"glob": "/*"}, "/"),
         ({"glob": ["/srv/[ab]", "/dev/x*", "/opt/b/*"]}, "/opt/b, /srv"),
         ({"glob": {"paths": "/srv/**/x"}}, "/srv"),
         ({"directory": "/device"}, "/device"),
@@ -81,10 +76,7 @@ def test_warning_names_host_paths_that_are_not_mounted(
         assert f"test-devhost uses {missing}, which is not mounted" in warning
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"hostPaths": ["/etc"]}, {"hostPaths": ["/etc/colas/"]}, {"hostRoot": {"enabled": True}}],
-)
+@pytest.mark.parametrize("values", [{"hostPaths": ["/etc"]}, {"hostRoot": {"enabled": True}}])
 def test_warning_is_absent_for_mounted_host_paths(helm: Helm, values: Values) -> None:
     assert warnings(helm.notes(resource(sources=[{"directory": "/etc/colas"}]) | values)) == []
 
@@ -101,11 +93,6 @@ def test_warning_of_a_profile_respects_its_own_mounts(helm: Helm) -> None:
     ("more", "allowed", "said"),
     [
         ({"health": "readable"}, {"deviceAccess": {"privileged": True}}, "deviceAccess.privileged"),
-        (
-            {"health": {"checks": ["writable"]}},
-            {"deviceAccess": {"privileged": True}},
-            "deviceAccess.privileged",
-        ),
         (
             {"health": {"checks": [{"file": {"path": "/run/${name}/x", "matches": "a"}}]}},
             {"hostPaths": ["/run"]},

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.deploy.helm import Helm
 from tests.deploy.pods import container_of, mounts_of, pod_of
-from tests.deploy.values import EVERYTHING, HARDENED, TOKENS, Values
+from tests.deploy.values import TOKENS, Values
 
 
 def profile(**more: Any) -> Values:
@@ -70,38 +70,6 @@ def test_null_in_a_profile_removes_what_it_would_inherit(helm: Helm) -> None:
     assert "startupProbe" not in container
     assert "timeoutSeconds" not in container["livenessProbe"]
     assert set(container["resources"]) == {"requests"}
-
-
-def test_null_in_the_values_removes_a_key_or_a_section(helm: Helm) -> None:
-    """Helm itself takes away only what the chart's own values have."""
-    rendered = helm.render(HARDENED)
-    assert not rendered.of("Pod")
-    assert not rendered.of("ServiceAccount")
-    template = rendered.one("DaemonSet", "test-devhost")["spec"]["template"]
-    assert "a" not in template["metadata"]["labels"]
-    pod = template["spec"]
-    assert "nodeSelector" not in pod
-    assert pod["priorityClassName"] == HARDENED["priorityClassName"]
-    (container,) = pod["containers"]
-    assert "startupProbe" not in container
-    assert "initialDelaySeconds" not in container["livenessProbe"]
-    assert "seLinuxOptions" not in container["securityContext"]
-
-
-def test_profiles_alone_have_no_daemonset_of_the_chart(helm: Helm) -> None:
-    rendered = helm.render({"profiles": [profile()]})
-    assert [one["metadata"]["name"] for one in rendered.of("DaemonSet")] == ["test-devhost-one"]
-
-
-def test_profiles_share_the_state_but_not_the_last_good_configuration(helm: Helm) -> None:
-    """A node that changes its profile still knows who has which device."""
-    args = [
-        argument
-        for one in helm.render(EVERYTHING).of("DaemonSet")
-        for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]
-    ]
-    assert len({one for one in args if one.startswith("--state-dir=")}) == 1
-    assert len({one for one in args if one.startswith("--last-good=")}) == 2
 
 
 def test_affinity_of_a_profile_replaces_the_whole(helm: Helm) -> None:

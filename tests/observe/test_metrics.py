@@ -14,43 +14,12 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.host.metrics import Metrics
 from devhost.kubelet.servicer import RESULTS
-from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
+from tests.support.metrics import OF_A_RESOURCE, OF_THE_HOST
 
 A, B = "example.com/a", "example.com/b"
-
-# The chart's dashboard and rules go by these names: they are a contract.
-OF_A_RESOURCE = {
-    "devhost_allocation_duration_seconds": {"resource_name"},
-    "devhost_allocations_total": {"resource_name", "result"},
-    "devhost_devices": {"resource_name", "health"},
-    "devhost_devices_expected": {"resource_name"},
-    "devhost_devices_missing": {"resource_name"},
-    "devhost_discovery_duration_seconds": {"resource_name"},
-    "devhost_discovery_errors_total": {"resource_name"},
-    "devhost_list_updates_total": {"resource_name"},
-    "devhost_registered": {"resource_name"},
-    "devhost_registrations_total": {"resource_name", "result"},
-    "devhost_resource_state": {"resource_name", "state"},
-    "devhost_streams": {"resource_name"},
-}
-OF_THE_HOST = {
-    "devhost_build_info": {"version", "python"},
-    "devhost_cdi_spec_writes_total": set[str](),
-    "devhost_config_hash_info": {"hash"},
-    "devhost_config_last_reload_success_timestamp_seconds": set[str](),
-    "devhost_config_last_reload_successful": set[str](),
-    "devhost_config_reloads_total": {"result"},
-    "devhost_kubelet_restarts_total": set[str](),
-    "devhost_log_lines_dropped_total": set[str](),
-    "devhost_uevent_overruns_total": set[str](),
-}
-HELD = {
-    "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
-    "devhost_devices_in_use": {"resource_name"},
-}
 
 
 def said_by(metrics: Metrics, *resources: str) -> Samples:
@@ -71,22 +40,6 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 # ── the metrics by themselves ──
-
-
-def test_metrics_of_dashboard_and_rules_exist() -> None:
-    """A dashboard over a metric that is not there is empty, and nobody notices."""
-    chart = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "devhost"
-    files = [*chart.glob("dashboards/*.json"), *chart.glob("templates/prometheusrule.yaml")]
-    text = "\n".join(file.read_text() for file in files)
-    known = {f"{name}_bucket" for name in OF_A_RESOURCE if name.endswith("_seconds")}
-    known |= OF_A_RESOURCE.keys() | OF_THE_HOST.keys() | HELD.keys()
-    asked = {word for word in _words(text) if word.startswith("devhost_")}
-    assert asked <= known
-
-
-def _words(text: str) -> set[str]:
-    kept = "".join(one if one.isalnum() or one == "_" else " " for one in text)
-    return set(kept.split())
 
 
 def test_metrics_count_what_happens() -> None:
@@ -235,22 +188,6 @@ async def test_reloads_are_counted_good_and_bad(daemon: Daemon, started: Kubelet
 def hashes(said: Samples) -> list[str]:
     (found,) = [one.labels["hash"] for one in said.all if one.name == "devhost_config_hash_info"]
     return [found]
-
-
-async def test_source_that_cannot_be_read_is_counted(
-    daemon: Daemon, started: SimulatedKubelet, directory: Path
-) -> None:
-    """A directory that cannot be looked up is an error; one that is not there is not."""
-    await daemon.start(
-        "version: v1\nresources:\n"
-        f"  - {{name: {A}, sources: [directory: {directory / ('n' * 300)}]}}\n"
-        f"  - {{name: {B}, sources: [directory: {directory / 'none'}]}}\n"
-    )
-    await started.wait(B, 0, 0)
-    port = await port_of(daemon)
-    name = "devhost_discovery_errors_total"
-    said = await until(port, lambda it: it.value(name, resource_name=A))
-    assert said.value(name, resource_name=B) == 0
 
 
 async def test_cdi_writes_and_holders_are_metrics(
