@@ -49,10 +49,6 @@ _UNFIT: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 DEVICE_ID_MAX: Final = 63  # of the device plugin API (v1beta1/api.proto); kubelet does not check it
 # A number, or a PCI address, which is hexadecimal.
 _NUMBERS: Final = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+)")
-# Kubelet's client takes a list of 4 MiB, and ends the stream beyond without a log line
-# (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial): these
-# bytes, some 60 for a share, its health and topology, times `limits.DEVICE_IDS_MAX`, are less.
-_ID_BYTES_MAX: Final = 128
 _ID_HASH_LENGTH: Final = 10
 _SHARE: Final = "::"
 
@@ -138,13 +134,11 @@ def id_problem(device_id: str) -> str | None:
 
 
 def device_id(name: str) -> str:
-    """Return ``name`` as an ID: itself up to 63 characters and 128 bytes, else a prefix, a hash."""
-    short = name.isascii() or len(name.encode(errors="surrogatepass")) <= _ID_BYTES_MAX
-    if short and len(name) <= DEVICE_ID_MAX:
+    """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash."""
+    if len(name) <= DEVICE_ID_MAX:
         return name
-    length = DEVICE_ID_MAX if short else _ID_BYTES_MAX // 4
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_HASH_LENGTH]
-    return f"{name[: length - _ID_HASH_LENGTH - 1]}-{digest}"
+    return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
 
 
 def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:

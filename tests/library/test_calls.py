@@ -37,8 +37,7 @@ def test_devices_that_are_no_list_are_an_error(returned: Any, text: str) -> None
     [
         ("good", None),
         ("", "id: a device ID must not be empty"),
-        ("x" * 64, "id: it has 64 characters; at most 63 are allowed, of 128 bytes together"),
-        ("\U0001f600" * 33, "id: it has 33 characters; at most 63 are allowed, of 128 bytes together"),
+        ("x" * 64, "id: it has 64 characters; at most 63 are allowed"),
         ("a::0", "id: a device ID must not contain '::', which is reserved for shares"),
         ("new\nline", "id: a device ID must not contain '\\n', which cannot be seen"),
         (7, "not a Device or an ID (a str)"),

@@ -11,11 +11,8 @@ from devhost.kubelet import backend
 from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import AdvertisedDevice
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.servicer import list_response
 from devhost.loading.loader import loads
-from devhost.model import names
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
-from devhost.model.limits import DEVICE_IDS_MAX
 from tests.support.answers import Nobody
 
 
@@ -51,16 +48,6 @@ def test_each_share_is_listed() -> None:
         "b::0": AdvertisedDevice(False),
         "b::1": AdvertisedDevice(False),
     }
-
-
-def test_kubelet_takes_the_largest_list() -> None:
-    """It ends the stream of a list of more than 4 MiB, and does not say why."""
-    every = [names.device_id("\U0001f600" * 27 + f"{n:020d}") for n in range(DEVICE_IDS_MAX // 2)]
-    assert len(every[0].encode()) == 128
-    found = snapshot(*(device(one, numa_nodes=(300, 301), reason="sick") for one in every))
-    sent = list_response(backend.entries(found, 2))
-    assert len(sent.devices) == DEVICE_IDS_MAX
-    assert sent.ByteSize() < 4 * 1024 * 1024
 
 
 async def refresh() -> None:
