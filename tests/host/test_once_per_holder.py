@@ -48,7 +48,7 @@ DEVICES: Final = {one: token(one) for one in "abc"}
 class World:
     """A process that prepares devices; `ran` is what it would have run, `act` what happens then."""
 
-    def __init__(self, state: Path | None) -> None:
+    def __init__(self, state: Path) -> None:
         self.state = state
         self.resource = resource(HOLDER, EACH)
         self.devices: Mapping[str, HostDevice] = DEVICES
@@ -57,10 +57,10 @@ class World:
         self.act: Callable[[str], Awaitable[None]] | None = None
         self.new()
 
-    def new(self) -> None:
-        """Go on as another process does."""
-        backend = PluginDirectory(Path("/nowhere"))
-        self.owners = Owners(Holders(None), backend, self.state, assume_free=False, leave_after=0.0)
+    def new(self, *, durable: bool = True) -> None:
+        """Go on as another process does, perhaps one without a state directory."""
+        backend, state = PluginDirectory(Path("/nowhere")), self.state if durable else None
+        self.owners = Owners(Holders(None), backend, state, assume_free=False, leave_after=0.0)
         self.owners.serve(NAME, DeviceList(), lambda: None)
         self.preparation = Preparation(
             NAME,
@@ -99,7 +99,6 @@ class World:
 
     def marks(self) -> dict[str, bool]:
         """What the disk has."""
-        assert self.state is not None
         entries = json.loads((self.state / records.FILE).read_text())
         return {one["id"]: one["prepared"] for one in entries}
 
@@ -126,7 +125,9 @@ FIRST: Final = ["check a", "format a"]
 AGAIN: Final = ["check a"]
 
 
-async def test_steps_for_a_holder_run_once_and_others_at_each_start(world: World) -> None:
+async def test_steps_of_holders_run_once_per_allocation_and_others_at_each_start(
+    world: World,
+) -> None:
     """Also for the app after its init container: both are allocated before either starts."""
     await world.allocate("a::0", "a::1")
     await world.allocate("a::0", "a::1")
@@ -147,12 +148,11 @@ async def test_steps_get_the_variables_of_their_device_and_container(world: Worl
 
 
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
-async def test_a_start_without_a_mark_is_refused(world: World, lost: str) -> None:
+async def test_start_without_a_record_is_refused(world: World, lost: str) -> None:
     """It is not known whether a container has started with it: it would be wiped on a guess."""
+    path = world.state / records.FILE
     if lost != "never":
         await world.allocate("a")
-        assert world.state is not None
-        path = world.state / records.FILE
         path.unlink() if lost == "file" else path.write_bytes(b"{")
     assert await world.refused("a") == (
         "cannot tell whether device a was prepared (no record of its allocation): "
@@ -163,19 +163,17 @@ async def test_a_start_without_a_mark_is_refused(world: World, lost: str) -> Non
     assert await world.start("a") == FIRST
 
 
-async def test_a_restart_without_a_state_directory_refuses_the_start(world: World) -> None:
-    world.state = None
-    world.new()
+async def test_start_after_a_restart_without_a_state_directory_is_refused(world: World) -> None:
+    world.new(durable=False)
     await world.allocate("a")
     assert await world.start("a") == FIRST
-    world.new()
+    world.new(durable=False)
     reason = await world.refused("a")
     assert "(no record of its allocation; --state-dir would have kept it)" in reason
 
 
-async def test_a_state_directory_that_cannot_be_read_fails_the_start(world: World) -> None:
+async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:
     await world.allocate("a")
-    assert world.state is not None
     (world.state / records.FILE).unlink()
     (world.state / records.FILE).mkdir()
     reason = await world.refused("a")
@@ -191,7 +189,7 @@ async def test_a_state_directory_that_cannot_be_read_fails_the_start(world: Worl
         (token("a", missing_since=1.0, reason="gone"), "device a is missing: gone"),
     ],
 )
-async def test_a_missing_device_fails_the_start(
+async def test_start_with_a_missing_device_is_refused(
     world: World, device: HostDevice | None, reason: str
 ) -> None:
     await world.allocate("a", "b")
@@ -202,7 +200,9 @@ async def test_a_missing_device_fails_the_start(
 # ── failures ──
 
 
-async def test_a_failed_step_of_one_device_leaves_the_other_prepared(world: World) -> None:
+async def test_start_with_a_failed_step_of_one_device_leaves_the_other_prepared(
+    world: World,
+) -> None:
     async def fail(what: str) -> None:
         if what == "format a":
             raise PreStartError("a failed")
@@ -214,7 +214,7 @@ async def test_a_failed_step_of_one_device_leaves_the_other_prepared(world: Worl
     assert await world.start("a", "b") == ["check a", "check b", "format a"]
 
 
-async def test_a_full_state_directory_fails_allocate_and_start(world: World) -> None:
+async def test_full_state_directory_fails_allocate_and_start(world: World) -> None:
     """After a restart the device could not be told from one that a pod uses."""
     with full(), pytest.raises(AllocationError, match=r"cannot mark a, b as fresh: .*No space"):
         await world.allocate("a", "b")
@@ -230,7 +230,7 @@ async def test_a_full_state_directory_fails_allocate_and_start(world: World) -> 
         assert await world.start("a") == AGAIN
 
 
-async def test_a_state_directory_that_hangs_fails_the_allocate_soon(
+async def test_state_directory_that_hangs_fails_allocate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owners, "_MARKS_S", 0.0)
@@ -278,7 +278,7 @@ async def test_starts_of_one_device_wait_for_each_other(world: World) -> None:
     assert sorted(ran) == ["check a", "check a", "check b", "check b", "check c"]
 
 
-async def test_a_start_that_waits_too_long_for_another_one_fails(
+async def test_start_that_waits_too_long_for_another_one_fails(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(world)
@@ -291,7 +291,7 @@ async def test_a_start_that_waits_too_long_for_another_one_fails(
     await first
 
 
-async def test_a_cancelled_start_has_ended_its_steps_and_prepared_nothing(world: World) -> None:
+async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World) -> None:
     gate, ended = Gate(world), list[str]()
 
     async def act(what: str) -> None:
@@ -318,7 +318,7 @@ async def test_a_cancelled_start_has_ended_its_steps_and_prepared_nothing(world:
 
 
 @pytest.mark.parametrize("between", [(), (EACH,)])
-async def test_a_device_that_was_started_unmarked_is_not_wiped_later(
+async def test_device_started_while_there_were_no_steps_is_not_wiped_after_a_reload(
     world: World, between: tuple[Any, ...]
 ) -> None:
     """It was handed out while there was a step for holders, and started while there was none."""
@@ -333,7 +333,7 @@ async def test_a_device_that_was_started_unmarked_is_not_wiped_later(
     assert not world.ran
 
 
-async def test_an_allocate_by_a_former_declaration_leaves_no_mark(world: World) -> None:
+async def test_allocate_by_a_former_declaration_leaves_no_record(world: World) -> None:
     await world.preparation.declared(resource())
     await world.allocate("a")  # it starts unmarked
     await world.preparation.declared(world.resource)
@@ -360,7 +360,7 @@ class Fate:
         self.sibling = self.world.owners, self.world.preparation
         self.world.new()
         self.pods: dict[str, Pod] = {}
-        self.sick = False
+        self.full = False
 
     async def allocate(self, one: str) -> None:
         if one not in self.pods:
@@ -368,52 +368,40 @@ class Fate:
                 await self.world.allocate(one)
                 self.pods[one] = Pod()
 
-    async def allocate_for_init_too(self, one: str) -> None:
-        before = self.pods.get(one)
-        await self.allocate(one)
-        if self.pods.get(one) is not before:
-            with contextlib.suppress(AllocationError):
-                await self.world.allocate(one)
-
     async def end(self, one: str) -> None:
         self.pods.pop(one, None)
 
     async def start(self, one: str) -> None:
-        await self._start(one, None)
+        await self._start(one)
 
     async def start_and_fail(self, one: str) -> None:
-        async def fail(_: str) -> None:
-            raise PreStartError("failed")
-
-        await self._start(one, fail)
+        await self._start(one, PreStartError("failed"))
 
     async def start_and_cancel(self, one: str) -> None:
-        async def cancel(_: str) -> None:
-            raise asyncio.CancelledError
-
-        await self._start(one, cancel)
+        await self._start(one, asyncio.CancelledError())
 
     async def start_and_be_replaced(self, one: str) -> None:
-        async def replace(_: str) -> None:
-            self.pods.pop(one, None)
-            await self.allocate(one)
+        await self._start(one, replaced=True)
 
-        await self._start(one, replace)
-
-    async def _start(self, one: str, event: Callable[[str], Awaitable[None]] | None) -> None:
+    async def _start(
+        self, one: str, error: BaseException | None = None, *, replaced: bool = False
+    ) -> None:
         pod = self.pods.get(one)
         if pod is None:
             return
 
         async def act(what: str) -> None:
-            nonlocal event
+            nonlocal replaced
             now = self.pods.get(one)
             if what.startswith("format"):
                 assert now is None or not now.started, "a device in use was wiped"
                 pod.prepared = True
-            happening, event = event, None
-            if happening is not None:
-                await happening(what)
+            if replaced:
+                replaced = False
+                await self.end(one)
+                await self.allocate(one)
+            if error is not None:
+                raise error
 
         self.world.act = act
         try:
@@ -439,21 +427,17 @@ class Fate:
         for file in self.state.glob("*.json"):
             file.write_text("{")
 
-    async def fall_ill(self, _: str) -> None:
-        self.sick = True
-
-    async def recover(self, _: str) -> None:
-        self.sick = False
+    async def fill_disk_or_make_room(self, _: str) -> None:
+        self.full = not self.full
 
     def write(self, path: Path, raw: bytes) -> None:
-        if self.sick:
+        if self.full:
             raise OSError(5, "Input/output error")
         write_atomically(path, raw)
 
 
 EVENTS: Final = [
     *["allocate"] * 2,
-    "allocate_for_init_too",
     "end",
     *["start"] * 3,
     "start_and_fail",
@@ -463,14 +447,13 @@ EVENTS: Final = [
     "take_over",
     "lose_state",
     "corrupt_state",
-    "fall_ill",
-    "recover",
+    "fill_disk_or_make_room",
 ]
 
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("aab")), min_size=10))
 @settings(max_examples=200)
-def test_no_device_in_use_is_ever_wiped(events: list[tuple[str, str]]) -> None:
+def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:
     """And each pod's first start follows a run of its own."""
 
     async def live(directory: Path) -> None:
