@@ -447,7 +447,7 @@ MUTANTS: Final = (
         "tests/host/test_once_per_holder.py tests/host/test_steps.py",
     ),
     Mutant(
-        "host/changes.py",
+        "host/metrics.py",
         "if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):",
         "if found.error is not None:",
         "tests/unit/test_changes.py",

@@ -8,10 +8,9 @@ from typing import Final
 from devhost.allocation.policy import BLOCK, DeviceClasses, Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles, is_in_dev
+from devhost.hostfs.files import HostFiles, Walk, is_in_dev
 from devhost.hostfs.mounts import BlockUse, mounts
 from devhost.hostfs.sysfs import Number
-from devhost.hostfs.walk import Walk
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState, HostDevice, Node

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.files import HostFiles, Tally, Walk, failure, is_wild
 from devhost.hostfs.mounts import BlockUse
-from devhost.hostfs.walk import Walk, failure, is_wild
 from devhost.model import names
 from devhost.model.device import NO_VARIABLES, FileState, Hardware
 from devhost.model.immutable import immutable

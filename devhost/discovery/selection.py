@@ -13,8 +13,7 @@ from typing import Final
 from devhost.discovery import wording
 from devhost.discovery.hardware_finder import HardwareFinder
 from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
-from devhost.hostfs.files import HostFiles
-from devhost.hostfs.walk import failure, fits, is_wild
+from devhost.hostfs.files import HostFiles, failure, fits, is_wild
 from devhost.model import names, pattern
 from devhost.model.config import Resource
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped

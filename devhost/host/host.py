@@ -13,11 +13,10 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi import CdiFiles
-from devhost.host.changes import DeviceCounts
 from devhost.host.config_source import ConfigSource
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
-from devhost.host.metrics import Metrics
+from devhost.host.metrics import DeviceCounts, Metrics
 from devhost.host.owners import Owners
 from devhost.host.resource import ServedResource
 from devhost.host.scanning import CRASH_PAUSE_MAX_S, CRASH_PAUSE_S, Scanning

@@ -1,7 +1,10 @@
-"""The metrics for Prometheus: what is counted as it happens, and what is read of a host."""
+"""What is counted: the metrics for Prometheus, and how many devices are missing."""
 
+import asyncio
+import logging
 import platform
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
@@ -16,12 +19,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost import __version__
+from devhost.discovery.identity import DEFERRED
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.model.immutable import immutable
 from devhost.model.names import distinct, printable
 from devhost.model.state import State
 from devhost.observe import logs
 
 if TYPE_CHECKING:
-    from devhost.host.changes import DeviceCount
     from devhost.host.host import Host
     from devhost.host.resource import ServedResource
 
@@ -61,6 +67,8 @@ _Sample = tuple[str, tuple[str, ...], float]  # name, values of the labels, valu
 # Allocate has no deadline in kubelet; devhost gives up after 5 s.
 _ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_BURST_S: Final = 0.5  # many changes of devices are one count
+_LOG: Final = logging.getLogger(__name__)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -206,3 +214,78 @@ def _of_resource(served: "ServedResource", count: "DeviceCount") -> Iterator[_Sa
     yield "devhost_list_updates", (name,), published.lists_sent
     for state in State:
         yield "devhost_resource_state", (name, state.value), served.status.state is state
+
+
+# ── how many devices there are ──
+
+Counted = Callable[[], tuple[Resource, Snapshot]]
+"""Returns the declaration of a resource, and what was found of it."""
+
+
+@immutable
+class DeviceCount:
+    """How many devices a resource has."""
+
+    found: int = 0
+    expected: int = 0  # `Resource.min_devices`, or the most that it had since the file changed
+    resource: Resource | None = None  # the declaration by which they were found
+
+    @property
+    def missing(self) -> int:
+        """How many of the expected devices are missing."""
+        return max(0, self.expected - self.found)
+
+
+class DeviceCounts:
+    """The counts of all resources of a process. All methods belong to the event loop."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, DeviceCount] = {}
+        self._published: dict[str, Counted] = {}
+        self._due: dict[str, asyncio.TimerHandle] = {}
+
+    def of(self, name: str) -> DeviceCount:
+        """Return the count of a resource; zero before its devices are counted."""
+        return self._counts.get(name, DeviceCount())
+
+    def changed(self, name: str, published: Counted) -> None:
+        """Count the devices of a resource soon."""
+        self._published[name] = published
+        if name not in self._due:
+            loop = asyncio.get_running_loop()
+            self._due[name] = loop.call_later(_BURST_S, self._count, name)
+
+    def accept(self) -> None:
+        """Expect as many devices as are found soon: the file has changed."""
+        self._counts = {name: replace(one, resource=None) for name, one in self._counts.items()}
+        for name, published in self._published.items():
+            self.changed(name, published)
+
+    def forget(self, name: str) -> None:
+        """Drop the count of a resource."""
+        if due := self._due.pop(name, None):
+            due.cancel()
+        self._published.pop(name, None)
+        self._counts.pop(name, None)
+
+    def close(self) -> None:
+        """Count nothing more."""
+        for due in self._due.values():
+            due.cancel()
+
+    def _count(self, name: str) -> None:
+        del self._due[name]
+        resource, found = self._published[name]()
+        if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
+            return  # not the final number; another scan follows
+        there = sum(device.missing_since is None for device in found.devices.values())
+        before = self.of(name)
+        expected = resource.min_devices
+        if expected is None:
+            expected = max(there, before.expected if before.resource == resource else 0)
+        count = self._counts[name] = DeviceCount(there, expected, resource)
+        if count.missing > before.missing:
+            fields = {"resource": name, "missing": count.missing, "expected": expected}
+            _LOG.warning("devices missing", extra={"fields": fields})
+        elif before.missing and not count.missing:
+            _LOG.info("no device is missing any longer", extra={"fields": {"resource": name}})

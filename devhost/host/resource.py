@@ -13,12 +13,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
+from devhost.discovery.identity import DEFERRED
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.errors import AllocationError
 from devhost.host.backend import Publication
 from devhost.host.cdi import CdiInjection
-from devhost.host.changes import log_changes
-from devhost.host.health import HealthMonitor
+from devhost.host.health import UNCHECKED, HealthMonitor
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.shared import CodeResource, Shared
 from devhost.model.allocation import Allocation
@@ -35,7 +35,10 @@ _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
 _DRAINING: Final = "removed from the configuration"
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
+_LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
 _LOG: Final = logging.getLogger(__name__)
+# Lines are bounded by logger: devices that change all the time take none from the states.
+_CHANGES: Final = logging.getLogger("devhost.host.changes")
 
 
 class ServedResource:
@@ -52,7 +55,7 @@ class ServedResource:
         self.known = self.snapshot = Snapshot()
         self.advertised = scanner, Snapshot()
         self.draining = False
-        self._last_held: AbstractSet[str] = frozenset()
+        self._held: AbstractSet[str] = shared.holders.held(self.name)
         self._up_to_date, self._changed = asyncio.Event(), asyncio.Event()
         self.scan = shared.scanning.add(self)
         self.trigger_scan, self.rescan = self.scan.request, self.scan.rescan
@@ -70,7 +73,7 @@ class ServedResource:
         self.published = shared.publish(
             self,
             self._tell,
-            held=functools.partial(shared.holders.held, self.name),
+            held=lambda: self._held,
             refresh=shared.holders.refresh,
             left=self._publish_again,
             alone=code is None and self.name not in scanner.policy.allow_resources,
@@ -185,6 +188,7 @@ class ServedResource:
         self.resource_status.set(State.DISCOVERING)
         if not self.draining:
             self.scan.declare()
+        self._held = self._shared.holders.held(self.name)
         self._shared.holders.subscribe(self._held_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -194,11 +198,11 @@ class ServedResource:
                     self._publish_again()
                 serving = tasks.create_task(self.published.run(), name=f"serve {self.name}")
                 while not (self.draining and self.published.drained):
-                    self._changed.clear()
-                    if not self.draining:
-                        await self._changed.wait()
-                    else:
+                    if self.draining:
                         await asyncio.sleep(_STEP_S)
+                    else:
+                        self._changed.clear()
+                        await self._changed.wait()
                 serving.cancel()
         finally:
             self.scan.release()
@@ -247,12 +251,13 @@ class ServedResource:
             self.health.watch(self.scanner, snapshot)
         if self.resource.inject == "cdi" and not self._shared.backend.served_elsewhere(self.name):
             await self._injection.write(self.scanner, snapshot)  # another one has written its own
-        if not self._up_to_date.is_set():
+        if by_another := not self._up_to_date.is_set():
             await self._preparation.declared(self.resource)
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
-        self._up_to_date.set()
-        self._changed.set()
+        if by_another:  # than the last declaration
+            self._up_to_date.set()
+            self._changed.set()
 
     def _end_checks(self) -> None:
         if self.health is not None:
@@ -295,10 +300,10 @@ class ServedResource:
             self._shared.counts.changed(self.name, lambda: (resource, self.known))
 
     def _held_changed(self) -> None:
-        held, self._last_held = self._last_held, self._shared.holders.held(self.name)
+        before, self._held = self._held, self._shared.holders.held(self.name)
         if self.draining:
             self._publish_again()
-        elif held != self._last_held or self._shared.owners.withheld(self.name):
+        elif before != self._held or self._shared.owners.withheld(self.name):
             self.trigger_scan()
 
 
@@ -346,6 +351,61 @@ class ResourceStatus:
         if reason:
             fields["reason"] = reason
         _LOG.log(level, "state", extra={"fields": fields})
+
+
+def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
+    """Log devices that came, changed their health or go, what is skipped, and failures.
+
+    What containers cannot be given is a warning.
+    """
+
+    def fields(**more: object) -> dict[str, object]:
+        return {"fields": {"resource": resource, **{k: v for k, v in more.items() if v}}}
+
+    devices = list(_device_lines(before, after))
+    known = set(before.skipped)
+    new = [one for one in after.skipped if one not in known] if known else after.skipped
+    # What is held back is offered soon, or skipped for another reason.
+    skipped = [one for one in new if not one.reason.startswith(DEFERRED)]
+    # Those with a reason first: of many lines, only the first are logged.
+    lines = [line for line in devices if _is_bad(line[1])]
+    lines += [
+        ("skipped", {"candidate": one.candidate, "reason": one.reason})
+        for one in skipped[: _LINES_MAX + 1]
+    ]
+    lines += [line for line in devices if not _is_bad(line[1])]
+    for message, more in lines[:_LINES_MAX]:
+        level = logging.WARNING if _is_bad(more) else logging.INFO
+        _CHANGES.log(level, message, extra=fields(**more))
+    rest = len(devices) + len(skipped) - _LINES_MAX
+    if rest > 0:
+        level = logging.WARNING if _is_bad(lines[_LINES_MAX][1]) else logging.INFO
+        _CHANGES.log(level, "and more", extra=fields(changes=rest))
+    for note in set(after.notes) - set(before.notes):
+        _CHANGES.info("host path missing", extra=fields(reason=note))
+    for reason in after.why_none() if before.why_none is tuple else ():
+        _CHANGES.info("no devices", extra=fields(reason=reason))
+    if after.error is not None and after.error != before.error:
+        _CHANGES.warning("source failed", extra=fields(reason=after.error))
+
+
+def _is_bad(fields: dict[str, object]) -> bool:
+    return fields.get("reason") not in (None, UNCHECKED)
+
+
+def _device_lines(before: Snapshot, after: Snapshot) -> list[tuple[str, dict[str, object]]]:
+    was = {device.id: device.reason for device in before.devices.values()}
+    now = {device.id: device.reason for device in after.devices.values()}
+    lines: list[tuple[str, dict[str, object]]] = []
+    for device_id, reason in now.items():
+        if device_id not in was:
+            lines.append(("device found", {"device": device_id, "reason": reason}))
+        elif was[device_id] != reason:
+            again = " again" if was[device_id] != UNCHECKED else ""
+            health = f"device is healthy{again}" if reason is None else "device is unhealthy"
+            lines.append((health, {"device": device_id, "reason": reason}))
+    lines += [("device leaves", {"device": gone}) for gone in was.keys() - now.keys()]
+    return lines
 
 
 # ── pure ──

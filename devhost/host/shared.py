@@ -6,9 +6,8 @@ from typing import Protocol
 from devhost.discovery.scan import Scanner
 from devhost.host.backend import Backend, Publication
 from devhost.host.cdi import CdiFiles
-from devhost.host.changes import DeviceCounts
 from devhost.host.holders import Holders
-from devhost.host.metrics import Metrics
+from devhost.host.metrics import DeviceCounts, Metrics
 from devhost.host.owners import Owners
 from devhost.host.scanning import Scanning
 from devhost.hostfs.files import HostFiles

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import stat
 import sys
@@ -16,10 +17,13 @@ import pytest
 import devhost
 from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
-from devhost.kubelet.device_list import DeviceList
+from devhost.host import metrics
 from devhost.kubelet.servicer import Servicer
+from devhost.observe.logs import LogLimit, LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread
+from tests.support.daemon import until
+from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root
 
@@ -34,8 +38,18 @@ resources:
       env: {{NULL_IDS: "${{id}}"}}
 """
 ALLOCATE_MODULES: Final = 12
-EVENT_MODULES: Final = 22  # the fewer the better: who follows a device reads them
-NODE_MODULES: Final = 25  # where containers are given it: its path, number and place are read
+# The fewer the better: who follows a device reads them.
+FILE_MODULES: Final = 21
+NODE_MODULES: Final = 24  # where containers are given it: its path, number and place are read
+USB_MODULES: Final = 29  # and what the kernel says of it
+STICK: Final = """
+pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-{0} 0403:6001 bus=1 dev=1{0} manufacturer=FTDI product=FT232R serial=A{0}
+      if 1-{0}:1.0 ffffff ftdi_sio
+        usb-serial ttyUSB{0} driver=ftdi_sio port_number=0
+          tty ttyUSB{0} 188:{0}
+"""
 EQUALITY: Final = "model/immutable.py"  # of values: what `dataclass` would make, nobody's next step
 FILES: Final = "example.com/files"
 
@@ -100,25 +114,20 @@ async def test_an_allocate_crosses_few_modules(
 
 
 class EventModules(Modules):
-    """Notes modules in all threads, until the bytes of the list are there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ended = False
+    """Notes modules in all threads."""
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         """Note a call."""
-        if event == "return" and frame.f_code is DeviceList.begin_send.__code__:
-            self._ended = True
-        ours = os.sep + "standin" + os.sep not in frame.f_code.co_filename
-        if event == "call" and ours and not self._ended:
+        ours = frame.f_code.co_filename.removeprefix(PACKAGE).startswith(("standin/", "testing/"))
+        if event == "call" and not ours:
             super().__call__(frame, event, argument)
 
     async def begin(self) -> None:
         """Note what runs from now on."""
         threading.setprofile(self)
         sys.setprofile(self)
-        await self._in_idle_threads(self)
+        for _ in range(2):  # one may have been about to be idle
+            await self._in_idle_threads(self)
         self.seen.clear()
 
     async def end(self) -> None:
@@ -138,33 +147,64 @@ class EventModules(Modules):
         await asyncio.gather(*(in_thread("profile", switch) for _ in range(IDLE_MAX)))
 
 
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Log to nowhere, as `devhost run` does to stderr."""
+    lines = LogQueue(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+    lines.addFilter(LogLimit(lines))
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [lines])
+
+
+@pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [("file", EVENT_MODULES), pytest.param("char", NODE_MODULES, marks=needs_root)],
+    [
+        ("file", FILE_MODULES),
+        pytest.param("char", NODE_MODULES, marks=needs_root),
+        pytest.param("usb", USB_MODULES, marks=needs_root),
+    ],
 )
 async def test_a_device_that_comes_crosses_few_modules(
-    directory: Path, hosting: Hosting, standin: SimulatedKubelet, kind: str, most: int
+    directory: Path,
+    hosting: Hosting,
+    standin: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    most: int,
 ) -> None:
-    """From inotify to the bytes for the stream; what is logged and counted comes after them."""
+    """From the kernel's event until it is listed, logged and counted, and nothing more happens."""
+    monkeypatch.setattr(metrics, "_BURST_S", 0.1)
+    tree, kernel = HostTree(directory / "host"), Kernel(monkeypatch)
+    tree.directory("/dev/colas")
+    source = "usb: {device: 0403:6001, node: tty}"
+    if kind != "usb":
+        source = f"directory: {{path: /dev/colas, types: {kind}}}"
 
-    def plug(name: str) -> None:
-        mode = stat.S_IFCHR if kind == "char" else stat.S_IFREG
-        os.mknod(directory / "colas" / name, 0o600 | mode, os.makedev(240, ord(name)))
+    def plug(number: int) -> None:
+        if kind == "usb":
+            tree.hardware(STICK.format(number))
+            kernel.send("add", "tty")
+        else:
+            mode = stat.S_IFCHR if kind == "char" else stat.S_IFREG
+            node = tree.at(f"/dev/colas/{number}")
+            os.mknod(node, 0o600 | mode, os.makedev(240, number))
 
-    plug("a")
-    source = f"directory: {{path: {directory}/colas, types: {kind}}}"
-    hosting.start(f"version: v1\nresources: [{{name: {FILES}, sources: [{source}]}}]")
-    await standin.wait(FILES, 1, 1)
-    plug("b")  # what is done once, such as to index the devices
-    await standin.wait(FILES, 2, 2)
+    plug(1)
+    config = f"version: v1\nresources: [{{name: {FILES}, sources: [{source}]}}]"
+    host = hosting.start(config, root=tree.root)
     crossed = []
-    for count, name in enumerate("cdefg", 3):
+    for count in range(2, 8):
+        await standin.wait(FILES, count - 1, count - 1)
+        await until(lambda: host.shared.counts.of(FILES).found == count - 1)  # noqa: B023
         crossed.append(EventModules())
         await crossed[-1].begin()
-        plug(name)
+        plug(count)
         await standin.wait(FILES, count, count)
+        await until(lambda: host.shared.counts.of(FILES).found == count)  # noqa: B023
         await crossed[-1].end()
-    # Each time, as something else may run meanwhile.
-    modules = set.intersection(*(one.seen for one in crossed))
-    assert "discovery/scan.py" in modules
+    kernel.close()
+    # Each time, as something else may run meanwhile. At the first, some is done once.
+    modules = set.intersection(*(one.seen for one in crossed[1:]))
+    assert {"discovery/scan.py", "host/metrics.py", "observe/logs.py"} <= modules
     assert len(modules) <= most, " ".join(sorted(modules))

@@ -21,8 +21,7 @@ from devhost.loading import loader
 from devhost.model.config import Config
 from devhost.observe import logs
 from devhost.watch import threads
-from devhost.watch.inotify import Inotify
-from devhost.watch.watcher import Watcher
+from devhost.watch.watcher import Inotify, Watcher
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
 

@@ -29,7 +29,7 @@ from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
-from devhost.watch.inotify import Inotify
+from devhost.watch.watcher import Inotify
 
 
 @contextlib.asynccontextmanager

@@ -27,8 +27,7 @@ from devhost.loading.syntax import TreeError
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.watch.inotify import OVERFLOW, Event, parsed
-from devhost.watch.watcher import Watcher, WatchTarget
+from devhost.watch.watcher import OVERFLOW, Event, Watcher, WatchTarget, parsed
 from tests.model import inputs
 from tests.model.judge import FILE, judge
 from tests.model.running import bounded, fuzzed

@@ -7,8 +7,7 @@ import stat
 import pytest
 
 from devhost.host.cdi import CdiFiles, CdiInjection
-from devhost.hostfs.files import HostFiles
-from devhost.hostfs.walk import Walk
+from devhost.hostfs.files import HostFiles, Walk
 from tests.security.attack import (
     DISK,
     KMEM,

@@ -23,11 +23,15 @@ import os
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import pytest
+
 from devhost import testing
+from devhost.watch import uevents
 
 _BUSES: Final = frozenset(
     {
@@ -110,6 +114,30 @@ class HostTree(testing.HostTree):
         for link in [*links]:
             if not link.exists():
                 link.unlink()
+
+
+class Kernel:
+    """Sends events of a host that is a directory, to those who listen to the kernel meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(uevents, "deafness", lambda: None)
+        monkeypatch.setattr(uevents.Uevents.__init__, "__defaults__", (lambda: self,))
+        self.ours, self._theirs = socket.socketpair(type=socket.SOCK_DGRAM)
+        self.ours.setblocking(False)
+
+    def send(self, action: str, subsystem: str) -> None:
+        """Send an event."""
+        self._theirs.send(f"{action}@/devices/x\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def recvfrom(self, size: int) -> tuple[bytes, tuple[int, int]]:
+        return self.ours.recv(size), (0, 1)
+
+    def close(self) -> None:
+        self.ours.close()
+        self._theirs.close()
 
 
 def _devices(tree: HostTree, text: str) -> Iterator[_Device]:

@@ -7,9 +7,10 @@ from functools import partial
 import pytest
 
 from devhost.discovery.identity import DEFERRED
-from devhost.host import changes
-from devhost.host.changes import DeviceCounts, log_changes
+from devhost.host import metrics
 from devhost.host.health import UNCHECKED
+from devhost.host.metrics import DeviceCounts
+from devhost.host.resource import log_changes
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Skipped, Snapshot
 
@@ -42,7 +43,7 @@ async def test_devices_that_wait_for_their_name_are_not_counted_as_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor those of a source that cannot be read: another scan follows."""
-    monkeypatch.setattr(changes, "_BURST_S", 0.0)
+    monkeypatch.setattr(metrics, "_BURST_S", 0.0)
     resource = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})
     tested = DeviceCounts()
 

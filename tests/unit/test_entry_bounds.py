@@ -15,8 +15,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.loading.loader import loads
 from devhost.observe import logs
-from devhost.watch.inotify import Inotify
-from devhost.watch.watcher import Resolved, WatchTarget
+from devhost.watch.watcher import Inotify, Resolved, WatchTarget
 from tests.support.scanning import survey
 
 SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]

@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from devhost.allocation.policy import Policy
 from devhost.host import scanning
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch import uevents
-from tests.support.hardware import HostTree
+from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root
 
@@ -36,33 +35,9 @@ def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scanning, "RESCAN_S", 3600.0)
 
 
-class Kernel:
-    """Sends events of a host that is a directory."""
-
-    def __init__(self) -> None:
-        self.ours, self._theirs = socket.socketpair(type=socket.SOCK_DGRAM)
-        self.ours.setblocking(False)
-
-    def send(self, action: str, subsystem: str) -> None:
-        """Send an event."""
-        self._theirs.send(f"{action}@/devices/x\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
-
-    def fileno(self) -> int:
-        return self.ours.fileno()
-
-    def recvfrom(self, size: int) -> tuple[bytes, tuple[int, int]]:
-        return self.ours.recv(size), (0, 1)
-
-    def close(self) -> None:
-        self.ours.close()
-        self._theirs.close()
-
-
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
-    one = Kernel()
-    monkeypatch.setattr(uevents, "deafness", lambda: None)
-    monkeypatch.setattr(uevents.Uevents.__init__, "__defaults__", (lambda: one,))
+    one = Kernel(monkeypatch)
     yield one
     one.close()
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import devhost.watch.watcher
-from devhost.watch.inotify import OVERFLOW, Event, Inotify, parsed
-from devhost.watch.watcher import Resolved, Watcher, WatchTarget
+from devhost.watch.watcher import OVERFLOW, Event, Inotify, Resolved, Watcher, WatchTarget, parsed
 from tests.unit.watching import (
     Listener,
     descriptors,
