@@ -96,6 +96,7 @@ class HoldingMachine(Sequence):
 
     @step(declared=st.one_of(CONFIG, CONFIG, CONFIG, st.just([])))
     async def edit_all(self, declared: list[Declared]) -> None:
+        await self.read()  # what it refuses depends on what is in force, and on its records
         await self.edited(declared)
 
     @step(both_run, declared=CONFIG)
