@@ -1,12 +1,11 @@
 """Code and YAML in one process: one life cycle, and the rules between resources hold for both."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from devhost import Device
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from tests.library.scripted import NAME, Plain, Scripted, fields
 from tests.library.serving import Serving
 from tests.support.daemon import tokens, until
@@ -86,40 +85,6 @@ async def test_device_with_a_node_of_another_is_not_offered_in_part(
     await standin.wait("example.com/second", 1, 1)
     reason = f"{NAME} offers it already"
     await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
-
-
-async def test_device_that_is_gone_leaves_the_list_and_may_come_back(
-    started: Kubelet, serving: Serving, may_leave: asyncio.Event
-) -> None:
-    """It is unhealthy at first, goes later, and may come back under the same ID."""
-    plugin = Plain(["a", "b"], remove_missing_after="100ms")
-    serving.start(plugin)
-    await started.wait(NAME, 2, 2)
-    plugin.now = ["a"]
-    plugin.changed()
-    await started.wait(NAME, 2, 1)
-    may_leave.set()
-    await started.wait(NAME, 1, 1)
-    plugin.now = ["a", "b"]
-    plugin.changed()
-    await started.wait(NAME, 2, 2)
-
-
-async def test_node_under_another_id_waits_for_the_old_one(
-    standin: SimulatedKubelet, serving: Serving, nodes: Path, may_leave: asyncio.Event
-) -> None:
-    """A pod may just have been given the old one."""
-    plugin = Plain([Device("old", paths=str(nodes / "a"))])
-    serving.start(plugin)
-    await standin.wait(NAME, 1, 1)
-    plugin.now = [Device("new", paths=str(nodes / "a"))]
-    plugin.changed()
-    await standin.wait(NAME, 2, 0)
-    with pytest.raises(AdmissionError, match="no healthy devices present"):
-        await standin.admit("pod", {"app": {NAME: 1}})
-    may_leave.set()
-    await standin.wait(NAME, 1, 1)
-    assert standin.devices(NAME) == {"new": "Healthy"}
 
 
 async def test_resource_for_other_nodes_is_not_served(

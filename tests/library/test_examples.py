@@ -3,7 +3,6 @@
 Those of hardware are in tests/unit, and how the chart takes them in tests/deploy.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Final
@@ -31,16 +30,6 @@ def test_example_is_valid_with_the_flags_that_it_names(file: Path) -> None:
     assert done.returncode == 0, done.stdout
     data = yaml.safe_load(file.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(json_schema()).validate(data)
-
-
-@every_example
-def test_example_on_an_empty_host_offers_nothing_and_says_why(file: Path, tmp_path: Path) -> None:
-    done = called("plan", "-o", "json", file, "--root", tmp_path)
-    assert done.returncode == 0
-    for shown in json.loads(done.stdout)["resources"]:
-        tokens = shown["name"] == "netease/vpcport"
-        assert (shown["capacity"], shown["skipped"]) == (8 if tokens else 0, [])
-        assert bool(shown["warnings"]) is not tokens
 
 
 @every_example

@@ -65,22 +65,6 @@ async def test_allocation_is_logged_with_what_the_container_was_given(
     assert "hunter2" not in str(daemon.lines)
 
 
-async def test_allocation_by_cdi_is_logged_with_what_the_runtime_adds(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    """The line has what the runtime adds for the names, too."""
-    place = directory / "colas"
-    daemon.flags += ["--allow-path", str(place), "--cdi-dir", str(directory / "cdi")]
-    daemon.flags += ["--allow-annotation", "example.com/used"]
-    await daemon.start(FULL.format(place=place) + "    inject: cdi\n")
-    await started.wait(A, 2, 2)
-    await started.admit("pod", {"app": {A: 1}})
-    line = await daemon.logged("allocated", resource=A)
-    assert line["cdi"] == ["devhost.example.com/a=null"]
-    assert (line["devices"], line["numbers"]) == (["/dev/null:/dev/null:rw"], ["c 1:3"])
-    assert line["mounts"] == [f"{place}:/data:ro"]
-
-
 async def test_allocation_of_several_containers_is_one_line(
     daemon: Daemon, started: Kubelet
 ) -> None:
@@ -122,25 +106,6 @@ async def test_allocation_that_is_refused_is_warned_of(daemon: Daemon, started: 
     line = await daemon.logged("allocation failed", resource=A)
     assert (line["level"], line["ids"], line["result"]) == ("warning", ["nope"], "refused")
     assert line["reason"] == raised.value.details()
-
-
-SLOW = """
-import asyncio
-import devhost.host.resource as backend
-async def hangs(self, ids, *, pre_start):
-    await asyncio.sleep(60)
-backend.ServedResource.allocate = hangs
-"""
-
-
-async def test_allocation_that_times_out_is_warned_of(daemon: Daemon, started: Kubelet) -> None:
-    daemon.constants, daemon.code = {"kubelet.servicer.ALLOCATE_TIMEOUT_S": 1.0}, SLOW
-    await daemon.start(tokens(a=1))
-    await started.wait(A, 1, 1)
-    with pytest.raises(grpc.aio.AioRpcError):
-        await allocate(daemon, ["0"])
-    line = await daemon.logged("allocation failed", resource=A, result="timeout")
-    assert (line["level"], line["ids"]) == ("warning", ["0"])
 
 
 async def test_start_of_a_container_is_logged_and_a_prevented_one_warned_of(

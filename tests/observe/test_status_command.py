@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -68,6 +69,10 @@ async def test_status_of_some_resources_has_their_problems_and_those_of_none(
 ) -> None:
     code, text, _ = await answering.asked(WITHHELD, "-o", "json")
     assert code == 1
+    _, as_yaml, _ = await answering.asked(WITHHELD, "-o", "yaml")
+    assert yaml.safe_load(as_yaml) == json.loads(text)
+    _, wide, _ = await answering.asked(WITHHELD, "-o", "wide")
+    assert re.search("^DEVICE +HEALTH +HELD BY +NUMA +PATHS +CHECKED +REASON$", wide, re.MULTILINE)
     assert json.loads(text) == answering.said | {
         "resources": [answering.said["resources"][3]],
         "troubles": [answering.said["troubles"][0], answering.said["troubles"][-1]],
@@ -81,24 +86,6 @@ async def test_status_of_some_resources_has_their_problems_and_those_of_none(
     assert code == 0
     assert "problems:" not in text
     assert len(text.splitlines()) == 35  # two lines on the whole, an empty one, two headings
-
-
-async def test_status_in_other_forms(answering: Answering) -> None:
-    _, as_json, _ = await answering.asked("-o", "json")
-    _, as_yaml, _ = await answering.asked("-o", "yaml")
-    assert yaml.safe_load(as_yaml) == json.loads(as_json)
-    _, wide, _ = await answering.asked("example.com/serial-0", "-o", "wide")
-    (heading,) = [line for line in wide.splitlines() if line.startswith("DEVICE")]
-    assert heading.split() == [
-        "DEVICE",
-        "HEALTH",
-        "HELD",
-        "BY",
-        "NUMA",
-        "PATHS",
-        "CHECKED",
-        "REASON",
-    ]
 
 
 def test_pods_of_a_device_are_those_of_its_shares() -> None:

@@ -43,23 +43,6 @@ def test_command_without_the_flag_is_refused_at_load(place: str) -> None:
         assert loads(text, policy=policy(execs=True)).config is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x-a: &a {{preStart: [{{run: [true-cmd]}}]}}\n{head}- {{<<: *a, name: e.com/a, sources: [static: 1]}}",
-        "x-a: &a {{exec: true-cmd}}\n{head}- {{name: e.com/a, sources: [static: 1], health: [*a]}}",
-        "{head}- &a {{name: e.com/a, sources: [static: 1], preStart: [{{<<: {{run: [true-cmd]}}}}]}}",
-        "{head}- {{name: e.com/a, sources: [static: 1], preStart: [{{!!str run: [true-cmd]}}]}}",
-        '{head}- {{name: e.com/a, sources: [static: 1], "pre\\u0053tart": [{{run: [true-cmd]}}]}}',
-    ],
-)
-def test_command_behind_anchors_merges_tags_and_escapes_is_refused(text: str) -> None:
-    loaded = loads(text.format(head="version: v1\nresources:\n"), policy=policy("*"))
-    assert loaded.config is None
-    if "exec: true-cmd" not in text:  # where a list is wanted
-        assert any("--allow-exec" in one.message for one in loaded.problems), loaded.problems
-
-
 async def test_command_in_a_reloaded_file_is_refused_and_the_former_file_stays(
     tmp_path: Path,
 ) -> None:

@@ -15,26 +15,19 @@ MOUNT = "allocate: {mounts: [/etc/shadow]}"
     [
         # keys that no check knows
         f"{HEAD}- {{{RESOURCE}, x-mounts: [/]}}",
-        f"{HEAD}- {{{RESOURCE}, Allocate: {{mounts: [/]}}}}",
         f"policy: {{enforced: false}}\n{HEAD}- {{{RESOURCE}}}",
         # what is merged
         f"x-a: &a {{{MOUNT}}}\n{HEAD}- {{<<: [{{}}, *a], {RESOURCE}}}",
-        f"x-a: &a {{{MOUNT}}}\nx-b: &b {{<<: *a}}\n{HEAD}- {{<<: *b, {RESOURCE}}}",
         f"x-a: &a [/etc/shadow]\n{HEAD}- {{{RESOURCE}, allocate: {{mounts: *a}}}}",
-        f"x-r: &r {{resources: [{{{RESOURCE}, {MOUNT}}}]}}\nversion: v1\n<<: *r",
         # duplicates
         f"{HEAD}- {{{RESOURCE}, allocate: {{}}, {MOUNT}}}",
-        f"{HEAD}- {{{RESOURCE}}}\nresources:\n- {{{RESOURCE}, {MOUNT}}}",
         f"{HEAD}- {{{RESOURCE}}}\n---\n{HEAD}- {{{RESOURCE}, {MOUNT}}}",
         # tags
         f"{HEAD}- !!python/object/apply:os.system [id]",
-        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: !!set {{/etc/shadow}}}}}}",
         f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [!!binary L2V0Yy9zaGFkb3c=]}}}}",
-        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [! /etc/shadow]}}}}",
         # how it is written
         f'{HEAD}- {{{RESOURCE}, "allo\\u0063ate": {{mounts: ["/etc\\x2fshadow"]}}}}',
         f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: {{hostPath: /etc/shadow, optional: true}}}}}}",
-        f"{HEAD}- {{{RESOURCE}, allocate: {{mounts: [/dev/disk]}}}}",
         # where it is not used
         f"{HEAD}- {{{RESOURCE}, nodeNames: [elsewhere], {MOUNT}}}",
         f"{HEAD}- {{name: e.com/a, sources: [static: 0], inject: cdi, {MOUNT}}}",
@@ -69,16 +62,12 @@ def test_source_anywhere_brings_nothing_by_itself(node: Victim, source: object) 
     [
         {"replicas": 10**30},
         {"maxDevices": 10**30},
-        {"maxPerContainer": 10**30},
         {"sources": [{"static": 10**9}]},
         {"sources": [{"static": 20_000}], "replicas": 2},
         {"topology": 2**63},
-        {"topology": -1},
         {"health": {"checks": ["readable"], "interval": "0s"}},
-        {"health": {"checks": ["readable"], "failures": 10**30}},
         {"preStart": [{"waitFor": "/x", "timeout": "9" * 400 + "h"}]},
         {"inject": "cdi", "allocate": {"devices": [{"hostPath": "/dev/null", "uid": 2**32 - 1}]}},
-        {"inject": "cdi", "allocate": {"devices": [{"hostPath": "/dev/null", "gid": -1}]}},
     ],
 )
 def test_number_that_no_list_clock_or_runtime_can_hold_is_refused(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from devhost.errors import PreStartError
-from tests.security.attack import Victim, allocated, asks, stepped, written
+from tests.security.attack import Victim, allocated, asks, stepped
 from tests.support.root import needs_root
 
 pytestmark = needs_root
@@ -83,12 +83,6 @@ def test_disk_used_since_the_scan_is_refused_at_allocate(
     assert "/dev/vda is in use by the host" in refusals[0]
     again = disk.scan(scanner, snapshot)
     assert not any(device.healthy for device in again.devices.values())
-
-
-def test_disk_in_use_is_not_in_a_cdi_spec(disk: Victim) -> None:
-    disk.file("/proc/1/mountinfo", ROOT_DISK)
-    scanner = disk.scanner({**SOURCE, "inject": "cdi"}, "/dev/*")
-    assert "vda" not in written(scanner, disk.scan(scanner))
 
 
 async def test_disk_in_use_keeps_its_mode(disk: Victim) -> None:

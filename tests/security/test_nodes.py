@@ -169,23 +169,6 @@ def test_file_pipe_or_socket_below_dev_is_no_device(node: Victim) -> None:
             assert not outcome.spec
 
 
-@pytest.mark.parametrize("path", ["/sys/kernel/a", "/etc/dev/a", "/devious/a"])
-def test_node_outside_dev_is_refused(node: Victim, path: str) -> None:
-    """A harmless node is not harmless anywhere: somebody has made it there."""
-    node.node(path, NULL)
-    for source in (path, {"directory": {"path": path.rpartition("/")[0], "types": "char"}}):
-        for outcome in node.by_both_ways({"sources": [source]}):
-            outcome.nothing(f"--allow-device '{path}'")
-
-
-@pytest.mark.parametrize("permissions", ["", "rwx", "rr", "RW", "b 8:0 rwm"])
-def test_permissions_other_than_rwm_are_refused(node: Victim, permissions: str) -> None:
-    """Nothing but the three letters reaches the runtime's device rule."""
-    node.node("/dev/x", NULL)
-    for outcome in node.by_both_ways(asks({"hostPath": "/dev/x", "permissions": permissions})):
-        outcome.nothing("permissions")
-
-
 # ── CDI specs ──
 
 

@@ -1,13 +1,12 @@
 """Attacks by paths: `..`, what looks like below /dev, values of templates, other processes' views."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from devhost.errors import AllocationError
-from tests.security.attack import DISK, FULL, NULL, Victim, asks, edits
+from tests.security.attack import DISK, FULL, NULL, Victim, asks
 from tests.support.mounts import bound, mounted
 from tests.support.root import needs_root
 
@@ -20,15 +19,12 @@ from tests.support.root import needs_root
     [
         "/dev",
         "/dev/../etc/secret",
-        "/dev//./../etc/secret",
         "/dev/./secret",
         "/devious/secret",
-        "//dev/../etc/secret",
         "/DEV/secret",
         "../dev/secret",
         "",
         "/dev/secret\0",
-        "/dev/a\n/etc/secret",
         "/proc/self/root/dev/secret",
     ],
 )
@@ -40,27 +36,6 @@ def test_path_that_only_looks_like_below_dev_is_refused(node: Victim, path: str)
         outcome.nothing()
     for outcome in node.by_both_ways(asks(path, "mounts"), "/dev/*"):
         outcome.nowhere("/etc/secret", "devious", "root", "..", "\\n")
-
-
-@pytest.mark.parametrize("path", ["/", "/dev/", "/var/run/docker.sock"])
-def test_mount_of_the_host_or_of_a_socket_needs_a_flag_of_its_own(node: Victim, path: str) -> None:
-    node.directory("/dev")
-    node.link("/var/run", "/run")
-    node.file("/run/docker.sock")
-    for allow in ((), ("/run/x", "/dev/x*")):
-        entry = {"hostPath": path, "containerPath": "/x"}
-        for outcome in node.by_both_ways(asks(entry, "mounts"), *allow):
-            outcome.nothing("--allow-path")
-
-
-@pytest.mark.parametrize("inside", ["x", "/../x", "/x\n", "/x\0y", "/a/..", ""])
-def test_container_path_with_dots_or_control_characters_is_refused(
-    node: Victim, inside: str
-) -> None:
-    node.directory("/ok")
-    entry = {"hostPath": "/ok", "containerPath": inside}
-    for outcome in node.by_both_ways(asks(entry, "mounts"), "/ok"):
-        outcome.nothing("containerPath")
 
 
 def test_path_beside_an_allowed_directory_is_refused(node: Victim) -> None:
@@ -86,10 +61,7 @@ def test_path_beside_an_allowed_directory_is_refused(node: Victim) -> None:
         ("..", "/in/${id}/etc/shadow"),
         ("../../etc/shadow", "/in/${id}"),
         ("/etc/shadow", "${id}"),
-        ("/etc/shadow", "/in/${id}/../.."),
         ("shadow", "/etc/${id}"),
-        (".", "/${id}/etc/shadow"),
-        ("a\n/etc/shadow", "/in/${id}"),
         ("a\0b", "/in/${id}"),
     ],
 )
@@ -117,21 +89,6 @@ def test_file_with_an_unusable_name_is_no_device_and_no_target(node: Victim, nam
     node.link("/in/link", f"/in/{name}")
     for outcome in node.by_both_ways(asks("/in/link", "mounts"), "/in/*"):
         outcome.nothing("/in/link leads to a name that cannot be handed out")
-
-
-@pytest.mark.parametrize("name", ["a b=", "a,b: c", "a'b\"c", "{x}", "$(x)", "-rf"])
-def test_file_with_an_odd_name_stays_one_path(node: Victim, name: str) -> None:
-    node.file(f"/in/{name}", mode=0o644)
-    env = {"value": "${name}", "separator": ";"}
-    allocate = {"mounts": ["${path}"], "env": {"E": env}}
-    plain, spec = node.by_both_ways(
-        {"sources": [{"directory": "/in"}], "allocate": allocate}, "/in/*"
-    )
-    assert [mount.host_path for mount in plain.only.mounts] == [f"/in/{name}"]
-    assert plain.only.envs == {"E": name}
-    (brought,) = edits(spec.spec)
-    assert [mount["hostPath"] for mount in brought["mounts"]] == [f"/in/{name}"]
-    assert set(brought) <= {"mounts", "env"}
 
 
 @needs_root
@@ -219,28 +176,6 @@ def is_no_device(path: str) -> None:
         {"sources": [token], "allocate": {"devices": ["${id}"]}}
     ):
         outcome.nothing()
-
-
-@needs_root
-def test_node_in_another_mount_namespace_is_not_handed_out(tmp_path: Path) -> None:
-    """The attack itself: a container's own /dev/full is a disk, and its root reads `/`."""
-    disk = tmp_path / "disk"
-    os.mknod(disk, 0o060600, os.makedev(7, 77))
-    script = f"mount --bind '{disk}' /dev/full && echo ready && read end"
-    with subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as other:
-        assert other.stdout is not None
-        if other.stdout.readline() != b"ready\n":
-            pytest.skip("no mount namespaces here")
-        door = f"/proc/{other.pid}/root/dev"
-        assert Path(door, "full").is_block_device()
-        resource = {"sources": ["/dev/full"], "allocate": {"devices": [f"{door}/${{name}}"]}}
-        for outcome in Victim(None).by_both_ways(resource):
-            outcome.nothing(door.removesuffix("/dev"))
 
 
 def test_symlink_with_a_name_as_in_a_procfs_is_a_link(node: Victim) -> None:

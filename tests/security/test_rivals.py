@@ -117,20 +117,6 @@ async def test_resource_that_devhost_served_before_does_not_wait(
         await hosting.stop()
 
 
-@contract
-async def test_resource_that_another_instance_served_until_now_does_not_wait(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """Which has served it until now, and has just ended."""
-    hosting.start(config("old", 3), pod_resources=hosting.pod_resources)
-    await started.wait(GPU, 3, 3)
-    hosting.start(config("new", 5), pod_resources=hosting.pod_resources)
-    assert await who_answers(started) == "old"
-    await hosting.stop(0)
-    await started.wait(GPU, 5, 5)
-    assert await who_answers(started) == "new"
-
-
 async def test_resource_is_served_where_pod_resources_do_not_answer(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:

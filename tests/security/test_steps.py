@@ -88,19 +88,6 @@ async def test_step_for_a_symlink_bent_since_the_scan_is_refused(
 
 
 @needs_root
-async def test_step_for_a_node_below_dev_replaced_since_the_scan_is_refused(
-    watched: Victim,
-) -> None:
-    """Where Allocate would follow the path: a step is for what the pod was given."""
-    (device,) = watched.found("/dev/full").values()
-    watched.node("/dev/full", NULL)
-    for step in (noting(watched, "${path}"), MODE):
-        with pytest.raises(PreStartError, match="another device than at the last scan"):
-            await stepped(watched, device, step)
-    assert not noted(watched)
-
-
-@needs_root
 async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
     watched: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,12 +265,6 @@ async def test_mode_step_does_not_change_a_disk_of_the_same_number_in_the_place_
     with pytest.raises(PreStartError, match="another file"):
         await stepped(node, device, MODE)
     assert mode_of(place) == 0o600
-
-
-@pytest.mark.parametrize("mode", ["10666", "u+s", "0o777", "8", "", "77"])
-def test_mode_that_is_not_three_or_four_octal_digits_is_refused(mode: str) -> None:
-    resource = {"sources": [{"static": 1}], "preStart": [{"mode": mode}]}
-    assert loads(config(resource), policy=policy(execs=True)).config is None
 
 
 # ── the step `waitFor` ──
