@@ -105,18 +105,6 @@ def test_modules_are_compiled_with_unchecked_hashes(image: Image) -> None:
     assert len(list(image.rootfs.rglob("*.pyc"))) == len(sources)
 
 
-def test_docstrings_that_no_command_prints_are_left_out(image: Image, packages: Path) -> None:
-    (library,) = image.rootfs.glob("usr/**/python3.*/json")
-    for package, module, text in (
-        (packages / "devhost" / "host", "host", b"All resources of a process: start, keep "),
-        (packages / "click", "__init__", b"Click is a simple Python module"),
-        (library, "__init__", b"JSON (JavaScript Object Notation)"),
-    ):
-        assert text in (package / f"{module}.py").read_bytes()
-        (compiled,) = package.glob(f"__pycache__/{module}.*.pyc")
-        assert text not in compiled.read_bytes()
-
-
 def test_files_give_no_rights_and_symlinks_lead_somewhere(image: Image) -> None:
     for path in image.rootfs.rglob("*"):
         mode = path.lstat().st_mode

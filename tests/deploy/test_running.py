@@ -20,7 +20,6 @@ LIBRARY: Final = ROOT / "docs" / "library.md"
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
 STATE: Final = "/var/lib/kubelet/plugins/devhost"
 COLA: Final = "myway5.com/cola"
-OUR_NETWORK: Final = Path("/proc/self/ns/net")
 NULL: Final = "example.com/null"
 
 CONFIG: Final = f"""\
@@ -40,11 +39,6 @@ resources:
         - hostPath: ${{path}}
           containerPath: /dev/nothing${{index}}
 """
-
-
-def status(process: Path) -> dict[str, str]:
-    lines = (process / "status").read_text().splitlines()
-    return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def children(process: Path) -> set[str]:
@@ -102,32 +96,6 @@ async def test_container_serves_kubelet_until_sigterm(
 
     assert await ended(process) < 30  # what a pod is given
     assert not list(plugins.glob("devhost-*.sock"))
-
-
-async def test_container_has_no_more_rights_than_the_chart_gives(
-    containers: Containers, started: Kubelet, directory: Path
-) -> None:
-    """What the kernel says of process 1: the proof that the chart's security context suffices."""
-    config = directory / "config.yaml"
-    config.write_text(
-        "version: v1\nresources:\n  - {name: example.com/slot, sources: [static: 3]}\n"
-    )
-    process = await containers.start(
-        mounts={PLUGINS: directory / "plugins", "/etc/devhost:ro": directory},
-    )
-    await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
-    first = containers.process_1()
-    told = status(first)
-    assert told["NSpid"].split()[-1] == "1"
-    assert told["Uid"].split() == ["0"] * 4
-    for capabilities in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        assert int(told[capabilities], 16) == 0, capabilities
-    assert told["NoNewPrivs"] == "1"
-    assert told["Seccomp"] == "2"  # a filter
-    assert (first / "ns" / "net").readlink() != OUR_NETWORK.readlink()
-    mounts = [line.split() for line in (first / "mounts").read_text().splitlines()]
-    assert [options.split(",")[0] for _, place, _, options, *_ in mounts if place == "/"] == ["ro"]
-    await ended(process)
 
 
 async def test_plugin_in_python_runs_on_the_image(

@@ -1,18 +1,15 @@
 """What the log says of the kubelet's calls, as an audit wants it."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
 import pytest
 
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.kubelet import call_log
-from devhost.kubelet.sockets import open_channel
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.standin.kubelet import AdmissionError
+from tests.observe.calls import allocate
 from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 
@@ -33,16 +30,6 @@ version: v1
 resources:
   - {{name: example.com/a, sources: [static: 1], preStart: [{{run: [/bin/mkdir, "{mark}"], every: start}}]}}
 """
-
-
-async def allocate(daemon: Daemon, *containers: Sequence[str]) -> None:
-    """Call Allocate of the only resource, as a kubelet does for one container."""
-    (name,) = daemon.sockets()
-    requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
-    async with open_channel(daemon.plugins / name) as channel:
-        await pb_grpc.DevicePluginStub(channel).Allocate(
-            pb.AllocateRequest(container_requests=requests)
-        )
 
 
 async def test_allocation_is_logged_with_what_the_container_was_given(

@@ -1,19 +1,16 @@
 """What Prometheus gets, through a resource's life."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import grpc
 import pytest
 
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.host.metrics import Metrics
 from devhost.kubelet.servicer import RESULTS
+from tests.observe.calls import allocate
 from tests.support.asking import Samples, port_of, scrape
 from tests.support.daemon import PATIENCE, Daemon, tokens
 from tests.support.hosting import Kubelet
@@ -95,15 +92,6 @@ async def until(port: int, true: Callable[[Samples], object]) -> Samples:
     return said
 
 
-@contextlib.asynccontextmanager
-async def plugin(daemon: Daemon) -> AsyncIterator[pb_grpc.DevicePluginStub]:
-    (name,) = daemon.sockets()
-    async with grpc.aio.insecure_channel(
-        f"unix:{daemon.plugins / name}", [("grpc.default_authority", "localhost")]
-    ) as channel:
-        yield pb_grpc.DevicePluginStub(channel)
-
-
 async def test_metrics_of_a_process_are_those_of_the_contract(
     daemon: Daemon, started: Kubelet
 ) -> None:
@@ -133,12 +121,8 @@ async def test_metrics_of_a_process_are_those_of_the_contract(
     said = await until(port, lambda it: it.value(name, resource_name=A, result="ok") == 1)
     assert said.value("devhost_allocation_duration_seconds_count", resource_name=A) == 1
 
-    async with plugin(daemon) as stub:
-        wrong = pb.ContainerAllocateRequest(devices_ids=["none"])
-        with pytest.raises(grpc.aio.AioRpcError):
-            await cast(
-                Awaitable[Any], stub.Allocate(pb.AllocateRequest(container_requests=[wrong]))
-            )
+    with pytest.raises(grpc.aio.AioRpcError):
+        await allocate(daemon, ["none"])
     await until(port, lambda it: it.value(name, resource_name=A, result="refused") == 1)
 
 

@@ -18,7 +18,6 @@ from tests.support.root import needs_root
 
 USB: Final = {"usb1": "usb", "1-1": "usb", "1-1:1.0": "usb"}
 BOARD: Final = {"platform": "", "serial8250": "platform"}
-PAGE: Final = Path(__file__).parents[2] / "docs" / "devices.md"
 KVM: Final = (10, 232)
 
 # By class: what the kernel shows of a device of it, as (number, subsystem, name, more).

@@ -1,4 +1,7 @@
-"""Nothing that is put into a watched directory ends the process, or stops another resource."""
+"""Very many files in a watched directory end neither the process nor another resource.
+
+What other floods do is in tests/unit/test_entry_bounds.py: private entries, watches, lists, log lines.
+"""
 
 import asyncio
 import os
@@ -16,8 +19,6 @@ from tests.support.root import needs_root
 pytestmark = [pytest.mark.slow, needs_root]
 
 BAD, WELL = "example.com/bad", "example.com/well"
-# As the chart's container: user 0 that may not read what others keep to themselves.
-CONFINED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
 def config(directory: Path, *sources: str, more: str = "") -> str:
@@ -54,9 +55,6 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
     await kubelet.wait(WELL, count, count)
     await kubelet.admit("pod", {"app": {WELL: 1}})
     await kubelet.free("pod")
-
-
-# ── memory ──
 
 
 @pytest.mark.timeout(600)
@@ -103,97 +101,3 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
             (place / name / "known").touch()  # others that were found meanwhile keep their places
         await until(lambda: "Healthy" in standin.devices(BAD).values(), "the first works again")
         assert await daemon.stop() == 0
-
-
-# ── entries that cannot be read ──
-
-
-@pytest.mark.parametrize("evil", ["link", "directory"])
-async def test_entry_that_is_private_is_skipped_alone(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path, tmp_path: Path, evil: str
-) -> None:
-    """A user's own directory, or a link into it, makes nothing else unhealthy."""
-    if shutil.which(CONFINED[0]) is None:
-        pytest.skip("no setpriv")
-    private = tmp_path / "private"
-    private.mkdir(mode=0o700)
-    (private / "f").touch()
-    os.chown(private, 1000, 1000)
-    daemon.wrapper = CONFINED
-    bad = place / "bad"
-    sources = (
-        f"directory: {bad}",
-        f"directory: {{path: {bad}, recursive: true}}",
-        f"glob: '{bad}/*'",
-        f"glob: '{bad}/**'",
-    )
-    await daemon.start(config(place, *sources, more=", overlap: allow"))
-    names = [f"{BAD}{number or ''}" for number in range(len(sources))]
-    for name in names:
-        await standin.wait(name, 3, 3)
-    if evil == "link":
-        (bad / "evil").symlink_to(private / "f")
-    else:
-        (bad / "evil").mkdir(mode=0o700)
-        (bad / "evil" / "f").touch()
-        os.chown(bad / "evil", 1000, 1000)
-    (bad / "d").touch()
-    for name in names:
-        await standin.wait(name, 4, 4)
-    assert daemon.found("source failed") == []
-    assert await daemon.stop() == 0
-
-
-# ── watches ──
-
-
-async def test_directories_below_dev_shm_are_not_watched(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
-    """Anybody may make directories there."""
-    for number in range(500):
-        (place / "dev" / "shm" / str(number)).mkdir(parents=True)
-    (place / "dev" / "usb").mkdir()
-    daemon.flags += ["--root", str(place)]
-    await daemon.start(
-        config(place, "dev: usb/x", "'/dev/**/x'", "directory: {path: /dev, recursive: true}")
-        .replace("sources: [dev: usb/x]", "sources: [{dev: usb/x}]")
-        .replace(f"directory: {place}/well", "directory: /well")
-    )
-    await standin.wait(WELL, 3, 3)
-    assert daemon.figures().watches < 50
-    assert await daemon.stop() == 0
-
-
-# ── lists ──
-
-
-async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
-    """The last state is sent all the same, and the log says what it leaves out."""
-    daemon.bound = True
-    changes = 0
-
-    def count() -> None:
-        nonlocal changes
-        changes += 1
-
-    await daemon.start(config(place, f"directory: {place}/bad"))
-    await standin.wait(BAD, 3, 3)
-    standin.on_change = count
-    clock = asyncio.get_running_loop().time
-    began = clock()
-    for number in range(1000):
-        flapping = place / "bad" / f"n{number % 10}"
-        flapping.touch()
-        await asyncio.sleep(0.002)
-        flapping.unlink()
-    seconds = clock() - began
-    (place / "bad" / "last").touch()
-    await until(lambda: standin.devices(BAD).get("last") == "Healthy", "the last one is there")
-    assert changes <= 2 * (10 + seconds + 10)
-    await serves_on(standin, place)
-    most = 100 + 5 * (clock() - began) + 50
-    assert len(daemon.found("", logger="devhost.host.changes")) < most
-    assert await daemon.stop() == 0

@@ -1,14 +1,13 @@
 """No configuration and no directory is too large for the memory that the chart gives devhost."""
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from devhost.model import limits
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.security.cgroup import chart_memory
-from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
+from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 
 pytestmark = pytest.mark.slow
 
@@ -94,32 +93,4 @@ async def test_edit_beyond_the_bounds_changes_nothing(
         bounded.write(beyond)
         await bounded.logged("configuration file invalid", lines)
         await at_rest(standin, bounded, {A: numbers(3)})
-    assert await bounded.stop() == 0
-
-
-@pytest.mark.timeout(600)
-async def test_devices_beyond_the_bounds_are_left_out(
-    bounded: Daemon, standin: SimulatedKubelet, directory: Path
-) -> None:
-    """Those beyond are left out, which is said; others go on, and get what becomes free."""
-    for name, count in (("a", 8000), ("b", 8000), ("calm", 5)):
-        (directory / name).mkdir()
-        for number in range(count):
-            (directory / name / f"{number:05}").touch()
-    calm = directories(directory, "calm").partition("resources:\n")[2]
-    await bounded.start(directories(directory, "a", "b", more=", replicas: 2") + calm)
-    await standin.wait(CALM, 5, 5)
-    line = await bounded.logged("devices left out")
-    assert line["resource"] in (A, B)
-    for number in range(5, 20):
-        (directory / "calm" / f"{number:05}").touch()
-        await standin.wait(CALM, number + 1, number + 1)
-    await until(lambda: {A, B} <= {*standin.registrations}, "both are registered")
-
-    def total() -> int:
-        return sum(len(standin.devices(one)) for one in (A, B, CALM))
-
-    # A third of the half that is divided evenly stays free for the resource that needs little.
-    await until(lambda: total() > MOST - MOST // 6 - 20, "all that may be is offered")
-    assert total() <= MOST
     assert await bounded.stop() == 0

@@ -88,6 +88,19 @@ async def test_step_for_a_symlink_bent_since_the_scan_is_refused(
 
 
 @needs_root
+async def test_step_for_a_node_below_dev_replaced_since_the_scan_is_refused(
+    watched: Victim,
+) -> None:
+    """Where Allocate would follow the path: a step is for what the pod was given."""
+    (device,) = watched.found("/dev/full").values()
+    watched.node("/dev/full", NULL)
+    for step in (noting(watched, "${path}"), MODE):
+        with pytest.raises(PreStartError, match="another device than at the last scan"):
+            await stepped(watched, device, step)
+    assert not noted(watched)
+
+
+@needs_root
 async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
     watched: Victim, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,10 +107,6 @@ class RealKubelet:
         await self.stop()
 
     @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.returncode is None
-
-    @property
     def log(self) -> str:
         """The end of what the process has logged."""
         return "\n".join(self._log)
