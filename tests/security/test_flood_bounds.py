@@ -1,6 +1,6 @@
-"""Very many files in a watched directory end neither the process nor another resource.
+"""Nothing that is put into a watched directory ends the process, or stops another resource.
 
-What other floods do is in tests/unit/test_entry_bounds.py: private entries, watches, lists, log lines.
+Private entries and what is not watched are in tests/unit/test_entry_bounds.py.
 """
 
 import asyncio
@@ -101,3 +101,34 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
             (place / name / "known").touch()  # others that were found meanwhile keep their places
         await until(lambda: "Healthy" in standin.devices(BAD).values(), "the first works again")
         assert await daemon.stop() == 0
+
+
+async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """The last state is sent all the same, and the log says what it leaves out."""
+    daemon.bound = True
+    changes = 0
+
+    def count() -> None:
+        nonlocal changes
+        changes += 1
+
+    await daemon.start(config(place, f"directory: {place}/bad"))
+    await standin.wait(BAD, 3, 3)
+    standin.on_change = count
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    for number in range(1000):
+        flapping = place / "bad" / f"n{number % 10}"
+        flapping.touch()
+        await asyncio.sleep(0.002)
+        flapping.unlink()
+    seconds = clock() - began
+    (place / "bad" / "last").touch()
+    await until(lambda: standin.devices(BAD).get("last") == "Healthy", "the last one is there")
+    assert changes <= 2 * (10 + seconds + 10)
+    await serves_on(standin, place)
+    most = 100 + 5 * (clock() - began) + 50
+    assert len(daemon.found("", logger="devhost.host.changes")) < most
+    assert await daemon.stop() == 0
