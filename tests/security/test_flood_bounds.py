@@ -1,6 +1,6 @@
 """Nothing that is put into a watched directory ends the process, or stops another resource.
 
-Private entries and what is not watched are in tests/unit/test_entry_bounds.py.
+Private entries are in tests/unit/test_entry_bounds.py.
 """
 
 import asyncio
@@ -101,6 +101,24 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
             (place / name / "known").touch()  # others that were found meanwhile keep their places
         await until(lambda: "Healthy" in standin.devices(BAD).values(), "the first works again")
         assert await daemon.stop() == 0
+
+
+async def test_directories_below_dev_shm_are_not_watched(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """Anybody may make directories there."""
+    for number in range(500):
+        (place / "dev" / "shm" / str(number)).mkdir(parents=True)
+    (place / "dev" / "usb").mkdir()
+    daemon.flags += ["--root", str(place)]
+    await daemon.start(
+        config(place, "dev: usb/x", "'/dev/**/x'", "directory: {path: /dev, recursive: true}")
+        .replace("sources: [dev: usb/x]", "sources: [{dev: usb/x}]")
+        .replace(f"directory: {place}/well", "directory: /well")
+    )
+    await standin.wait(WELL, 3, 3)
+    assert daemon.figures().watches < 50
+    assert await daemon.stop() == 0
 
 
 async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
