@@ -120,7 +120,9 @@ class Selector:
             main = some if self._all_needed else some[:1]
             notes = tuple(one.missing for one in main if one.missing)[:1]
             if not notes and not self._optional:
-                why_none = functools.cache(lambda: self._why_none(readings))
+                why_none = functools.cache(
+                    lambda: (wording.why_none(self.kind, self.finder.missed(readings)),)
+                )
         return Selection(
             tuple(judging.nodes),
             tuple(judging.skipped),
@@ -128,9 +130,6 @@ class Selector:
             notes=notes,
             why_none=why_none,
         )
-
-    def _why_none(self, readings: Readings) -> tuple[str, ...]:
-        return (wording.why_none(self.kind, self.finder.missed(readings)),)
 
 
 class _Judging:

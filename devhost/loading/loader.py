@@ -54,9 +54,9 @@ def read(file: str) -> bytes:
         return stream.read(SIZE_MAX + 1)
 
 
-def unusable(file: str, message: str, line: int = 1, column: int = 1) -> Loaded:
+def unusable(file: str, message: str) -> Loaded:
     """Return the result for a file with a single error that makes it unusable."""
-    return Loaded(None, (Problem("error", file or "''", line, column, "", brief(message)),))
+    return Loaded(None, (Problem("error", file or "''", 1, 1, "", brief(message)),))
 
 
 def load(file: str, policy: Policy | None = None) -> Loaded:
