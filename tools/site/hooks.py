@@ -22,6 +22,7 @@ PAGES: Final = {
     "index.md": "README.md",
     "measurements.md": "bench/RESULTS.md",
     "security-policy.md": "SECURITY.md",
+    "tests.md": "tests/README.md",
 }
 # Other files that pages link are copied below this directory.
 COPIES: Final = "files"
