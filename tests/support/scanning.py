@@ -25,6 +25,13 @@ def survey(resource: Resource, files: HostFiles) -> Selection:
     return select(selectors, readings, grouped=resource.group is not None)
 
 
+def look(root: Path, *sources: str) -> Selection:
+    """Return what a resource with these sources (in YAML's flow style) finds below a root."""
+    text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{', '.join(sources)}]\n"
+    (resource,) = loads(text).require().resources
+    return survey(resource, HostFiles(str(root)))
+
+
 def nobody(_key: str) -> str | None:
     """Say that no other resource offers a node."""
     return None

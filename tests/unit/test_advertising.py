@@ -25,21 +25,21 @@ def snapshot(*devices: HostDevice) -> Snapshot:
     return Snapshot({one.id: one for one in devices})
 
 
-def test_withdrawn_devices_all_have_to_go() -> None:
+def test_advertised_withdrawn_devices_all_leave() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
     found = resource.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
     assert [one.reason for one in found.devices.values()] == ["removed", "removed"]
     assert backend.entries(found, 1) == {}
 
 
-def test_a_replaced_device_is_forgotten_when_its_ids_have_left() -> None:
+def test_advertised_replaced_device_is_dropped_when_its_ids_have_left() -> None:
     found = snapshot(device("a", replaced=True), device("b", 2))
     for listed, kept in (({"a"}, {"a", "b"}), (set[str](), {"b"})):
         published = cast("Publication", SimpleNamespace(may_hand_out=lambda listed=listed: listed))
         assert resource.without_left(found, published).devices.keys() == kept
 
 
-def test_each_share_is_listed() -> None:
+def test_advertised_shares_have_health_and_topology_of_their_device() -> None:
     """All shares of a device have its health and topology."""
     found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
     assert backend.entries(found, 2) == {
@@ -54,7 +54,7 @@ async def refresh() -> None:
     """Ask nobody."""
 
 
-async def test_an_id_that_a_pod_holds_is_listed_as_leaving_though_it_is_not_found() -> None:
+async def test_advertised_id_held_by_a_pod_is_listed_as_leaving() -> None:
     text = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]"
     (declared,) = loads(text).require().resources
     published = PublishedResource(

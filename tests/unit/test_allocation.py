@@ -89,12 +89,14 @@ def given_to(of: Rules, *ids: str) -> Allocation:
         ({"A": ""}, ["a"], {"A": ""}),
     ],
 )
-def test_environment(env: Mapping[str, Any], ids: Sequence[str], envs: Mapping[str, str]) -> None:
+def test_env_is_rendered_per_device_and_joined_or_once(
+    env: Mapping[str, Any], ids: Sequence[str], envs: Mapping[str, str]
+) -> None:
     """An entry with a device variable is rendered per device and joined, any other once."""
     assert given_to(rules(env=env), *ids).envs == envs
 
 
-def test_equal_results_count_once_for_a_device_of_several_nodes() -> None:
+def test_env_equal_results_of_one_device_count_once() -> None:
     """Not across devices."""
     of = rules(env={"IDS": "${id}", "PATHS": "${path}", "SORTS": "${sort}"})
     card = device("card", node("/dev/p", sort="k"), node("/dev/q", sort="k"))
@@ -103,38 +105,28 @@ def test_equal_results_count_once_for_a_device_of_several_nodes() -> None:
     assert allocate(of, [card, other], ["card", "other"]).envs == expected
 
 
-def test_a_constant_node_is_handed_over_once() -> None:
-    """Constant entries come once, whatever the number of devices, and belong to no device."""
-    of = rules(devices=["/dev/fuse"], mounts=["/opt"], cdi=["v/c=all"], annotations={"a": "b"})
-    assert given_to(of, "a", "b") == Allocation(
-        device_ids=("a", "b"),
-        mounts=(MountSpec("/opt", "/opt", read_only=True),),
-        devices=(DeviceSpec("/dev/fuse", "/dev/fuse", "rw"),),
-        annotations={"a": "b"},
-        cdi_devices=("v/c=all",),
-    )
-
-
-def test_options_of_paths_reach_the_container() -> None:
-    """Permissions, read-only and optional are those of the entry."""
+def test_allocation_has_each_part_with_the_options_of_its_entry() -> None:
+    """Entries without a device variable come once; annotations are joined, CDI names are a list."""
     of = rules(
-        devices=[{"hostPath": "${path}", "permissions": "rwm", "optional": True}],
-        mounts=[{"hostPath": "/a", "containerPath": "/b", "readOnly": False, "optional": True}],
+        devices=["/dev/fuse", {"hostPath": "${path}", "permissions": "rwm", "optional": True}],
+        mounts=["/opt", {"hostPath": "/a", "containerPath": "/b", "readOnly": False}],
+        cdi=["v/c=all", "v/c=${id}"],
+        annotations={"a": "b", "example.com/ids": "${id}"},
     )
-    allocation = given_to(of, "a")
-    assert allocation.devices == (DeviceSpec("/dev/a", "/dev/a", "rwm", optional=True, device="a"),)
-    assert allocation.mounts == (MountSpec("/a", "/b", read_only=False, optional=True),)
+    assert given_to(of, "b", "a") == Allocation(
+        device_ids=("a", "b"),
+        mounts=(MountSpec("/opt", "/opt", read_only=True), MountSpec("/a", "/b", read_only=False)),
+        devices=(
+            DeviceSpec("/dev/fuse", "/dev/fuse", "rw"),
+            DeviceSpec("/dev/a", "/dev/a", "rwm", optional=True, device="a"),
+            DeviceSpec("/dev/b", "/dev/b", "rwm", optional=True, device="b"),
+        ),
+        annotations={"a": "b", "example.com/ids": "a,b"},
+        cdi_devices=("v/c=all", "v/c=a", "v/c=b"),
+    )
 
 
-def test_annotations_and_cdi_follow_the_rule() -> None:
-    """Annotations are joined as variables are; CDI names are a list."""
-    of = rules(annotations={"example.com/ids": "${id}"}, cdi=["v/c=${id}"])
-    allocation = given_to(of, "b", "a")
-    assert allocation.annotations == {"example.com/ids": "a,b"}
-    assert allocation.cdi_devices == ("v/c=a", "v/c=b")
-
-
-def test_the_answer_keeps_the_ids_that_were_asked_for() -> None:
+def test_allocation_of_shares_has_their_ids_and_the_device_once() -> None:
     """Shares of one device are one device, named by all of their IDs."""
     of = rules(env={"A": "${id}", "N": "${count}"})
     allocation = allocate(of, [device("a")], ["a::10", "a::9"])
@@ -150,7 +142,7 @@ def default_rules() -> Rules:
 
 
 @pytest.mark.parametrize("kind", FileKind)
-def test_left_out_devices_are_the_nodes_under_their_own_names(kind: FileKind) -> None:
+def test_allocation_without_devices_has_the_nodes_under_their_own_names(kind: FileKind) -> None:
     """Without ``devices`` a container receives character and block nodes, and no others.
 
     The host path stays as found: a link leads to the node also when a container starts again.
@@ -162,7 +154,7 @@ def test_left_out_devices_are_the_nodes_under_their_own_names(kind: FileKind) ->
     assert allocation == Allocation(device_ids=("a",), devices=expected)
 
 
-def test_two_nodes_of_one_name_are_refused() -> None:
+def test_allocation_of_two_nodes_with_one_container_path_is_refused() -> None:
     """Two links that lead to one path, as they may at different moments."""
     of, state = default_rules(), FileState("/dev/x", FileKind.CHAR, (1, 3), (1, 2, 3))
     both = [device(name, Node(f"/dev/by-id/{name}", state, 0, name)) for name in "ab"]
@@ -194,7 +186,7 @@ def test_two_nodes_of_one_name_are_refused() -> None:
         ({"mounts": ["/x/${id}"]}, "a\nb", "control character"),
     ],
 )
-def test_what_cannot_be_rendered_is_the_devices_reason(
+def test_allocation_that_cannot_be_rendered_says_why(
     section: Mapping[str, Any], device_id: str, says: str
 ) -> None:
     """A missing value, an illegal result or a separator in a value is found at the scan."""
@@ -203,20 +195,28 @@ def test_what_cannot_be_rendered_is_the_devices_reason(
     assert says in str(caught.value)
 
 
-def test_an_answer_of_more_text_than_kubelet_takes_is_refused() -> None:
+def test_allocation_larger_than_kubelet_takes_is_refused() -> None:
     of = rules(env={"A": "x" * 2_000_000 + "${id}"})
     assert len(given_to(of, "a", "b").envs["A"]) == 4_000_003
     with pytest.raises(AllocationError, match="a container would receive more than 4 MiB of text"):
         given_to(of, "a", "b", "c")
 
 
-def test_an_optional_entry_without_a_value_is_left_out() -> None:
-    """An optional variable is joined over the devices that have a value, or is not there."""
-    of = rules(env={"A": {"value": "${serial}", "optional": True}, "B": "${id}"})
-    with_value = device("a", node("/dev/a", serial="s1"))
-    without = device("b")
-    assert allocate(of, [with_value, without], ["a", "b"]).envs == {"A": "s1", "B": "a,b"}
-    assert allocate(of, [without], ["b"]).envs == {"B": "b"}
+def test_optional_entry_without_a_value_is_left_out() -> None:
+    of = rules(
+        env={
+            "A": {"value": "${serial}", "optional": True},
+            "A_${serial}": {"value": "x", "optional": True},
+            "B": "${id}",
+        },
+        devices=[{"hostPath": "/dev/port${serial}", "optional": True}],
+    )
+    with_value, without = device("a", node("/dev/a", serial="s1")), device("b")
+    both = allocate(of, [with_value, without], ["a", "b"])
+    assert both.envs == {"A": "s1", "A_s1": "x", "B": "a,b"}
+    assert [one.host_path for one in both.devices] == ["/dev/ports1"]
+    alone = allocate(of, [without], ["b"])
+    assert (alone.envs, alone.devices) == ({"B": "b"}, ())
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_an_optional_entry_without_a_value_is_left_out() -> None:
         ),
     ],
 )
-def test_allocate_refuses_two_values_at_one_name_or_path(
+def test_allocation_with_two_values_at_one_name_or_path_is_refused(
     section: Mapping[str, Any], says: str | None
 ) -> None:
     if says is None:
@@ -250,7 +250,7 @@ def test_allocate_refuses_two_values_at_one_name_or_path(
     assert says in str(caught.value)
 
 
-def test_a_device_that_could_not_be_rendered_is_refused() -> None:
+def test_allocation_of_an_unhealthy_device_is_refused_with_its_reason() -> None:
     """The refusal says why it is unhealthy."""
     sick = HostDevice("a", (node("/dev/a"),), reason="gone mad")
     resource = Resource.model_validate({"name": "example.com/a", "sources": [{"dev": "a"}]})
@@ -281,7 +281,9 @@ def test_a_device_that_could_not_be_rendered_is_refused() -> None:
         ({"cdi": ["v/c=${minor}"]}, ("1", "1"), None),
     ],
 )
-def test_clashes(section: Mapping[str, Any], groups: tuple[str, str], loser: str | None) -> None:
+def test_clash_of_two_devices_makes_the_later_one_lose(
+    section: Mapping[str, Any], groups: tuple[str, str], loser: str | None
+) -> None:
     """Of two devices that come to one name with two values, the one that came later loses."""
     of = rules(**section)
     a, b = (
@@ -310,7 +312,7 @@ FULL: Final = rules(
         lambda ids: st.tuples(st.permutations(sorted(ids)), st.permutations(sorted(ids)))
     )
 )
-def test_the_answer_does_not_depend_on_the_order_of_the_question(
+def test_allocation_does_not_depend_on_the_order_of_devices_or_ids(
     orders: tuple[list[str], list[str]],
 ) -> None:
     """Devices and IDs in any order give the same answer, also in the order of its parts."""

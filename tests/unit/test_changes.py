@@ -15,7 +15,7 @@ from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Skipped, Snapshot
 
 
-def test_what_is_held_back_for_a_moment_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_log_held_back_candidate_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some; what is left out for good is one."""
     caplog.set_level(logging.DEBUG)
     held = Skipped("/dev/null", f"{DEFERRED}an earlier source may name it")
@@ -24,7 +24,7 @@ def test_what_is_held_back_for_a_moment_is_no_warning(caplog: pytest.LogCaptureF
     assert [one.fields["candidate"] for one in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
 
 
-def test_a_device_that_is_yet_to_be_checked_is_no_warning(
+def test_changes_log_unchecked_device_is_no_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Every start has some, and they are not healthy again when they first are."""
@@ -39,7 +39,7 @@ def test_a_device_that_is_yet_to_be_checked_is_no_warning(
     ]
 
 
-async def test_devices_that_wait_for_their_name_are_not_counted_as_missing(
+async def test_device_counts_do_not_count_held_back_devices_as_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor those of a source that cannot be read: another scan follows."""

@@ -106,7 +106,7 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         (ELSEWHERE, {}, "start", ["new"]),
     ],
 )
-def test_a_changed_key_is_named_with_its_effect(
+def test_changes_name_each_key_with_its_effect(
     old: Section, new: Section, action: str, reasons: list[str]
 ) -> None:
     (change,) = between([resource(**old)], [resource(**new)]).values()
@@ -115,7 +115,7 @@ def test_a_changed_key_is_named_with_its_effect(
     assert change.moved_by == ((blamed[0], "example.com/a") if blamed else None)
 
 
-def test_what_is_for_other_nodes_is_not_mentioned() -> None:
+def test_changes_do_not_mention_resources_of_other_nodes() -> None:
     assert between([resource(**ELSEWHERE)], [resource(**ELSEWHERE, replicas=2)]) == {}
     assert changes(None, config(resource(**ELSEWHERE)), NODE) == ()
 
@@ -132,7 +132,7 @@ def test_what_is_for_other_nodes_is_not_mentioned() -> None:
         ("abc", "cxa", "ca"),
     ],
 )
-def test_a_resource_that_passes_another_one_in_the_file_is_kept_and_says_so(
+def test_changes_of_the_order_in_the_file_keep_and_say_moved(
     old: str, new: str, moved: str
 ) -> None:
     before, after = (
@@ -146,7 +146,7 @@ def test_a_resource_that_passes_another_one_in_the_file_is_kept_and_says_so(
 @pytest.mark.parametrize(
     ("section", "moved"), [(SHARED, "b"), (TOKENS, ""), (ELSEWHERE, ""), ({"replicas": 2}, "ba")]
 )
-def test_a_place_in_the_file_matters_where_nodes_are_not_shared(
+def test_changes_of_the_order_matter_only_where_nodes_are_not_shared(
     section: Section, moved: str
 ) -> None:
     old = [resource("a", **section), resource("b")]
@@ -158,7 +158,7 @@ def test_a_place_in_the_file_matters_where_nodes_are_not_shared(
     ("old", "new", "waits"),
     [({}, {}, True), (SHARED, {}, True), ({}, SHARED, True), (SHARED, SHARED, False)],
 )
-def test_a_renamed_resource_waits_for_the_former_name_unless_both_share(
+def test_changes_renamed_resource_waits_for_the_former_unless_both_share(
     old: Section, new: Section, waits: bool
 ) -> None:
     found = between([resource("a", **old, replicas=2)], [resource("b", **new)])
@@ -183,7 +183,7 @@ def test_a_renamed_resource_waits_for_the_former_name_unless_both_share(
         ([resource("a", **TOKENS)], [resource("b", **TOKENS, **HERE)], "b"),
     ],
 )
-def test_a_resource_with_equal_sources_that_comes_as_another_goes_is_renamed(
+def test_changes_find_a_rename_by_equal_sources(
     old: list[Section], new: list[Section], renamed: str
 ) -> None:
     found = between(old, new)
@@ -218,7 +218,7 @@ def here(of: Config) -> list[Resource]:
 
 
 @given(configs())
-def test_an_equal_file_changes_nothing(same: Config) -> None:
+def test_changes_of_an_equal_file_are_none(same: Config) -> None:
     found = changes(same, copy.deepcopy(same), NODE)
     assert [change.resource for change in found] == here(same)
     assert all((change.action, change.reasons) == (Action.KEEP, ()) for change in found)

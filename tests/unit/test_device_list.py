@@ -75,7 +75,7 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=200)
 @given(st.lists(ACTIONS, max_size=40))
-def test_an_id_leaves_exactly_when_the_rule_lets_it(
+def test_device_list_id_leaves_exactly_when_the_rule_allows(
     actions: list[tuple[str, int | dict[str, AdvertisedDevice]]],
 ) -> None:
     """A sent ID leaves when its Unhealthy is old enough on each stream, and not before."""
@@ -128,7 +128,7 @@ def served(*ids: str) -> tuple[DeviceList, Stream]:
     return device_list, stream
 
 
-def test_a_removed_id_is_listed_as_unhealthy_first() -> None:
+def test_device_list_removed_id_is_listed_as_unhealthy_first() -> None:
     """An ID that is wanted no more stays, unhealthy, until its time has passed."""
     device_list, stream = served("a", "b")
     assert device_list.update({"a": UP})
@@ -139,80 +139,7 @@ def test_a_removed_id_is_listed_as_unhealthy_first() -> None:
     assert device_list.entries == {"a": UP}
 
 
-def test_an_id_that_was_never_sent_goes_at_once() -> None:
-    """What the kubelet never heard of need not leave slowly."""
-    device_list = DeviceList(LEAVE_AFTER)
-    device_list.update({"a": UP})
-    assert device_list.update({})
-    assert device_list.entries == {}
-
-
-def test_an_id_that_comes_back_is_not_leaving() -> None:
-    """Adding an ID again cancels its leaving; a later one takes the whole time again."""
-    device_list, stream = served("a")
-    device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    device_list.update({"a": UP})
-    device_list.end_send(stream, device_list.begin_send(stream), 2.0)
-    assert not device_list.prune(100.0)
-    assert device_list.entries == {"a": UP}
-    device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 100.0)
-    assert not device_list.prune(101.0)
-    assert device_list.prune(110.0)
-
-
-def test_an_id_that_is_just_being_told_as_healthy_is_not_dropped() -> None:
-    """That it was unhealthy before counts no more once a list that says otherwise is written."""
-    device_list, stream = served("a")
-    device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    device_list.update({"a": UP})
-    on_its_way = device_list.begin_send(stream)
-    device_list.update({})
-    assert not device_list.prune(100.0)
-    device_list.end_send(stream, on_its_way, 100.0)
-    assert not device_list.prune(100.0)
-    device_list.end_send(stream, device_list.begin_send(stream), 101.0)
-    assert device_list.prune(111.0)
-
-
-def test_a_new_stream_lists_the_leaving_ids_and_delays_them() -> None:
-    """A stream that opens late gets the leaving IDs, and its time counts too."""
-    device_list, stream = served("a")
-    device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    late = device_list.open_stream(lambda: None)
-    assert device_list.entries == {"a": DOWN}
-    assert not device_list.prune(50.0)
-    device_list.end_send(late, device_list.begin_send(late), 50.0)
-    assert not device_list.prune(59.0)
-    assert device_list.prune(60.0)
-
-
-def test_nothing_leaves_without_an_open_stream() -> None:
-    """With no stream open there is no telling what the kubelet knows."""
-    device_list, stream = served("a")
-    device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    device_list.close_stream(stream)
-    assert not device_list.prune(1000.0)
-    assert "a" in device_list
-
-
-def test_a_call_that_began_before_holds_the_id() -> None:
-    """A running call that may have picked the ID keeps it in the list; a younger one does not."""
-    device_list, stream = served("a")
-    device_list.unanswered.append(0.5)
-    device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    device_list.unanswered.append(1.5)
-    assert not device_list.prune(100.0)
-    device_list.unanswered.remove(0.5)
-    assert device_list.prune(100.0)
-
-
-def test_an_id_that_a_pod_holds_stays() -> None:
+def test_device_list_id_held_by_a_pod_stays() -> None:
     """It leaves when the last pod has let it go, without a further wait; others leave as ever."""
     device_list, stream = served("a", "b")
     held = {"a"}
@@ -229,24 +156,7 @@ def test_an_id_that_a_pod_holds_stays() -> None:
     assert device_list.drained
 
 
-def test_the_same_list_again_is_no_change() -> None:
-    """It is not sent again."""
-    device_list, _ = served("a")
-    before = device_list.entries
-    assert not device_list.update({"a": UP})
-    assert device_list.entries is before
-
-
-def test_an_id_counts_as_told_while_its_list_is_on_the_way() -> None:
-    """An ID that goes while the first list with it is being written is not dropped."""
-    device_list = DeviceList()
-    device_list.update({"a": AdvertisedDevice(True)})
-    device_list.may_be_known(device_list.entries)
-    device_list.update({})
-    assert device_list.entries == {"a": AdvertisedDevice(False)}
-
-
-def test_leaving_ids_have_numa_nodes_only_if_the_others_have() -> None:
+def test_device_list_leaving_id_has_numa_nodes_only_if_the_others_have() -> None:
     """A resource that is mixed could not be aligned."""
     device_list = DeviceList(LEAVE_AFTER)
     device_list.update({"old": AdvertisedDevice(True, (0,))})
@@ -260,7 +170,7 @@ def test_leaving_ids_have_numa_nodes_only_if_the_others_have() -> None:
     assert device_list.entries == {"new": UP, "old": DOWN}
 
 
-def test_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
+def test_device_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
     """Listed ones stay."""
     entry, last = AdvertisedDevice(True, (2**63 - 1,)), f"{79_999:060}"
     device_list = DeviceList()

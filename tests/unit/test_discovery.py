@@ -12,11 +12,8 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.discovery.selection import Selection
-from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from tests.support.root import needs_root
-from tests.support.scanning import survey
+from tests.support.scanning import look
 
 # What there is: files, and links by what they lead to.
 FILES: Final = (
@@ -32,13 +29,6 @@ LINKS: Final = {
 }
 ENTER: Final = "a directory: name it in `types` to offer it"
 IN_E: Final = {"/e/cola": "not included", "/e/cola2": "not included", "/e/xcola": "not included"}
-
-
-def look(root: Path, *sources: str) -> Selection:
-    """Return what a resource with these sources (in YAML's flow style) finds below a root."""
-    text = f"version: v1\nresources:\n- name: e.com/a\n  sources: [{', '.join(sources)}]\n"
-    (resource,) = loads(text).require().resources
-    return survey(resource, HostFiles(str(root)))
 
 
 def found(root: Path, *sources: str) -> list[str]:
@@ -118,7 +108,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("directory: /e, static: [t]", ["cola", "cola2", "xcola", "t"], {}),
     ],
 )  # fmt: skip
-def test_a_source_finds_and_skips(
+def test_source_finds_in_natural_order_and_skips_with_a_reason(
     host: Path, source: str, names: list[str], left: Mapping[str, str] | list[str] | None
 ) -> None:
     assert found(host, source) == names
@@ -128,7 +118,7 @@ def test_a_source_finds_and_skips(
         assert skipped(host, source).keys() == set(left)
 
 
-def test_a_path_stays_as_matched_and_its_link_is_resolved_below_the_root(host: Path) -> None:
+def test_source_symlink_on_the_way_is_resolved_below_the_root(host: Path) -> None:
     (only,) = look(host, "/way/*").nodes
     assert only.state is not None
     assert (only.path, only.state.realpath) == ("/way/f", "/real/f")
@@ -136,7 +126,7 @@ def test_a_path_stays_as_matched_and_its_link_is_resolved_below_the_root(host: P
     assert (token.path, token.state) == ("", None)
 
 
-def test_a_socket_is_a_type(tmp_path: Path) -> None:
+def test_source_types_socket_finds_sockets(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "d/s"))
@@ -147,7 +137,7 @@ def test_a_socket_is_a_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*", "dev: kvm"])
-def test_a_missing_directory_is_a_state(tmp_path: Path, source: str) -> None:
+def test_source_missing_directory_is_a_note_and_no_failure(tmp_path: Path, source: str) -> None:
     result = look(tmp_path, source)
     assert (result.nodes, result.failed, result.skipped) == ((), {}, ())
     assert len(result.notes) == 1
@@ -167,14 +157,14 @@ def test_a_missing_directory_is_a_state(tmp_path: Path, source: str) -> None:
         ("static: 0", "static count 0: there is nothing to select"),
     ],
 )  # fmt: skip
-def test_nothing_is_found_for_a_reason(tmp_path: Path, source: str, says: str) -> None:
+def test_source_that_finds_nothing_has_a_reason(tmp_path: Path, source: str, says: str) -> None:
     files(tmp_path, "e/.hidden", "dev/null", "dev/zero")
     (tmp_path / "d").mkdir()
     (reason,) = look(tmp_path, source).why_none()
     assert reason.endswith(says)
 
 
-def test_nothing_is_said_of_a_source_where_another_finds_something(tmp_path: Path) -> None:
+def test_source_that_finds_nothing_beside_another_says_nothing(tmp_path: Path) -> None:
     """What it skips has a reason of its own."""
     files(tmp_path, "dev/ttyACM0")
     (tmp_path / "e").mkdir()
@@ -185,7 +175,7 @@ def test_nothing_is_said_of_a_source_where_another_finds_something(tmp_path: Pat
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*", "{dev: '.*'}"])
-def test_an_unreadable_directory_is_a_failure_of_its_source(
+def test_source_unreadable_directory_fails_that_source_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     """A sick disk is not an empty one; the other sources are read all the same."""
@@ -202,7 +192,7 @@ def test_an_unreadable_directory_is_a_failure_of_its_source(
 
 
 @pytest.mark.parametrize("source", ["directory: /d", "/d/*"])
-def test_a_name_that_cannot_be_printed_is_skipped_under_a_label_that_can(
+def test_source_name_that_cannot_be_printed_is_skipped_under_an_escaped_label(
     tmp_path: Path, source: str
 ) -> None:
     files(tmp_path, "d/a", "d/a\nb")
@@ -242,13 +232,13 @@ def dev(tmp_path: Path) -> Path:
         ("{dev: '.h'}", []),
     ],
 )
-def test_dev_patterns_match_the_whole_path(dev: Path, source: str, expected: list[str]) -> None:
+def test_dev_pattern_matches_the_whole_path(dev: Path, source: str, expected: list[str]) -> None:
     """A dev pattern matches the whole path below /dev; by default device nodes only."""
     assert found(dev, source) == expected
 
 
 @needs_root
-def test_named_groups_are_variables(dev: Path) -> None:
+def test_dev_pattern_named_groups_are_variables(dev: Path) -> None:
     """A node's variables are the named groups that took part."""
     (only,) = look(dev, "{dev: '(?P<kind>c)(?P<none>x)?(?P<minor>9)'}").nodes
     assert only.variables == {"kind": "c", "minor": "9"}
@@ -279,7 +269,7 @@ def descend(root: Path, name: str, levels: int) -> None:
     os.close(at)
 
 
-def test_a_tree_that_is_deeper_than_functions_can_call_each_other_is_found(deep: Path) -> None:
+def test_source_tree_deeper_than_the_recursion_limit_is_found(deep: Path) -> None:
     (deep / "d").mkdir()
     descend(deep / "d", "e", 400)
     limit = sys.getrecursionlimit()
@@ -292,7 +282,7 @@ def test_a_tree_that_is_deeper_than_functions_can_call_each_other_is_found(deep:
 
 
 @pytest.mark.parametrize("source", ["/d/**/x", "/d/*/*", "directory: {path: /d, recursive: true}"])
-def test_a_tree_that_is_too_deep_fails_nothing(deep: Path, source: str) -> None:
+def test_source_tree_deeper_than_path_max_fails_nothing(deep: Path, source: str) -> None:
     """The kernel takes no path of more than 4096 bytes; what is above is found."""
     files(deep, "d/e/x")
     (deep / "d/y").mkdir()
@@ -302,7 +292,7 @@ def test_a_tree_that_is_too_deep_fails_nothing(deep: Path, source: str) -> None:
     assert "e/x" in [node.name for node in survey.nodes]
 
 
-def test_a_name_that_just_does_not_fit_is_skipped(deep: Path) -> None:
+def test_source_path_just_longer_than_path_max_is_skipped(deep: Path) -> None:
     """Its directory can be listed, and its own path is too long."""
     (deep / "d").mkdir()
     levels = (4090 - len(f"{deep}/d/")) // 201
@@ -318,6 +308,6 @@ def test_a_name_that_just_does_not_fit_is_skipped(deep: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [f"directory: /{'d' * 300}", f"/{'d' * 300}/*"])
-def test_a_directory_whose_path_is_too_long_is_a_failure(tmp_path: Path, source: str) -> None:
+def test_source_directory_with_too_long_a_name_is_a_failure(tmp_path: Path, source: str) -> None:
     """If it is the source's own: that is a mistake, and no state."""
     assert look(tmp_path, source).failed[0].startswith("File name too long")

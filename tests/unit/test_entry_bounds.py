@@ -9,30 +9,20 @@ from typing import Any
 import pytest
 
 from devhost.discovery.roots import NOT_DEVICES
-from devhost.discovery.selection import Selection
 from devhost.host.inventory import Budget
-from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.loading.loader import loads
 from devhost.observe import logs
 from devhost.watch.watcher import Inotify, Resolved, WatchTarget
-from tests.support.scanning import survey
+from tests.support.scanning import look
 
 SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]
-
-
-def look(root: Path, source: str) -> Selection:
-    text = f"version: v1\nresources: [{{name: a.b/c, sources: [{source}]}}]"
-    if source.startswith("directory"):
-        text = text.replace(f"[{source}]", f"[{{{source}}}]")
-    return survey(loads(text).require().resources[0], HostFiles(str(root)))
 
 
 # ── entries ──
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_too_many_entries_fail_their_source_also_those_that_are_not_wanted(
+def test_entries_beyond_the_limit_fail_their_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
@@ -45,16 +35,9 @@ def test_too_many_entries_fail_their_source_also_those_that_are_not_wanted(
     assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
 
 
-@pytest.mark.parametrize("source", ["/d/**", "directory: {path: /d, recursive: true}"])
-def test_a_deep_tree_is_not_walked_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+def test_entries_with_long_paths_count_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
-    (tmp_path / "d" / "/".join(["e"] * 30)).mkdir(parents=True)
-    assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
-
-
-def test_long_paths_count_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
     monkeypatch.setattr("devhost.hostfs.files.ENTRY_CHARACTERS", 100)
     (tmp_path / "d").mkdir()
@@ -63,7 +46,7 @@ def test_long_paths_count_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert look(tmp_path, "directory: /d").failed[0].startswith("more than 20 entries")
 
 
-def test_many_wildcards_count_a_directory_once(
+def test_entries_of_many_wildcards_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pattern that leads to the same place in many ways takes no longer than what it finds."""
@@ -75,7 +58,7 @@ def test_many_wildcards_count_a_directory_once(
     assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
-def test_a_budget_is_for_all_but_leaves_each_a_few() -> None:
+def test_entry_budget_is_for_all_roots_and_leaves_each_a_few() -> None:
     budget = Budget(each=10, total=15, few=2)
     for root in (1, 2, 3):
         budget.enter(root)
@@ -97,7 +80,7 @@ def test_a_budget_is_for_all_but_leaves_each_a_few() -> None:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 @pytest.mark.parametrize("source", ["directory: /d", "/d/**", "/d/*/x", "/d/evil"])
-def test_an_entry_that_cannot_be_read_is_skipped_alone(
+def test_entry_that_cannot_be_read_is_skipped_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, source: str
 ) -> None:
     for name in ("good", "evil"):
@@ -140,7 +123,7 @@ def watched(path: Path, **options: Any) -> tuple[int, str]:
     return len(places), str(found.error.strerror) if found.error else ""
 
 
-def test_no_more_directories_are_watched_than_may_be(
+def test_watched_directories_of_one_target_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that there are more."""
@@ -152,14 +135,16 @@ def test_no_more_directories_are_watched_than_may_be(
     assert error == "more than 20 watched directories"
 
 
-def test_the_search_for_directories_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_search_for_directories_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("devhost.watch.watcher.ENTRIES_MAX", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
     assert watched(tmp_path)[1] == "more than 50 entries"
 
 
-def test_what_is_left_out_is_not_watched(tmp_path: Path) -> None:
+def test_watch_leave_out_is_not_watched(tmp_path: Path) -> None:
     (tmp_path / "shm" / "below").mkdir(parents=True)
     (tmp_path / "usb").mkdir()
     assert watched(tmp_path, leave_out=frozenset({str(tmp_path / "shm")})) == (2, "")
@@ -176,16 +161,14 @@ def test_what_is_left_out_is_not_watched(tmp_path: Path) -> None:
         ("directory: /dev/shm", {"/dev/shm/x"}),
     ],
 )
-def test_what_holds_no_devices_is_looked_into_only_by_its_name(
+def test_source_enters_dev_shm_and_alike_only_by_name(
     tmp_path: Path, source: str, expected: set[str]
 ) -> None:
     for place in NOT_DEVICES:
         (tmp_path / place[1:]).mkdir(parents=True)
         (tmp_path / place[1:] / "x").touch()
     (tmp_path / "dev" / "null").touch()
-    text = source if source.startswith("/") else f"{{{source}}}"
-    text = f"version: v1\nresources: [{{name: a.b/c, sources: [{text}]}}]"
-    found = survey(loads(text).require().resources[0], HostFiles(str(tmp_path)))
+    found = look(tmp_path, source)
     paths = {node.path for node in found.nodes} | {one.candidate for one in found.skipped}
     assert {path for path in paths if path not in NOT_DEVICES} == expected
 
@@ -193,7 +176,7 @@ def test_what_holds_no_devices_is_looked_into_only_by_its_name(
 # ── lists and log lines ──
 
 
-def test_lists_have_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.kubelet.device_list.LISTS_BURST", 3)
     devices = DeviceList()
     stream = devices.open_stream(lambda: None)

@@ -24,7 +24,7 @@ def give(host: Scans, *ids: str) -> Allocation:
     return host.scanner.allocate(host.last, ids)
 
 
-def test_the_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
+def test_group_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
     """Its ID is the key, and a container gets all its nodes."""
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p", "snd/pcmC0D0c", "snd/controlC10", "snd/pcmC10D0p")
@@ -36,7 +36,7 @@ def test_the_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
     ]
 
 
-def test_every_source_has_to_give_a_node(tmp_path: Path) -> None:
+def test_group_without_a_node_of_each_source_is_not_offered(tmp_path: Path) -> None:
     """What lacks one is not offered, and is listed with the reason."""
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC1D0p", "snd/midiC2D0")
@@ -49,7 +49,7 @@ def test_every_source_has_to_give_a_node(tmp_path: Path) -> None:
     assert "sources[0] (control) and sources[1] (pcm)" in reasons["/dev/snd/midiC2D0"]
 
 
-def test_a_device_waits_a_moment_for_its_optional_nodes(tmp_path: Path) -> None:
+def test_group_waits_a_moment_for_optional_nodes(tmp_path: Path) -> None:
     """Or it would be handed out without them, just after it was plugged in."""
     host = Scans(tmp_path, SOUND, 1.0)
     host.scan()
@@ -65,7 +65,7 @@ def test_a_device_waits_a_moment_for_its_optional_nodes(tmp_path: Path) -> None:
     assert host.states(1.0) == {"card0": None, "card1": None}
 
 
-def test_a_device_that_loses_a_node_is_unhealthy(tmp_path: Path) -> None:
+def test_group_that_loses_a_node_is_unhealthy_until_it_is_back(tmp_path: Path) -> None:
     """It keeps its ID and its seat; when the node is back it is well."""
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p")
@@ -83,7 +83,7 @@ def test_a_device_that_loses_a_node_is_unhealthy(tmp_path: Path) -> None:
     assert host.states(300.0) == {}
 
 
-def test_a_named_node_has_variables_of_its_own(tmp_path: Path) -> None:
+def test_group_source_name_has_variables_of_its_own(tmp_path: Path) -> None:
     """Of several nodes with one name each counts; an optional one may be left out."""
     entries = """
 allocate:
@@ -123,7 +123,7 @@ allocate:
         ("sources: [dev: 'snd/controlC.', dev: 'snd/pcm.*']\ngroup: all", {"all": 4}),
     ],
 )
-def test_a_device_has_the_nodes_that_are_there_and_its_key_or_id(
+def test_group_has_its_key_or_id_and_the_nodes_that_are_there(
     tmp_path: Path, text: str, nodes: dict[str, int]
 ) -> None:
     host = Scans(tmp_path, text)
@@ -132,7 +132,7 @@ def test_a_device_has_the_nodes_that_are_there_and_its_key_or_id(
     assert len(give(host, *nodes).devices) == sum(nodes.values())
 
 
-def test_a_source_that_fails_takes_no_optional_node_away(tmp_path: Path) -> None:
+def test_group_whose_optional_source_fails_is_unhealthy(tmp_path: Path) -> None:
     """A sick directory is not an empty one."""
     text = """
 sources:
@@ -151,7 +151,7 @@ group: device${name}
     assert after.devices["device"].reason == "its source could not be read: Input/output error"
 
 
-def test_a_source_that_fails_does_not_matter_to_who_has_no_node_of_it(tmp_path: Path) -> None:
+def test_group_without_a_node_of_the_source_that_fails_is_healthy(tmp_path: Path) -> None:
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p")
     host.scan()
@@ -160,7 +160,7 @@ def test_a_source_that_fails_does_not_matter_to_who_has_no_node_of_it(tmp_path: 
     assert after.devices["card0"].healthy
 
 
-def test_another_name_of_a_node_renames_no_device(tmp_path: Path) -> None:
+def test_group_keeps_its_id_when_a_symlink_is_added(tmp_path: Path) -> None:
     """udev may add a link that comes first in natural order."""
     host = Scans(tmp_path, "sources: [glob: /x/*]\ngroup: ${name}")
     host.nodes("node")
@@ -171,7 +171,7 @@ def test_another_name_of_a_node_renames_no_device(tmp_path: Path) -> None:
     assert host.states() == {"m": None}
 
 
-def test_an_id_made_of_the_absent_node_is_incomplete_too(tmp_path: Path) -> None:
+def test_group_with_an_id_from_the_missing_node_keeps_it(tmp_path: Path) -> None:
     """It is missing, not under another ID; what is left of it is not to be handed out."""
     host = Scans(tmp_path, SOUND + "id: ['of-${pcm.name}', 'x-${card}']")
     host.nodes("snd/controlC0", "snd/pcmC0D0p")
@@ -183,7 +183,7 @@ def test_an_id_made_of_the_absent_node_is_incomplete_too(tmp_path: Path) -> None
     assert device.remaining == {"/dev/snd/controlC0"}
 
 
-def test_a_claimed_node_is_not_offered_twice(tmp_path: Path) -> None:
+def test_group_with_a_node_of_another_resource_is_not_offered(tmp_path: Path) -> None:
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p")
     found = selected(host.scanner)
@@ -239,7 +239,7 @@ Step = tuple[str, float, str | None]  # what is there then (a minor number), aft
         ),
     ],
 )
-def test_another_node_in_a_devices_place_is_unhealthy(
+def test_node_replaced_under_one_id_is_unhealthy_for_a_time(
     tmp_path: Path, steps: list[Step], again_at: float | None
 ) -> None:
     host = Scans(tmp_path, "sources: [dev: kvm]\nremoveMissingAfter: 0s")
@@ -251,7 +251,7 @@ def test_another_node_in_a_devices_place_is_unhealthy(
     assert host.last.again_at == again_at
 
 
-def test_a_directory_of_nodes_is_given_node_by_node(tmp_path: Path) -> None:
+def test_allocation_of_a_directory_of_nodes_has_each_node(tmp_path: Path) -> None:
     """Links in it are left out; one with no nodes makes the device unhealthy."""
     entry = "allocate: {devices: [{hostPath: /dev/bus, containerPath: /bus, permissions: r}]}"
     host = Scans(tmp_path, "sources: [static: 1]\n" + entry)
@@ -267,7 +267,7 @@ def test_a_directory_of_nodes_is_given_node_by_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", ["", "\nreplicas: 2", "\noverlap: allow", "\nmaxDevices: 1"])
-def test_a_constant_node_of_another_device_is_given_only_where_nodes_are_shared(
+def test_constant_node_of_another_device_is_refused_unless_shared(
     tmp_path: Path, more: str
 ) -> None:
     """By whatever links: the loader compares names alone."""

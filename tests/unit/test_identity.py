@@ -13,16 +13,8 @@ from tests.support.scanning import Scans, selected
 X, XY = "sources: [directory: /x]", "sources: [directory: /x, directory: /y]"
 
 
-def test_the_first_source_names_a_node(tmp_path: Path) -> None:
-    """A node that two sources find is one device, named by the first."""
-    host = Scans(tmp_path, XY, 1.0)
-    host.make("y/node")
-    host.link("x/name", "/y/node")
-    assert host.healthy() == ["name"]
-
-
 @pytest.mark.parametrize("source", [X, XY])
-def test_a_device_keeps_its_first_id_while_it_is_present(tmp_path: Path, source: str) -> None:
+def test_identity_first_id_stays_while_the_device_is_present(tmp_path: Path, source: str) -> None:
     """A better name that appears later does not change the ID."""
     host = Scans(tmp_path, source)
     place = "x/b" if source == X else "y/b"
@@ -36,7 +28,7 @@ def test_a_device_keeps_its_first_id_while_it_is_present(tmp_path: Path, source:
     assert host.healthy() == ["a"]
 
 
-def test_a_node_of_a_later_source_waits_a_moment_for_an_earlier_one_to_name_it(
+def test_identity_node_waits_a_moment_for_the_name_of_an_earlier_source(
     tmp_path: Path,
 ) -> None:
     """Such as by a link, which udev makes after the node."""
@@ -61,14 +53,14 @@ def test_a_node_of_a_later_source_waits_a_moment_for_an_earlier_one_to_name_it(
     assert host.healthy() == ["n", "name", "there"]  # what is known waits for no new source
 
 
-def test_a_node_waits_for_no_token(tmp_path: Path) -> None:
+def test_identity_node_does_not_wait_for_tokens(tmp_path: Path) -> None:
     host = Scans(tmp_path, "sources: [static: [t], directory: /y]", 1.0)
     host.scan()
     host.make("y/n")
     assert host.healthy() == ["n", "t"]
 
 
-def test_one_id_for_two_devices_names_both(tmp_path: Path) -> None:
+def test_identity_duplicate_id_is_skipped_with_the_path_of_the_first(tmp_path: Path) -> None:
     """The second device of an ID is skipped, and the reason names the first."""
     host = Scans(tmp_path, XY)
     host.make("x/a", "y/a")
@@ -76,7 +68,7 @@ def test_one_id_for_two_devices_names_both(tmp_path: Path) -> None:
     assert "/x/a" in host.reason("/y/a")
 
 
-def test_the_device_that_is_offered_keeps_a_disputed_id(tmp_path: Path) -> None:
+def test_identity_duplicate_id_stays_with_the_offered_device(tmp_path: Path) -> None:
     """A newcomer with the ID of an offered device is skipped, also of an earlier source."""
     host = Scans(tmp_path, XY)
     host.make("y/a")
@@ -87,7 +79,7 @@ def test_the_device_that_is_offered_keeps_a_disputed_id(tmp_path: Path) -> None:
     assert "/y/a" in host.reason("/x/a")
 
 
-def test_a_limit_fills_in_natural_order_and_who_is_offered_keeps_the_seat(tmp_path: Path) -> None:
+def test_identity_max_devices_fills_in_natural_order(tmp_path: Path) -> None:
     host = Scans(tmp_path, f"{X}\nmaxDevices: 2")
     host.make("x/c10", "x/c9", "x/c1")
     assert host.healthy() == ["c1", "c9"]
@@ -101,25 +93,14 @@ def test_a_limit_fills_in_natural_order_and_who_is_offered_keeps_the_seat(tmp_pa
     "text",
     ["sources: [static: 3]\nid: slot-${name}\nmaxDevices: 2", f"sources: [static: [{'t' * 80}]]"],
 )
-def test_tokens_keep_their_ids_and_seats(tmp_path: Path, text: str) -> None:
+def test_identity_tokens_keep_their_ids(tmp_path: Path, text: str) -> None:
     host = Scans(tmp_path, text)
     first = host.healthy()
     assert first
     assert host.healthy() == first
 
 
-def test_a_missing_device_keeps_its_seat_until_it_leaves(tmp_path: Path) -> None:
-    """A vanished device's seat is given away when it has left."""
-    host = Scans(tmp_path, f"{X}\nmaxDevices: 2\nremoveMissingAfter: 5m")
-    host.make("x/a", "x/b", "x/c")
-    host.scan()
-    host.remove("x/a")
-    assert host.healthy() == ["b"]
-    assert host.healthy(after=300) in (["b"], ["b", "c"])
-    assert host.healthy() == ["b", "c"]
-
-
-def test_a_device_at_another_path_takes_its_own_seat_again(tmp_path: Path) -> None:
+def test_identity_device_plugged_in_elsewhere_is_not_over_the_limit(tmp_path: Path) -> None:
     """A device that is replugged elsewhere under its ID is not over the limit."""
     source = "dev: {pattern: 'port[0-9]-(?P<serial>.*)', types: file}"
     host = Scans(tmp_path, f"sources: [{source}]\nid: ${{serial}}\nmaxDevices: 1")
@@ -131,7 +112,7 @@ def test_a_device_at_another_path_takes_its_own_seat_again(tmp_path: Path) -> No
     assert host.healthy() == ["A"]
 
 
-def test_a_device_that_is_gone_is_not_replaced(tmp_path: Path) -> None:
+def test_identity_missing_device_is_not_replaced(tmp_path: Path) -> None:
     """Nor one whose link dangles now."""
     host = Scans(tmp_path, X)
     host.make("y/target", "x/b")
@@ -143,7 +124,7 @@ def test_a_device_that_is_gone_is_not_replaced(tmp_path: Path) -> None:
     assert host.replaced == set()
 
 
-def test_a_device_whose_file_has_another_id_has_to_leave(tmp_path: Path) -> None:
+def test_identity_renamed_file_makes_the_former_id_leave(tmp_path: Path) -> None:
     """By a reload or a rename: that changes the change time of the file, and nothing else."""
     host = Scans(tmp_path, X)
     host.make("x/a", "x/other")
@@ -169,7 +150,7 @@ def test_a_device_whose_file_has_another_id_has_to_leave(tmp_path: Path) -> None
     assert "d" in host.replaced
 
 
-def test_a_hard_link_that_goes_is_another_device(tmp_path: Path) -> None:
+def test_identity_removed_hard_link_replaces_nothing(tmp_path: Path) -> None:
     """The device that is left has had its file all the time, and need not wait for anything."""
     host = Scans(tmp_path, X)
     host.make("x/a")
@@ -180,19 +161,10 @@ def test_a_hard_link_that_goes_is_another_device(tmp_path: Path) -> None:
     assert not host.last.devices["b"].replaced
 
 
-def test_claimed_nodes_are_skipped(tmp_path: Path) -> None:
-    """A node that another resource offers is skipped, and the reason names that one."""
-    host = Scans(tmp_path, X)
-    host.make("x/a", "x/b")
-    last = host.scan(claimed=lambda key: "e.com/other" if key == "/x/a" else None)
-    assert list(last.devices) == ["b"]
-    assert "e.com/other" in host.reason("/x/a")
-
-
 GROUPS = "sources: [dev: {pattern: '(?P<first>a[0-9])?(?P<second>b[0-9])?c?', types: file}]"
 
 
-def test_of_a_list_of_ids_the_first_with_all_values_counts(tmp_path: Path) -> None:
+def test_identity_of_a_list_of_ids_is_the_first_with_all_values(tmp_path: Path) -> None:
     """``id`` as a list: the first template whose variables all have a value."""
     host = Scans(tmp_path, f"{GROUPS}\nid: ['${{first}}+${{second}}', 'f-${{first}}']")
     host.make("dev/a1b2", "dev/a3", "dev/c")
@@ -200,7 +172,7 @@ def test_of_a_list_of_ids_the_first_with_all_values_counts(tmp_path: Path) -> No
     assert host.reason("/dev/c") == "no value for any variable of `id`"
 
 
-def test_a_long_id_is_cut_to_a_prefix_and_a_hash(tmp_path: Path) -> None:
+def test_identity_long_id_is_cut_to_a_prefix_and_a_hash(tmp_path: Path) -> None:
     """Long names become IDs of 63 characters, told apart by their hash, and stay so."""
     host = Scans(tmp_path, X)
     host.make("x/a::0")
@@ -215,7 +187,7 @@ def test_a_long_id_is_cut_to_a_prefix_and_a_hash(tmp_path: Path) -> None:
     assert host.healthy() == first
 
 
-def test_a_new_file_with_an_inode_of_before_is_another(tmp_path: Path) -> None:
+def test_identity_reused_inode_is_another_file(tmp_path: Path) -> None:
     """A filesystem may give the inode of a file that was removed to the next one."""
     host = Scans(tmp_path, X)
     host.make("x/a", "x/other")
@@ -238,7 +210,7 @@ def test_a_new_file_with_an_inode_of_before_is_another(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_nodes_that_come_for_others_wait_for_nothing(tmp_path: Path) -> None:
+def test_identity_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
     """Also with the inodes of those that have gone, and of the same device."""
     host = Scans(tmp_path, "sources: [directory: {path: /x, types: char}]")
     (tmp_path / "x").mkdir()

@@ -85,7 +85,7 @@ async def again(inventory: Inventory, user: str = "user") -> Sequence[Reading]:
     return await in_thread("read", lambda: [root.read(since) for root in roots])
 
 
-async def test_a_directory_is_read_once_for_all(tmp_path: Path) -> None:
+async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
     """All whose reasons came before the reading began share it, and what is looked at in it."""
     (tmp_path / "a").touch()
     async with watching() as (inventory, _):
@@ -101,7 +101,9 @@ async def test_a_directory_is_read_once_for_all(tmp_path: Path) -> None:
         assert later is not readings[0]
 
 
-async def test_another_declaration_does_not_wait_for_the_former(tmp_path: Path, slow: Slow) -> None:
+async def test_inventory_new_roots_do_not_wait_for_a_hanging_one(
+    tmp_path: Path, slow: Slow
+) -> None:
     """The operator points the resource away from a directory that hangs."""
     async with watching() as (inventory, told):
         await use(inventory, told, tmp_path / "slow")
@@ -115,7 +117,7 @@ async def test_another_declaration_does_not_wait_for_the_former(tmp_path: Path, 
         assert await told.until(tmp_path / "quick") == []
 
 
-async def test_the_same_directories_are_not_asked_for_twice(tmp_path: Path, slow: Slow) -> None:
+async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) -> None:
     """However often it is read, one thread waits."""
     async with watching() as (inventory, told):
         for _ in range(3):
@@ -127,7 +129,7 @@ async def test_the_same_directories_are_not_asked_for_twice(tmp_path: Path, slow
         await told.until(tmp_path / "slow")
 
 
-async def test_what_came_before_a_late_watch_is_looked_at(
+async def test_inventory_late_watch_is_followed_by_a_reading(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reading had not waited for it; where it had, none follows."""
@@ -141,7 +143,7 @@ async def test_what_came_before_a_late_watch_is_looked_at(
         assert await told.until(tmp_path / "quick") == []
 
 
-async def test_what_ends_is_not_looked_at(
+async def test_inventory_late_watch_of_a_removed_user_is_ignored(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watching() as (inventory, told):
@@ -155,7 +157,7 @@ async def test_what_ends_is_not_looked_at(
         assert await told.until(tmp_path / "quick") == []
 
 
-async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None:
+async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:
     """/sysroot is watched; /sys, of which there are no events, is not."""
     for name in ("sysroot", "sys"):
         (tmp_path / name).mkdir()
@@ -170,7 +172,7 @@ async def test_names_that_begin_like_those_of_the_kernel(tmp_path: Path) -> None
         assert await told.until("/sysroot") == []
 
 
-async def test_a_root_that_hangs_fails_for_all_who_read_it_until_it_answers(
+async def test_inventory_hanging_root_fails_until_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no second reading meanwhile."""

@@ -92,18 +92,6 @@ class Formatter(logging.Formatter):
         return json.dumps({"msg": record.getMessage(), **getattr(record, "fields", {})})
 
 
-def test_log_that_is_not_read_blocks_neither_logging_nor_flush(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither a line nor a flush hangs while nobody reads; nothing is lost if one does later."""
-    monkeypatch.setattr(logs, "FLUSH_S", 0.01)
-    writer, size = LogQueue(pipe[1]), fill(pipe[1])
-    logging_to(writer)("one")
-    writer.flush()
-    drain(pipe[0], size)
-    assert read(pipe[0], "one") == ["one"]
-
-
 def test_log_flush_waits_for_the_last_line(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ def mounted(root: Path, allocate: str) -> list[str]:
     return [mount.host_path for mount in scanner.allocate(snapshot, ("a",)).mounts]
 
 
-def test_a_required_mount_that_is_missing_makes_the_device_unhealthy(root: Path) -> None:
+def test_mount_required_that_is_missing_makes_the_device_unhealthy(root: Path) -> None:
     """Also below a root: its parent directory is visible, so it is known to be missing."""
     scanner, snapshot = scan(root, REQUIRED)
     assert snapshot.devices["a"].reason == f"/opt/driver does not exist (below {root})"
@@ -71,21 +71,16 @@ def test_a_required_mount_that_is_missing_makes_the_device_unhealthy(root: Path)
     assert mounted(root, REQUIRED) == ["/opt/driver"]
 
 
-def test_an_optional_mount_that_is_missing_is_left_out(root: Path) -> None:
-    """Also below a root."""
+def test_mount_optional_that_is_missing_is_left_out_and_needs_no_flag(root: Path) -> None:
     assert mounted(root, OPTIONAL) == []
-    (root / "opt/driver").mkdir()
-    assert mounted(root, OPTIONAL) == ["/opt/driver"]
-
-
-def test_an_optional_mount_that_is_missing_needs_no_flag(root: Path) -> None:
     assert warnings(root, OPTIONAL, Policy()) == ()
     (root / "opt/driver").mkdir()
+    assert mounted(root, OPTIONAL) == ["/opt/driver"]
     needs = ("mounts of /opt/driver need --allow-path '/opt/driver'",)
     assert warnings(root, OPTIONAL, Policy()) == needs
 
 
-def test_what_cannot_be_seen_is_not_approved(root: Path) -> None:
+def test_mount_that_is_not_visible_is_refused(root: Path) -> None:
     """As in the chart's container: only some directories of the host are mounted below the root.
 
     The policy could only compare texts: a link that the process cannot see may lead anywhere.
@@ -102,7 +97,7 @@ def test_what_cannot_be_seen_is_not_approved(root: Path) -> None:
         assert cdi_devices(scanner, snapshot, {}) == {}
 
 
-def test_what_cannot_be_seen_is_a_warning_where_nothing_is_enforced(root: Path) -> None:
+def test_mount_that_is_not_visible_is_a_warning_without_flags(root: Path) -> None:
     """What `devhost plan` prints without the flags of `devhost run`; code is trusted."""
     (root / "dev").mkdir()
     with tmpfs(root / "dev"):
@@ -110,7 +105,7 @@ def test_what_cannot_be_seen_is_a_warning_where_nothing_is_enforced(root: Path) 
     assert "not visible" in warning
 
 
-def test_optional_mounts_that_cannot_be_seen_are_left_out_with_one_note(root: Path) -> None:
+def test_mount_optional_that_is_not_visible_is_left_out_with_one_note(root: Path) -> None:
     """However many there are."""
     (root / "dev").mkdir()
     with tmpfs(root / "dev"):
@@ -119,19 +114,14 @@ def test_optional_mounts_that_cannot_be_seen_are_left_out_with_one_note(root: Pa
         told = f"not visible below {root} (the chart's hostPaths), left out, because it is optional"
         assert snapshot.notes == (f"mount /opt/driver: {told}",)
         assert mounted(root, OPTIONAL) == []
+        without_flags, found = scan(root, OPTIONAL, Policy())
+        assert without_flags.allocate(found, ("a",)).mounts == ()
         entries = ", ".join(f"{{hostPath: /opt/{one}, optional: true}}" for one in "abc")
         _, snapshot = scan(root, f"mounts: [{entries}]")
         assert snapshot.notes == (f"mount /opt/a and 2 more: {told}",)
 
 
-def test_an_optional_mount_that_cannot_be_seen_is_left_out_without_flags_too(root: Path) -> None:
-    (root / "dev").mkdir()
-    with tmpfs(root / "dev"):
-        scanner, snapshot = scan(root, OPTIONAL, Policy())
-        assert scanner.allocate(snapshot, ("a",)).mounts == ()
-
-
-def test_what_is_missing_below_a_mount_is_missing_on_the_host(root: Path) -> None:
+def test_mount_missing_below_a_visible_directory_is_missing_on_the_host(root: Path) -> None:
     """The chart's hostPaths, or its hostRoot, show the parent directory."""
     for visible in (root / "opt", root):
         with tmpfs(visible):
@@ -144,7 +134,7 @@ def test_what_is_missing_below_a_mount_is_missing_on_the_host(root: Path) -> Non
                 assert mounted(root, OPTIONAL) == []
 
 
-def test_a_cdi_spec_leaves_out_an_optional_mount_that_is_missing(root: Path) -> None:
+def test_mount_optional_that_is_missing_is_left_out_of_the_cdi_spec(root: Path) -> None:
     """As an answer does; a device whose required mount is missing is not in it."""
     for allocate, expected in (
         (f"{OPTIONAL}, env: {{A: b}}", {"a": {"env": ["A=b"]}}),

@@ -53,16 +53,7 @@ async def at() -> Entered:
     return Entered()
 
 
-def test_who_offers_a_node_keeps_it(at: Entered) -> None:
-    """Those behind and those before leave it to that one."""
-    at.decide(at.b, ["n"])
-    assert at.owner(at.a, "n") == "b"
-    assert at.owner(at.b, "n") is None
-    assert at.owner(at.c, "n") == "b"
-    assert at.owner(at.a, "m") is None
-
-
-def test_who_left_a_node_to_another_is_scanned_when_that_has_it_no_longer(at: Entered) -> None:
+def test_ownership_node_given_up_has_those_scanned_that_left_it(at: Entered) -> None:
     at.decide(at.a, ["n"])
     at.decide(at.b, [], ["n"])
     at.decide(at.c, ["m"], ["x"])
@@ -77,7 +68,7 @@ def test_who_left_a_node_to_another_is_scanned_when_that_has_it_no_longer(at: En
     assert at.told() == {"a"}
 
 
-def test_one_that_is_put_before_takes_a_node_over(at: Entered) -> None:
+def test_ownership_resource_moved_before_another_takes_its_node(at: Entered) -> None:
     """At its first decision then; later it leaves what it finds to others."""
     at.decide(at.a, ["n"])
     at.decide(at.b, [])
@@ -95,7 +86,7 @@ def test_one_that_is_put_before_takes_a_node_over(at: Entered) -> None:
     assert at.owner(at.c, "n") == "b"
 
 
-def test_a_new_one_takes_over_what_those_behind_it_offer(at: Entered) -> None:
+def test_ownership_new_resource_takes_nodes_of_those_behind_it(at: Entered) -> None:
     """Also if it decides before it has its place in the file, and another edit comes meanwhile."""
     for member, key in ((at.a, "n"), (at.b, "m")):
         at.decide(member, [key])
@@ -108,7 +99,7 @@ def test_a_new_one_takes_over_what_those_behind_it_offer(at: Entered) -> None:
     assert at.owner(new, "m") == "b"
 
 
-def test_an_edit_elsewhere_moves_nothing(at: Entered) -> None:
+def test_ownership_edit_of_the_order_elsewhere_moves_nothing(at: Entered) -> None:
     """Who is put before one resource takes nothing from the others."""
     for member in (at.a, at.b):
         at.decide(member, [])
@@ -117,7 +108,7 @@ def test_an_edit_elsewhere_moves_nothing(at: Entered) -> None:
     assert at.owner(at.a, "n") == at.owner(at.b, "n") == "c"
 
 
-def test_what_was_offered_before_the_start_is_expected() -> None:
+def test_ownership_node_offered_before_the_start_waits_for_its_resource() -> None:
     """The others leave it alone until the resource has been scanned without it."""
     at = Entered({"c": ["n", "m"], "b": ["o"], "gone": ["p"]})
     assert at.owner(at.a, "n") == "c"
@@ -136,15 +127,7 @@ def test_what_was_offered_before_the_start_is_expected() -> None:
     assert at.owner(at.a, "o") is None
 
 
-def test_of_two_that_expect_a_node_the_first_has_it() -> None:
-    at = Entered({"b": ["n"], "c": ["n"]})
-    assert at.owner(at.a, "n") == "b"
-    assert at.owner(at.b, "n") is None
-    at.decide(at.b, ["n"])
-    assert at.owner(at.c, "n") == "b"
-
-
-def test_a_node_that_is_shared_meanwhile_stays_across_a_restart() -> None:
+def test_ownership_expected_node_that_another_shares_meanwhile_stays() -> None:
     """As without one: who shares an expected node, before its owner decides, takes nothing."""
     at = Entered({"b": ["n"]})
     at.a.shares = True
@@ -155,7 +138,7 @@ def test_a_node_that_is_shared_meanwhile_stays_across_a_restart() -> None:
     assert at.owner(at.b, "n") is None
 
 
-def test_shared_nodes_wait_for_nobody(at: Entered) -> None:
+def test_ownership_with_overlap_allow_takes_nodes_of_others(at: Entered) -> None:
     """`overlap: allow` leaves nothing to others, but what comes first still keeps its nodes."""
     at.b.shares = True
     at.decide(at.a, ["n"])
@@ -170,13 +153,13 @@ def test_shared_nodes_wait_for_nobody(at: Entered) -> None:
     assert at.owner(at.c, "m") == "b"
 
 
-def test_tokens_are_nobodys(at: Entered) -> None:
+def test_ownership_of_tokens_is_nobodys(at: Entered) -> None:
     """Two resources may both have a token called 0."""
     at.decide(at.a, ["\0000"])
     assert at.owner(at.b, "\0000") is None
 
 
-def test_a_new_order_has_all_scanned(at: Entered) -> None:
+def test_ownership_new_order_has_all_scanned(at: Entered) -> None:
     """Only when the order of those that are there changes; what the file lacks goes behind."""
     at.decide(at.a, ["n"])
     at.arrange("abc")
@@ -188,13 +171,13 @@ def test_a_new_order_has_all_scanned(at: Entered) -> None:
     assert at.told() == {"a", "b", "c"}
 
 
-def test_who_shares_now_has_all_scanned(at: Entered) -> None:
+def test_ownership_changed_overlap_has_all_scanned(at: Entered) -> None:
     at.b.shares = True
     at.arrange("abc")
     assert at.told() == {"a", "b", "c"}
 
 
-def test_a_resource_that_comes_between_disturbs_nobody(at: Entered) -> None:
+def test_ownership_resource_inserted_between_has_nobody_scanned(at: Entered) -> None:
     """The others are in the order in which they were; what it has decided is decided again."""
     new = at.ownership.add("n")
     at.arrange("anbc")
@@ -205,7 +188,7 @@ def test_a_resource_that_comes_between_disturbs_nobody(at: Entered) -> None:
     assert at.owner(at.b, "m") == "n"
 
 
-def test_what_was_left_to_one_that_the_file_lacks_is_free(at: Entered) -> None:
+def test_ownership_node_of_a_resource_removed_from_the_file_is_free(at: Entered) -> None:
     """It goes behind the others before it gives its nodes up, or comes back there."""
     at.decide(at.a, ["n"])
     at.decide(at.b, [], ["n"])
@@ -216,19 +199,13 @@ def test_what_was_left_to_one_that_the_file_lacks_is_free(at: Entered) -> None:
     assert at.owner(at.a, "n") == "b"
 
 
-def test_a_removed_resource_has_nothing(at: Entered) -> None:
+def test_ownership_removed_resource_has_nothing(at: Entered) -> None:
     """Those that left its nodes to it are scanned."""
     at.decide(at.a, ["n"])
     at.decide(at.c, [], ["n"])
     at.remove(at.a)
     assert at.told() == {"c"}
     assert at.owner(at.b, "n") is None
-
-
-def test_who_ends_while_another_decides(at: Entered) -> None:
-    """What was left to it is free: nobody tells the other later."""
-    at.decide(at.b, [], ["n"])
-    assert at.told() == {"b"}
 
 
 found = st.sets(st.sampled_from("nmop"))
@@ -240,7 +217,7 @@ found = st.sets(st.sampled_from("nmop"))
 )
 @example([("b", {"n"}), ("a", {"n"})], {"a": {"n"}, "b": {"n"}})
 @example([("c", {"n"}), ("b", {"n"})], {"b": {"n"}, "c": {"n"}})
-def test_no_scan_moves_a_node(
+def test_ownership_is_moved_by_no_scan(
     scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
 ) -> None:
     """Whatever finds it, and in which order: it stays as long as its resource finds it."""
@@ -267,7 +244,7 @@ def test_no_scan_moves_a_node(
             assert one.name in at.again or not in_vain, "nobody told it"
 
 
-def test_a_dry_run_decides_alike(tmp_path: Path) -> None:
+def test_ownership_of_a_dry_run_is_that_of_the_host(tmp_path: Path) -> None:
     """The first in the file has a node; one that shares takes it too, and keeps those behind."""
     (tmp_path / "n").touch()
     source = f"sources: [directory: {tmp_path}]"

@@ -31,7 +31,7 @@ def listening() -> Iterator[None]:
         yield
 
 
-def test_a_socket_whose_mode_or_links_change_is_the_same(plugins: PluginDirectory) -> None:
+def test_kubelet_socket_with_changed_mode_or_links_is_the_same(plugins: PluginDirectory) -> None:
     """Backups and relabelling do that."""
     with listening():
         identity = plugins.identity()
@@ -47,7 +47,7 @@ def test_a_socket_whose_mode_or_links_change_is_the_same(plugins: PluginDirector
         assert plugins.identity() == identity
 
 
-def test_the_socket_of_each_kubelet_is_another_one(plugins: PluginDirectory) -> None:
+def test_kubelet_socket_of_each_kubelet_is_another(plugins: PluginDirectory) -> None:
     """Although filesystems give a number that is free again to the next file."""
     seen: set[object] = set()
     for _ in range(5):
@@ -58,7 +58,7 @@ def test_the_socket_of_each_kubelet_is_another_one(plugins: PluginDirectory) -> 
         time.sleep(0.02)  # longer than the kernel's clock stands still
 
 
-def test_the_reason_why_there_is_no_kubelet_is_told(
+def test_kubelet_problem_says_why_there_is_none(
     plugins: PluginDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator has to know whether it is away or whether it may not be reached."""

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.allocation.pre_start import label, marks, numbered, planned
+from devhost.allocation.pre_start import marks, planned
 from devhost.errors import PreStartError
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, FileState, HostDevice, Node
@@ -31,50 +31,54 @@ def shown(of: Resource, *devices: HostDevice) -> list[tuple[str, str, Any]]:
     return [(one["device"], one["step"], one["value"]) for one in plan]
 
 
-def test_a_command_sees_nodes_where_devhost_does() -> None:
-    """A path to wait for is the host's, as anywhere in the configuration."""
-    of = resource({"run": ["mkfs", "${path}", "${realpath}"]}, {"waitFor": "${path}"})
-    assert shown(of, disk("a")) == [
-        ("a", "run", ["mkfs", "/host/dev/a", "/host/real/a"]),
-        ("a", "waitFor", "/dev/a"),
+@pytest.mark.parametrize(
+    ("step", "devices", "values"),
+    [
+        # A command sees the nodes where devhost does, a path to wait for is the host's.
+        (
+            {"run": ["mkfs", "${path}", "${realpath}"]},
+            [disk("a")],
+            [("a", "run", ["mkfs", "/host/dev/a", "/host/real/a"])],
+        ),
+        ({"waitFor": "${path}"}, [disk("a")], [("a", "waitFor", "/dev/a")]),
+        ({"mode": "660"}, [disk("a")], [("a", "mode", "0660")]),
+        # For each node, equal results once.
+        (
+            {"run": ["each", "${path}"]},
+            [disk("a", "b")],
+            [("a", "run", ["each", "/host/dev/a"]), ("a", "run", ["each", "/host/dev/b"])],
+        ),
+        ({"run": ["once", "${id}"]}, [disk("a", "b")], [("a", "run", ["once", "a"])]),
+        # Devices in natural order, with the variables of the container.
+        (
+            {"run": ["x", "${index}/${count} ${resource} ${nodeName}"]},
+            [disk("d10"), disk("d9")],
+            [
+                ("d9", "run", ["x", "0/2 example.com/disk node-1"]),
+                ("d10", "run", ["x", "1/2 example.com/disk node-1"]),
+            ],
+        ),
+    ],
+)
+def test_pre_start_plan_has_a_rendered_step_for_each_device_and_node(
+    step: dict[str, Any], devices: list[HostDevice], values: list[tuple[str, str, Any]]
+) -> None:
+    assert shown(resource(step), *devices) == values
+
+
+def test_pre_start_plan_has_all_steps_of_a_device_before_those_of_the_next() -> None:
+    of = resource({"run": ["x"]}, {"mode": "660"})
+    assert [one[:2] for one in shown(of, disk("d10"), disk("d9"))] == [
+        *(("d9", "run"), ("d9", "mode")),
+        *(("d10", "run"), ("d10", "mode")),
     ]
+    assert shown(resource(), disk("a")) == []
 
 
-def test_each_device_has_its_steps_in_order() -> None:
-    of = resource({"run": ["x", "${id}"]}, {"mode": "660"})
-    assert shown(of, disk("d10"), disk("d9")) == [
-        ("d9", "run", ["x", "d9"]),
-        ("d9", "mode", "0660"),
-        ("d10", "run", ["x", "d10"]),
-        ("d10", "mode", "0660"),
-    ]
-
-
-def test_a_step_is_rendered_for_each_node_and_equal_results_count_once() -> None:
-    of = resource({"run": ["each", "${path}"]}, {"run": ["once", "${id}"]})
-    assert shown(of, disk("a", "b")) == [
-        ("a", "run", ["each", "/host/dev/a"]),
-        ("a", "run", ["each", "/host/dev/b"]),
-        ("a", "run", ["once", "a"]),
-    ]
-
-
-def test_the_containers_variables_have_values() -> None:
-    of = resource({"run": ["x", "${index}/${count} ${resource} ${nodeName}"]})
-    assert shown(of, disk("d10"), disk("d9")) == [
-        ("d9", "run", ["x", "0/2 example.com/disk node-1"]),
-        ("d10", "run", ["x", "1/2 example.com/disk node-1"]),
-    ]
-
-
-def test_a_plan_says_how_often_and_for_how_long() -> None:
+def test_pre_start_plan_says_how_often_and_for_how_long() -> None:
     of = resource({"mode": "0600", "timeout": "3s"}, {"mode": "0660", "every": "start"})
     plan = planned(of, [disk("a")], CONSTANTS, str)
     assert [(one["every"], one["timeout"]) for one in plan] == [("holder", 3.0), ("start", 10.0)]
-
-
-def test_nothing_is_planned_without_steps() -> None:
-    assert shown(resource(), disk("a")) == []
 
 
 @pytest.mark.parametrize(
@@ -85,32 +89,14 @@ def test_nothing_is_planned_without_steps() -> None:
         ({"waitFor": "${id}"}, "preStart[0] (waitFor ${id}) of device a: 'a' is not an absolute"),
     ],
 )
-def test_what_cannot_be_rendered_is_named(step: dict[str, Any], reason: str) -> None:
+def test_pre_start_step_that_cannot_be_rendered_is_named(step: dict[str, Any], reason: str) -> None:
     with pytest.raises(PreStartError) as caught:
         shown(resource(step), disk("a"))
     assert str(caught.value).startswith(reason)
 
 
-def test_records_are_kept_for_steps_of_holders_only() -> None:
+def test_pre_start_marks_are_needed_for_steps_of_holders_only() -> None:
     start = {"mode": "0660", "every": "start"}
     assert not marks(resource())
     assert not marks(resource(start))
     assert marks(resource(start, {"mode": "0660"}))
-
-
-def test_steps_are_called_by_place_and_action() -> None:
-    steps = resource(
-        {"run": ["/usr/sbin/mkfs.ext4", "${path}"]}, {"mode": "0660"}, {"waitFor": "/x"}
-    ).pre_start
-    assert [label(number, step) for number, step in enumerate(steps)] == [
-        "preStart[0] (run mkfs.ext4)",
-        "preStart[1] (mode 0660)",
-        "preStart[2] (waitFor /x)",
-    ]
-
-
-def test_devices_are_counted_in_natural_order() -> None:
-    assert [(one.id, own) for one, own in numbered([disk("d10"), disk("d9")])] == [
-        ("d9", {"index": "0", "count": "2"}),
-        ("d10", {"index": "1", "count": "2"}),
-    ]

@@ -47,7 +47,7 @@ def of(directory: Any, ends: int) -> Any:
     return tried
 
 
-async def test_a_kubelet_that_opens_its_stream_late_is_given_time(
+async def test_registration_waits_for_a_late_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Except at the first attempt after a stream has ended, when a bug of 1.36 is likely."""

@@ -11,7 +11,7 @@ from devhost.kubelet.resource_lock import ResourceLock, fresh_name, is_served, p
 T, U = "example.com/t", "example.com/u"
 
 
-def test_the_second_gets_the_lock_when_the_first_releases_it(tmp_path: Path) -> None:
+def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
     assert first.acquire()
     assert first.acquire(), "it has it already"
@@ -23,7 +23,7 @@ def test_the_second_gets_the_lock_when_the_first_releases_it(tmp_path: Path) -> 
     assert second.acquire()
 
 
-def test_dead_sockets_of_the_resource_are_removed_with_the_lock(tmp_path: Path) -> None:
+def test_resource_lock_removes_dead_sockets_of_the_resource(tmp_path: Path) -> None:
     """Kubelet's own, and those of other resources, stay."""
     dead, other, kubelet = (
         tmp_path / fresh_name(T),
@@ -42,7 +42,7 @@ def test_dead_sockets_of_the_resource_are_removed_with_the_lock(tmp_path: Path) 
     assert kubelet.exists()
 
 
-def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
+def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     """Else two would have the lock, each of another file."""
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
     assert first.acquire()
@@ -53,7 +53,7 @@ def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path: Path) -> None:
     assert first.acquire()
 
 
-def test_whether_a_resource_is_served_is_told_by_its_hash(tmp_path: Path) -> None:
+def test_resource_lock_tells_by_hash_whether_a_resource_is_served(tmp_path: Path) -> None:
     digest = cdi.resource_hash(T)
     assert not is_served(tmp_path, digest)
     lock = ResourceLock(tmp_path, T)
@@ -63,17 +63,17 @@ def test_whether_a_resource_is_served_is_told_by_its_hash(tmp_path: Path) -> Non
     assert not is_served(tmp_path, digest)
 
 
-def test_without_the_directory_there_is_no_lock(tmp_path: Path) -> None:
+def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot make a lock in .*/gone: No such file or directory"):
         ResourceLock(tmp_path / "gone", T).acquire()
 
 
-def test_no_socket_has_a_name_again() -> None:
+def test_socket_names_are_fresh() -> None:
     assert fresh_name(T) != fresh_name(T)
     assert fresh_name(T).startswith("devhost-")
 
 
-def test_the_directory_leaves_room_for_a_name() -> None:
+def test_plugin_directory_path_too_long_is_a_problem() -> None:
     room = 107 - len(f"/{fresh_name(T)}") - 5
     assert path_length_problem(Path("/" + "x" * (room - 3))) is None
     assert "is too long" in str(path_length_problem(Path("/" + "x" * room)))

@@ -14,7 +14,7 @@ def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     return lines
 
 
-def test_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_resource_status_logs_only_changes(caplog: pytest.LogCaptureFixture) -> None:
     """The same state with the same reason is neither logged again nor dated again."""
     caplog.set_level(logging.INFO)
     status = ResourceStatus("example.com/a")
@@ -26,7 +26,7 @@ def test_only_changes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert shown(caplog) == [(logging.INFO, "Waiting"), (logging.WARNING, "BackingOff")]
 
 
-def test_a_state_that_comes_and_goes_does_not_fill_the_log(
+def test_resource_status_that_flaps_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After three times it is quiet, until the resource was registered again."""
@@ -41,7 +41,7 @@ def test_a_state_that_comes_and_goes_does_not_fill_the_log(
     assert shown(caplog) == [(logging.INFO, "Registered"), (logging.WARNING, "BackingOff")]
 
 
-def test_an_overridden_state_comes_back() -> None:
+def test_resource_status_overridden_comes_back() -> None:
     """While a resource drains that is shown; added again, the state that was set last is."""
     status = ResourceStatus("example.com/a")
     status.set(State.REGISTERED)

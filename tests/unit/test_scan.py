@@ -44,7 +44,7 @@ class Files(Scans):
             (self.x / name).touch()
 
 
-def test_a_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
+def test_scan_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
     """A vanished device is unhealthy immediately and leaves after its time."""
     scans = Files(tmp_path, "removeMissingAfter: 5m")
     (scans.x / "a").touch()
@@ -68,19 +68,7 @@ def test_a_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
     assert scans.last.devices["a"].missing_since is None
 
 
-def test_a_missing_directory_makes_its_devices_missing(tmp_path: Path) -> None:
-    """A directory that goes away takes its devices along, without an error."""
-    scans = Files(tmp_path)
-    (scans.x / "a").touch()
-    scans.at(0)
-    (scans.x / "a").unlink()
-    scans.x.rmdir()
-    assert scans.well(1) == {"a": False}
-    assert scans.last.error is None
-    assert len(scans.last.notes) == 1
-
-
-def test_a_failed_source_keeps_its_devices_unhealthy(
+def test_scan_failed_source_keeps_its_devices_as_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Devices of a source that cannot be read stay, unhealthy, however long; then recover."""
@@ -103,7 +91,7 @@ def test_a_failed_source_keeps_its_devices_unhealthy(
 
 
 @given(st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8))
-def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> None:
+def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]]) -> None:
     """Whatever comes and goes, the healthy IDs are those present, and each keeps its path."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Files(Path(made), "removeMissingAfter: 2s")
@@ -124,7 +112,9 @@ def test_what_is_present_is_healthy_and_keeps_its_id(sets: list[set[str]]) -> No
     st.integers(1, 3),
     st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8),
 )
-def test_a_limit_is_kept_and_seats_are_too(limit: int, sets: list[set[str]]) -> None:
+def test_scan_max_devices_is_kept_and_offered_devices_stay(
+    limit: int, sets: list[set[str]]
+) -> None:
     """There are never more devices than the limit, and none on offer loses its seat."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Files(Path(made), f"maxDevices: {limit}\nremoveMissingAfter: never")
@@ -138,7 +128,7 @@ def test_a_limit_is_kept_and_seats_are_too(limit: int, sets: list[set[str]]) -> 
             assert {key for key, healthy in states.items() if healthy} == seats & wanted
 
 
-def test_more_than_can_be_offered_quickly_is_over_the_limit(
+def test_scan_beyond_the_default_limit_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without maxDevices there is a limit for what is found, and few of the rest are listed."""
@@ -161,7 +151,7 @@ def test_more_than_can_be_offered_quickly_is_over_the_limit(
     assert list(scans.at(400).devices) == ["b", "c"]
 
 
-def test_who_names_a_limit_or_counts_tokens_has_no_other(
+def test_scan_default_limit_is_not_for_max_devices_or_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
@@ -173,7 +163,7 @@ def test_who_names_a_limit_or_counts_tokens_has_no_other(
     assert len(Files(tmp_path, sources="sources: [static: 4]").at(0).devices) == 4
 
 
-def test_a_changed_allocate_is_judged_again_for_unchanged_devices(tmp_path: Path) -> None:
+def test_scan_after_a_changed_allocate_judges_unchanged_devices_again(tmp_path: Path) -> None:
     """What was legal by the former one may not be by the next."""
     scans = Files(tmp_path, "allocate: {devices: [], env: {A: '${id}'}}")
     (scans.x / "a,b").touch()
@@ -190,14 +180,14 @@ def test_a_changed_allocate_is_judged_again_for_unchanged_devices(tmp_path: Path
             assert found == reason if reason is None else reason in (found or "")
 
 
-def test_a_reason_that_cites_a_long_text_is_cut(tmp_path: Path) -> None:
+def test_scan_reason_with_a_long_text_is_cut(tmp_path: Path) -> None:
     """It is kept for each device."""
     scans = Files(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
     (scans.x / "a,b").touch()
     assert len(scans.at(0).devices["a,b"].reason or "") < 1000
 
 
-def test_a_thorough_scan_alone_asks_again_about_what_is_as_it_was(tmp_path: Path) -> None:
+def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Path) -> None:
     """After an event, what an unchanged device was found to be counts."""
     scans = Files(tmp_path, "allocate: {mounts: ['${path}']}")
     scans.scanner = replace(scans.scanner, policy=Policy(("/x/*",), enforced=True))
@@ -234,7 +224,7 @@ def test_a_thorough_scan_alone_asks_again_about_what_is_as_it_was(tmp_path: Path
         ]
     ),
 )
-def test_what_is_kept_of_unchanged_devices_makes_no_difference(
+def test_scan_keeping_unchanged_devices_equals_a_thorough_scan(
     changes: list[dict[str, str | None]], options: str
 ) -> None:
     """Scan by scan, whatever comes, changes and goes."""

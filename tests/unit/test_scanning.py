@@ -125,7 +125,7 @@ async def running(at: Resources) -> object:
         scan.close()
 
 
-async def test_resources_decide_in_the_order_of_the_file_not_of_their_reading(
+async def test_scans_decide_in_the_order_of_the_file(
     at: Resources,
 ) -> None:
     decided = []
@@ -147,7 +147,7 @@ async def test_resources_decide_in_the_order_of_the_file_not_of_their_reading(
     assert decided == ["a", "b", "c"]
 
 
-async def test_a_resource_that_hangs_holds_up_those_behind_it_for_a_moment_only(
+async def test_scan_that_hangs_holds_up_later_resources_for_a_moment_only(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "_PATIENCE_S", 0.05)
@@ -160,7 +160,7 @@ async def test_a_resource_that_hangs_holds_up_those_behind_it_for_a_moment_only(
     await at.until(3)
 
 
-async def test_a_declaration_that_comes_while_the_former_is_read_is_what_counts(
+async def test_scan_during_which_a_declaration_changes_uses_the_new_one(
     at: Resources,
 ) -> None:
     released, resource = at.hang("b"), at.scans["b"].resource
@@ -174,7 +174,7 @@ async def test_a_declaration_that_comes_while_the_former_is_read_is_what_counts(
     assert at.order == ["b"]
 
 
-async def test_a_mistake_in_a_decision_is_of_that_resource_alone(
+async def test_scan_that_raises_fails_its_resource_alone(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[Exception] = []
@@ -195,7 +195,7 @@ async def test_a_mistake_in_a_decision_is_of_that_resource_alone(
         await asyncio.sleep(0.001)
 
 
-async def test_a_flood_of_ids_leaves_those_to_others_that_they_declare(
+async def test_scan_with_a_flood_of_ids_leaves_others_what_they_declare(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one has it keeps; one that was cut is scanned again when there is room."""

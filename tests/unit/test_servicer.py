@@ -51,7 +51,7 @@ class Context:
         raise AbortError(code, text)
 
 
-async def test_an_id_that_is_not_listed_is_not_allocated() -> None:
+async def test_servicer_id_that_is_not_listed_is_refused() -> None:
     """Kubelet looks it up in the last list when it has the answer, and dies if it is not there."""
     device_list = DeviceList()
     device_list.update({"a": AdvertisedDevice(True)})
@@ -63,7 +63,7 @@ async def test_an_id_that_is_not_listed_is_not_allocated() -> None:
     assert answers.asked == [["a"]]
 
 
-async def test_calls_that_work_with_ids_are_noted_until_they_are_answered() -> None:
+async def test_servicer_notes_calls_until_they_are_answered() -> None:
     """Meanwhile no ID leaves the list, and kubelet is asked nothing that makes it free devices."""
     device_list = DeviceList()
     device_list.update({"a": AdvertisedDevice(True)})

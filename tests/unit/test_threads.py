@@ -17,20 +17,20 @@ from devhost.watch.threads import (
 )
 
 
-async def test_results_and_failures_come_back_to_those_who_wait() -> None:
+async def test_in_thread_returns_results_and_failures() -> None:
     found = await asyncio.gather(*(in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
     assert found == list(range(100))
     with pytest.raises(LookupError, match="no"):
         await in_thread("fail", raising(LookupError("no")))
 
 
-async def test_a_thread_is_used_again() -> None:
+async def test_in_thread_uses_threads_again() -> None:
     """A thousand short calls in a row cost no more than the idle threads."""
     used = {await in_thread("who", threading.get_ident) for _ in range(1000)}
     assert len(used) <= IDLE_MAX + 1
 
 
-async def test_what_hangs_holds_up_nobody() -> None:
+async def test_in_thread_that_hangs_holds_up_nobody() -> None:
     """Though every thread there is hangs, and many more jobs that hang are in front."""
     release = threading.Event()
     hanging = [in_thread("hangs", release.wait) for _ in range(50)]
@@ -41,7 +41,7 @@ async def test_what_hangs_holds_up_nobody() -> None:
     await asyncio.gather(*hanging)
 
 
-async def test_threads_end_when_they_are_not_needed_any_more() -> None:
+async def test_in_thread_ends_idle_threads() -> None:
     release = threading.Event()
     hanging = [in_thread("hangs", release.wait) for _ in range(50)]
     await in_thread("behind them", int)
@@ -51,7 +51,7 @@ async def test_threads_end_when_they_are_not_needed_any_more() -> None:
         await asyncio.to_thread(lambda: None)
 
 
-def test_another_loop_is_served_as_well() -> None:
+def test_in_thread_serves_another_event_loop() -> None:
     """One that was closed while its work hung is no hindrance."""
     release = threading.Event()
 
@@ -72,7 +72,7 @@ def test_another_loop_is_served_as_well() -> None:
 # ── blocking calls ──
 
 
-async def test_a_call_has_a_result_or_fails() -> None:
+async def test_blocking_call_returns_or_fails() -> None:
     calls = BlockingCalls("calls")
     assert await calls.run(lambda: 42, patience=60) == 42
     with pytest.raises(TimeoutError, match="what the disk said"):
@@ -80,7 +80,7 @@ async def test_a_call_has_a_result_or_fails() -> None:
     assert not calls.hanging
 
 
-async def test_a_call_that_does_not_return_is_abandoned() -> None:
+async def test_blocking_call_that_hangs_is_abandoned() -> None:
     release, late = threading.Event(), asyncio.Event()
     calls = BlockingCalls("calls", Path("/state"), serial=True)
     with pytest.raises(NoAnswerError, match=r"^/state: no answer in 0.01 s$"):
@@ -95,7 +95,7 @@ async def test_a_call_that_does_not_return_is_abandoned() -> None:
     assert await calls.run(lambda: 42, patience=60) == 42
 
 
-async def test_many_abandoned_calls_are_not_joined_by_more() -> None:
+async def test_blocking_calls_abandoned_are_bounded() -> None:
     release = threading.Event()
     calls = BlockingCalls("calls")
     waiting = [asyncio.create_task(calls.run(release.wait)) for _ in range(ABANDONED_MAX)]
@@ -113,7 +113,7 @@ async def test_many_abandoned_calls_are_not_joined_by_more() -> None:
     assert await calls.run(int) == 0
 
 
-async def test_serial_calls_run_one_after_the_other() -> None:
+async def test_blocking_calls_serial_run_one_after_the_other() -> None:
     release, done = threading.Event(), list[str]()
 
     def first() -> None:

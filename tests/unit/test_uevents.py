@@ -83,7 +83,7 @@ class Calls:
         self._event.clear()
 
 
-async def test_an_event_calls_once_who_is_interested_in_its_subsystem(fake: FakeSocket) -> None:
+async def test_uevent_calls_once_the_subscribers_of_its_subsystem(fake: FakeSocket) -> None:
     opened: list[FakeSocket] = []
     events = Uevents(lambda: opened.append(fake) or fake)  # type: ignore[arg-type,return-value,func-returns-value]
     usb, pci = Calls(), Calls()
@@ -99,7 +99,7 @@ async def test_an_event_calls_once_who_is_interested_in_its_subsystem(fake: Fake
     assert fake.fileno() == -1  # as nobody is interested any more
 
 
-async def test_rubbish_other_actions_and_messages_of_processes_call_nobody(
+async def test_uevent_malformed_or_not_from_the_kernel_calls_nobody(
     fake: FakeSocket,
 ) -> None:
     events, usb = Uevents(lambda: fake), Calls()  # type: ignore[arg-type,return-value]
@@ -114,7 +114,7 @@ async def test_rubbish_other_actions_and_messages_of_processes_call_nobody(
     events.close()
 
 
-async def test_after_an_overrun_all_are_called(fake: FakeSocket) -> None:
+async def test_uevent_overrun_calls_all(fake: FakeSocket) -> None:
     events, usb, pci = Uevents(lambda: fake), Calls(), Calls()  # type: ignore[arg-type,return-value]
     events.subscribe(frozenset({"usb"}), usb)
     events.subscribe(frozenset({"pci"}), pci)
@@ -125,7 +125,7 @@ async def test_after_an_overrun_all_are_called(fake: FakeSocket) -> None:
     events.close()
 
 
-async def test_without_a_socket_it_is_said_once_and_tried_again(
+async def test_uevents_without_a_socket_log_once_and_try_again(
     fake: FakeSocket, caplog: pytest.LogCaptureFixture
 ) -> None:
     left: list[FakeSocket] = []
@@ -159,7 +159,7 @@ real = pytest.mark.skipif(not _writable(), reason="sysfs is read-only, or a user
 
 
 @real
-async def test_a_real_event_arrives_and_a_change_does_not() -> None:
+async def test_uevent_of_the_real_kernel_arrives_and_a_change_does_not() -> None:
     events, mem = Uevents(), Calls()
     events.subscribe(frozenset({"mem"}), mem)
     NULL.write_text("change")
@@ -189,7 +189,9 @@ found.recv(8192)
         (("unshare", "-U", "-r", "-n"), False),
     ],
 )
-def test_who_hears_the_kernel(sandbox: tuple[str, ...], hears: bool) -> None:
+def test_uevents_are_heard_in_a_network_namespace_but_not_in_a_user_namespace(
+    sandbox: tuple[str, ...], hears: bool
+) -> None:
     """A pod has a network namespace; only one that a user namespace owns gets no events."""
     listener = subprocess.Popen(
         [*sandbox, sys.executable, "-c", HEARS], stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import struct
 import subprocess
 import sys
 import threading
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import devhost.watch.watcher
-from devhost.watch.watcher import OVERFLOW, Event, Inotify, Resolved, Watcher, WatchTarget, parsed
+from devhost.watch.watcher import Inotify, Resolved, Watcher, WatchTarget
 from tests.unit.watching import (
     Listener,
     descriptors,
@@ -26,7 +25,7 @@ from tests.unit.watching import (
 )
 
 
-async def test_a_thousand_directories_take_one_instance_and_no_thread(tmp_path: Path) -> None:
+async def test_watch_of_a_thousand_directories_takes_one_inotify_instance(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) for number in range(1000)]
     for path in paths:
         path.mkdir()
@@ -45,7 +44,7 @@ async def test_a_thousand_directories_take_one_instance_and_no_thread(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_after_more_events_than_the_kernel_keeps_all_is_watched_again(tmp_path: Path) -> None:
+async def test_watch_after_inotify_overflow_watches_all_again(tmp_path: Path) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())  # noqa: ASYNC240
     if most > 100_000:
         pytest.skip("takes too many events")
@@ -66,7 +65,7 @@ async def test_after_more_events_than_the_kernel_keeps_all_is_watched_again(tmp_
 
 
 @pytest.mark.parametrize("which", ["instance", "watch", "thread"])
-async def test_what_cannot_be_watched_is_said_once_and_watched_when_asked_again(
+async def test_watch_refused_by_the_kernel_is_logged_once_and_tried_when_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, which: str
 ) -> None:
     def refuse(*_: object, **__: object) -> int:
@@ -95,7 +94,7 @@ async def test_what_cannot_be_watched_is_said_once_and_watched_when_asked_again(
     ]
 
 
-async def test_who_can_no_longer_be_told_is_called_so_that_it_polls(
+async def test_watch_that_becomes_degraded_calls_its_subscriber(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = Inotify.add
@@ -113,7 +112,7 @@ async def test_who_can_no_longer_be_told_is_called_so_that_it_polls(
             await one.call()
 
 
-async def test_the_watches_of_all_subscribers_are_bounded_and_each_has_a_few(
+async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devhost.watch.watcher, "WATCHES_TOTAL_MAX", 10)
@@ -131,7 +130,7 @@ async def test_the_watches_of_all_subscribers_are_bounded_and_each_has_a_few(
         assert await hears(watcher, other, tmp_path / "b")
 
 
-async def test_a_child_inherits_nothing(tmp_path: Path) -> None:
+async def test_watch_inotify_descriptor_is_not_inherited(tmp_path: Path) -> None:
     script = "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')])"
     async with Watcher() as watcher:
         await listen(watcher, tmp_path)
@@ -144,13 +143,6 @@ async def test_a_child_inherits_nothing(tmp_path: Path) -> None:
             close_fds=False,
         )
     assert "inotify" not in found.stdout
-
-
-def test_events_are_parsed() -> None:
-    """Each has its name's length before it; an overflow has no watch and no name."""
-    name = b"f\0\0\0"
-    buffer = struct.pack("iIII", 1, 2, 0, 4) + name + struct.pack("iIII", -1, OVERFLOW, 0, 0)
-    assert list(parsed(buffer)) == [Event(1, 2, "f"), Event(-1, OVERFLOW, "")]
 
 
 # ── threads that take long: what happens until the event loop uses their watches ──
@@ -193,7 +185,7 @@ async def all_read(watcher: Watcher, place: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["made", "replaced", "moved out", "extended"])
-async def test_what_changes_before_its_watch_is_in_use_is_watched(
+async def test_watch_directory_changed_while_it_is_being_added_is_watched(
     tmp_path: Path, held: Held, change: str
 ) -> None:
     """The events of that came too early; the directories that exist in the end are watched."""
@@ -220,7 +212,7 @@ async def test_what_changes_before_its_watch_is_in_use_is_watched(
             assert watches() == 2
 
 
-async def test_a_watch_that_another_subscription_drops_meanwhile_is_added_again(
+async def test_watch_dropped_by_another_subscriber_meanwhile_is_added_again(
     tmp_path: Path, held: Held
 ) -> None:
     """A directory has one watch by whatever path."""
@@ -238,7 +230,9 @@ async def test_a_watch_that_another_subscription_drops_meanwhile_is_added_again(
         assert watches() == 2
 
 
-async def test_closed_meanwhile_leaves_no_watch(tmp_path: Path, held: Held) -> None:
+async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
+    tmp_path: Path, held: Held
+) -> None:
     """What was added for it is removed, but what another one has of it stays."""
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     async with Watcher() as watcher:
@@ -256,7 +250,7 @@ async def test_closed_meanwhile_leaves_no_watch(tmp_path: Path, held: Held) -> N
         assert await hears(watcher, other, top)
 
 
-async def test_a_tree_that_always_changes_is_watched_in_the_end(
+async def test_watch_of_a_tree_that_keeps_changing_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A directory that comes each time it is resolved does not make it wait without end."""
@@ -273,7 +267,7 @@ async def test_a_tree_that_always_changes_is_watched_in_the_end(
         await listen(watcher, tmp_path, recursive=True)
 
 
-async def test_a_filesystem_that_hangs_holds_up_only_its_own_targets(
+async def test_watch_on_a_hanging_filesystem_holds_up_only_its_own_targets(
     tmp_path: Path, held: Held
 ) -> None:
     """Others are watched, and other targets of the same subscription; leaving is no wait either."""
@@ -296,7 +290,9 @@ async def test_a_filesystem_that_hangs_holds_up_only_its_own_targets(
     assert descriptors() == before
 
 
-async def test_who_no_longer_waits_is_called_when_it_is_watched(tmp_path: Path, held: Held) -> None:
+async def test_watch_whose_caller_gave_up_calls_when_it_is_ready(
+    tmp_path: Path, held: Held
+) -> None:
     d = tmp_path / "top" / "d"
     async with Watcher() as watcher:
         one = Listener(watcher)

@@ -26,7 +26,7 @@ def netlink_sockets(pid: int) -> int:
         ("sysfs: {{subsystem: mem, name: no-such-device}}", 0, True),
     ],
 )
-async def test_what_a_process_has_for_hardware(
+async def test_process_has_a_netlink_socket_only_for_hardware(
     directory: Path,
     daemon: Daemon,
     standin: SimulatedKubelet,

@@ -69,6 +69,7 @@ def test_a_scalar_is_verbatim_where_offsets_in_it_are_columns_of_the_file() -> N
     [
         ("a: 1\nb: '1'", {"a": 1, "b": "1"}),
         ("a: yes\nb:", {"a": True, "b": None}),
+        ("[0, 00, 10, +10, 0x1F]", [0, 0, 10, 10, 31]),
         ("a: !!str 1\nb: ! 1", {"a": "1", "b": "1"}),
         ("a: |\n  b\n  c\n", {"a": "b\nc\n"}),
         ("- {a: [b, {c: d}]}\n- []\n- {}", [{"a": ["b", {"c": "d"}]}, [], {}]),
