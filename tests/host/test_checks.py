@@ -8,10 +8,8 @@ import pytest
 from devhost.allocation.policy import Policy
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
-from tests.support.mounts import hung
-from tests.support.root import needs_root
 
-DISK, OTHER = "example.com/disk", "example.com/other"
+DISK = "example.com/disk"
 WELL, ILL = "Healthy", "Unhealthy"
 
 
@@ -22,14 +20,10 @@ class Bench:
         self.directory, self.hosting = directory, hosting
         self.states = directory / "states"
         self.states.mkdir()
-        self.policy = Policy((f"{directory}/*",), allow_exec=True)
 
     def plug(self, *names: str) -> None:
         for name in names:
             (self.directory / "colas" / name).touch()
-
-    def unplug(self, name: str) -> None:
-        (self.directory / "colas" / name).unlink()
 
     def say(self, name: str, state: str) -> None:
         """Set what the check of a device reads, whole and not in pieces."""
@@ -37,29 +31,23 @@ class Bench:
         fresh.write_text(state)
         fresh.replace(self.states / name)
 
-    def config(self, health: str | None, more: str = "") -> str:
+    def config(self, health: str | None) -> str:
         of_health = f", health: {health}" if health else ""
         return f"""
 version: v1
 resources:
-  - {{name: {DISK}, sources: [directory: {self.directory}/colas]{of_health}{more}}}
-  - {{name: {OTHER}, sources: [static: 1]}}
+  - {{name: {DISK}, sources: [directory: {self.directory}/colas]{of_health}}}
 """
 
-    def reads(self, wanted: str = "ok", more: str = "") -> str:
+    def reads(self, wanted: str = "ok") -> str:
         """Return a check of a device's file."""
         path = f'"{self.states}/${{id}}"'
         check = f"{{file: {{path: {path}, matches: {wanted}}}}}"
-        return f"{{checks: [{check}], interval: 100ms{more}}}"
+        return f"{{checks: [{check}], interval: 100ms}}"
 
-    def runs(self, script: str, more: str = "") -> str:
-        """Return a check that runs a shell script, with the device's ID as `$1`."""
-        file = self.directory / "check.sh"
-        file.write_text(script)
-        return f'{{checks: [{{exec: [sh, {file}, "${{id}}"]}}], interval: 100ms{more}}}'
-
-    def start(self, health: str | None, policy: Policy | None = None, more: str = "") -> None:
-        self.hosting.start(self.config(health, more), policy=policy or self.policy)
+    def start(self, health: str | None) -> None:
+        policy = Policy((f"{self.directory}/*",), allow_exec=True)
+        self.hosting.start(self.config(health), policy=policy)
 
     def reason(self, device: str) -> str:
         return self.hosting.reason(DISK, device) or ""
@@ -82,7 +70,7 @@ async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
 
 
 @contract
-async def test_a_check_that_fails_and_recovers_shows_in_the_status_of_the_pod(
+async def test_health_check_that_fails_and_recovers_shows_in_the_status_of_the_pod(
     started: Kubelet, bench: Bench
 ) -> None:
     bench.plug("a", "b")
@@ -101,90 +89,9 @@ async def test_a_check_that_fails_and_recovers_shows_in_the_status_of_the_pod(
     await started.wait(DISK, 2, 2)
 
 
-async def test_a_command_that_hangs_makes_one_device_unhealthy(
+async def test_health_checks_changed_by_a_reload_decide_from_then_on(
     started: Kubelet, bench: Bench
 ) -> None:
-    hang = bench.directory / "hang"
-    bench.plug("a", "b")
-    bench.start(bench.runs(f"test $1 != a || test ! -e {hang} || exec sleep 60", ", timeout: 1s"))
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", {"app": {DISK: 2}})
-    hang.touch()
-    await status(started, "pod", a=ILL, b=WELL)
-    assert bench.reason("a") == "check failed: exec: sh: did not answer in 1 s"
-    bench.plug("c")
-    await started.wait(DISK, 3, 2)
-    await started.admit("new", {"app": {DISK: 1, OTHER: 1}})
-    hang.unlink()
-    await status(started, "pod", a=WELL, b=WELL)
-
-
-@needs_root
-async def test_a_filesystem_that_hangs_makes_one_device_unhealthy(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    disks = bench.directory / "disks"
-    (disks / "a").mkdir(parents=True)
-    (disks / "b").mkdir()
-    state = disks / "b" / "state"
-    state.write_text("ok")
-    check = f'{{file: {{path: "{disks}/${{id}}/state", matches: ok}}}}'
-    with hung(disks / "a") as mount:
-        bench.start(f"{{checks: [{check}], interval: 100ms, timeout: 1s}}")
-        await started.wait(OTHER, 1, 1)
-        await started.wait(DISK, 2, 1)
-        await started.admit("pod", {"app": {DISK: 1, OTHER: 1}})
-        state.write_text("broken")
-        await status(started, "pod", b=ILL)
-        state.write_text("ok")
-        await status(started, "pod", b=WELL)
-        await until(lambda: "did not answer in 1 s" in bench.reason("a"), "a hung check fails")
-        mount.abort()
-    (disks / "a" / "state").write_text("ok")
-    await started.wait(DISK, 2, 2)
-
-
-async def test_a_check_without_permission_leaves_the_device_healthy_and_names_the_flag(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    bench.states.chmod(0o700)
-    bench.say("a", "broken")
-    bench.start(bench.reads(), Policy())
-
-    def unknown() -> str:
-        device = bench.hosting.device(DISK, "a")
-        return (device and device.checked and device.checked.unknown) or ""
-
-    await started.wait(DISK, 2, 2)
-    await until(unknown, "a round")
-    assert f"--allow-path '{bench.states}/a' would allow it" in unknown()
-    bench.hosting.reload(bench.config(bench.runs("exit 1")))
-    await until(lambda: "needs --allow-exec" in unknown(), "a round of the other check")
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", {"app": {DISK: 2}})
-
-
-async def test_a_device_plugged_in_again_is_healthy_after_its_check(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a")
-    bench.say("a", "ok")
-    bench.start(bench.reads())
-    await started.wait(DISK, 1, 1)
-    await started.admit("pod", {"app": {DISK: 1}})
-    bench.unplug("a")
-    await status(started, "pod", a=ILL)
-    bench.say("a", "broken")
-    bench.plug("a")
-    await until(lambda: "does not match" in bench.reason("a"), "its check fails")
-    await status(started, "pod", a=ILL)
-    bench.say("a", "ok")
-    await status(started, "pod", a=WELL)
-
-
-async def test_a_reload_changes_the_checks(started: Kubelet, bench: Bench) -> None:
     bench.plug("a", "b")
     bench.say("a", "ok")
     bench.say("b", "fine")
@@ -199,24 +106,25 @@ async def test_a_reload_changes_the_checks(started: Kubelet, bench: Bench) -> No
     await status(started, "pod", a=WELL, b=WELL)
 
 
-async def test_checks_that_a_reload_adds_blame_nobody_before_their_first_round(
+async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_round(
     started: Kubelet, bench: Bench
 ) -> None:
     bench.plug("a")
     bench.start(None)
     await started.wait(DISK, 1, 1)
-    (served, _) = bench.hosting.hosts[-1].resources
+    (served,) = bench.hosting.hosts[-1].resources
     before = served.snapshot
-    bench.hosting.reload(bench.config(bench.runs("sleep 600", ", timeout: 30s")))
+    hangs = '{checks: [{exec: [sleep, "600"]}], interval: 100ms, timeout: 30s}'
+    bench.hosting.reload(bench.config(hangs))
     await until(lambda: served.health is not None and served.snapshot is not before)
     assert bench.reason("a") == ""
 
 
 @contract
-async def test_health_is_the_same_after_restarts_of_kubelet_and_devhost(
+async def test_health_after_restarts_of_kubelet_and_devhost_is_the_same(
     started: Kubelet, bench: Bench
 ) -> None:
-    """Of the kubelet, and of devhost: its first list has the health already."""
+    """The first list of devhost has the health already."""
     bench.plug("a", "b")
     bench.say("a", "ok")
     bench.say("b", "broken")
