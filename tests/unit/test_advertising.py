@@ -40,7 +40,6 @@ def test_advertised_replaced_device_is_dropped_when_its_ids_have_left() -> None:
 
 
 def test_advertised_shares_have_health_and_topology_of_their_device() -> None:
-    """All shares of a device have its health and topology."""
     found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
     assert backend.entries(found, 2) == {
         "a::0": AdvertisedDevice(True, (1,)),

@@ -92,7 +92,6 @@ def given_to(of: Rules, *ids: str) -> Allocation:
 def test_env_is_rendered_per_device_and_joined_or_once(
     env: Mapping[str, Any], ids: Sequence[str], envs: Mapping[str, str]
 ) -> None:
-    """An entry with a device variable is rendered per device and joined, any other once."""
     assert given_to(rules(env=env), *ids).envs == envs
 
 
@@ -251,7 +250,6 @@ def test_allocation_with_two_values_at_one_name_or_path_is_refused(
 
 
 def test_allocation_of_an_unhealthy_device_is_refused_with_its_reason() -> None:
-    """The refusal says why it is unhealthy."""
     sick = HostDevice("a", (node("/dev/a"),), reason="gone mad")
     resource = Resource.model_validate({"name": "example.com/a", "sources": [{"dev": "a"}]})
     declaration = Declaration(resource, rules(), HostFiles(), Policy(), "node-1")
@@ -284,7 +282,6 @@ def test_allocation_of_an_unhealthy_device_is_refused_with_its_reason() -> None:
 def test_clash_of_two_devices_makes_the_later_one_lose(
     section: Mapping[str, Any], groups: tuple[str, str], loser: str | None
 ) -> None:
-    """Of two devices that come to one name with two values, the one that came later loses."""
     of = rules(**section)
     a, b = (
         device(each, node(f"/dev/{each}", minor=minor))

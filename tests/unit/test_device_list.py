@@ -78,7 +78,6 @@ ACTIONS = st.one_of(
 def test_device_list_id_leaves_exactly_when_the_rule_allows(
     actions: list[tuple[str, int | dict[str, AdvertisedDevice]]],
 ) -> None:
-    """A sent ID leaves when its Unhealthy is old enough on each stream, and not before."""
     device_list = DeviceList(LEAVE_AFTER)
     now = 0.0
     streams: list[History] = []
@@ -129,7 +128,6 @@ def served(*ids: str) -> tuple[DeviceList, Stream]:
 
 
 def test_device_list_removed_id_is_listed_as_unhealthy_first() -> None:
-    """An ID that is wanted no more stays, unhealthy, until its time has passed."""
     device_list, stream = served("a", "b")
     assert device_list.update({"a": UP})
     assert device_list.entries == {"a": UP, "b": DOWN}

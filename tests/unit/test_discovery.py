@@ -239,7 +239,6 @@ def test_dev_pattern_matches_the_whole_path(dev: Path, source: str, expected: li
 
 @needs_root
 def test_dev_pattern_named_groups_are_variables(dev: Path) -> None:
-    """A node's variables are the named groups that took part."""
     (only,) = look(dev, "{dev: '(?P<kind>c)(?P<none>x)?(?P<minor>9)'}").nodes
     assert only.variables == {"kind": "c", "minor": "9"}
     assert only.path == "/dev/c9"

@@ -126,7 +126,6 @@ def watched(path: Path, **options: Any) -> tuple[int, str]:
 def test_watched_directories_of_one_target_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says that there are more."""
     monkeypatch.setattr("devhost.watch.watcher.WATCHES_MAX", 20)
     for number in range(30):
         (tmp_path / "d" / "deep" / str(number)).mkdir(parents=True)

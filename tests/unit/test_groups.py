@@ -25,7 +25,6 @@ def give(host: Scans, *ids: str) -> Allocation:
 
 
 def test_group_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
-    """Its ID is the key, and a container gets all its nodes."""
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p", "snd/pcmC0D0c", "snd/controlC10", "snd/pcmC10D0p")
     assert host.states() == {"card0": None, "card10": None}
@@ -37,7 +36,6 @@ def test_group_nodes_of_one_key_are_one_device(tmp_path: Path) -> None:
 
 
 def test_group_without_a_node_of_each_source_is_not_offered(tmp_path: Path) -> None:
-    """What lacks one is not offered, and is listed with the reason."""
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC1D0p", "snd/midiC2D0")
     assert host.states() == {}
@@ -66,7 +64,6 @@ def test_group_waits_a_moment_for_optional_nodes(tmp_path: Path) -> None:
 
 
 def test_group_that_loses_a_node_is_unhealthy_until_it_is_back(tmp_path: Path) -> None:
-    """It keeps its ID and its seat; when the node is back it is well."""
     host = Scans(tmp_path, SOUND)
     host.nodes("snd/controlC0", "snd/pcmC0D0p")
     host.scan()

@@ -35,7 +35,6 @@ def farm(root: Path, links: dict[str, str | None]) -> None:
 
 @given(st.dictionaries(PLACES, st.none() | TARGETS, max_size=6), TARGETS)
 def test_symlinks_of_any_kind_stay_below_the_root(links: dict[str, str | None], asked: str) -> None:
-    """Whatever the links are, what a path leads to really lies below the root."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         root = Path(made).resolve() / "root"
         root.mkdir()
@@ -54,7 +53,6 @@ def test_symlinks_of_any_kind_stay_below_the_root(links: dict[str, str | None], 
 def test_symlinks_below_the_machine_root_resolve_as_the_system_does(
     links: dict[str, str | None], asked: str
 ) -> None:
-    """Where the root is ``/``, a path resolves as `os.path.realpath` says."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         farm(Path(made), links)
         path = f"{made}/{asked}"
@@ -109,7 +107,6 @@ def test_symlink_out_of_the_root_is_dangling(tmp_path: Path) -> None:
 
 
 def test_walk_does_not_follow_symlinks(tmp_path: Path) -> None:
-    """A linked directory is listed, not entered."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d/f").touch()
     (tmp_path / "l").symlink_to("d")

@@ -15,7 +15,6 @@ X, XY = "sources: [directory: /x]", "sources: [directory: /x, directory: /y]"
 
 @pytest.mark.parametrize("source", [X, XY])
 def test_identity_first_id_stays_while_the_device_is_present(tmp_path: Path, source: str) -> None:
-    """A better name that appears later does not change the ID."""
     host = Scans(tmp_path, source)
     place = "x/b" if source == X else "y/b"
     host.make("real")
@@ -61,7 +60,6 @@ def test_identity_node_does_not_wait_for_tokens(tmp_path: Path) -> None:
 
 
 def test_identity_duplicate_id_is_skipped_with_the_path_of_the_first(tmp_path: Path) -> None:
-    """The second device of an ID is skipped, and the reason names the first."""
     host = Scans(tmp_path, XY)
     host.make("x/a", "y/a")
     assert host.healthy() == ["a"]
@@ -69,7 +67,6 @@ def test_identity_duplicate_id_is_skipped_with_the_path_of_the_first(tmp_path: P
 
 
 def test_identity_duplicate_id_stays_with_the_offered_device(tmp_path: Path) -> None:
-    """A newcomer with the ID of an offered device is skipped, also of an earlier source."""
     host = Scans(tmp_path, XY)
     host.make("y/a")
     host.scan()
@@ -101,7 +98,6 @@ def test_identity_tokens_keep_their_ids(tmp_path: Path, text: str) -> None:
 
 
 def test_identity_device_plugged_in_elsewhere_is_not_over_the_limit(tmp_path: Path) -> None:
-    """A device that is replugged elsewhere under its ID is not over the limit."""
     source = "dev: {pattern: 'port[0-9]-(?P<serial>.*)', types: file}"
     host = Scans(tmp_path, f"sources: [{source}]\nid: ${{serial}}\nmaxDevices: 1")
     host.make("dev/port1-A")
@@ -165,7 +161,6 @@ GROUPS = "sources: [dev: {pattern: '(?P<first>a[0-9])?(?P<second>b[0-9])?c?', ty
 
 
 def test_identity_of_a_list_of_ids_is_the_first_with_all_values(tmp_path: Path) -> None:
-    """``id`` as a list: the first template whose variables all have a value."""
     host = Scans(tmp_path, f"{GROUPS}\nid: ['${{first}}+${{second}}', 'f-${{first}}']")
     host.make("dev/a1b2", "dev/a3", "dev/c")
     assert host.healthy() == ["a1+b2", "f-a3"]
@@ -173,7 +168,6 @@ def test_identity_of_a_list_of_ids_is_the_first_with_all_values(tmp_path: Path) 
 
 
 def test_identity_long_id_is_cut_to_a_prefix_and_a_hash(tmp_path: Path) -> None:
-    """Long names become IDs of 63 characters, told apart by their hash, and stay so."""
     host = Scans(tmp_path, X)
     host.make("x/a::0")
     assert host.healthy() == []

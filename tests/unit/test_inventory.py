@@ -118,7 +118,6 @@ async def test_inventory_new_roots_do_not_wait_for_a_hanging_one(
 
 
 async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) -> None:
-    """However often it is read, one thread waits."""
     async with watching() as (inventory, told):
         for _ in range(3):
             await use(inventory, told, tmp_path / "slow")

@@ -49,7 +49,6 @@ def drain(descriptor: int, size: int) -> None:
 
 
 def test_log_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
-    """Whatever thread they come from, a line follows those that were logged before it."""
     log = logging_to(LogQueue(pipe[1]))
     for number in range(1000):
         if number % 2:
@@ -106,7 +105,6 @@ def test_log_flush_waits_for_the_last_line(
 
 
 def test_log_to_a_nonblocking_descriptor_loses_nothing(pipe: tuple[int, int]) -> None:
-    """Who shares it may have made it so: nothing is lost."""
     size = fill(pipe[1])
     os.set_blocking(pipe[1], False)
     log = logging_to(LogQueue(pipe[1]))

@@ -100,7 +100,6 @@ def test_ownership_new_resource_takes_nodes_of_those_behind_it(at: Entered) -> N
 
 
 def test_ownership_edit_of_the_order_elsewhere_moves_nothing(at: Entered) -> None:
-    """Who is put before one resource takes nothing from the others."""
     for member in (at.a, at.b):
         at.decide(member, [])
     at.decide(at.c, ["n"])
@@ -220,7 +219,6 @@ found = st.sets(st.sampled_from("nmop"))
 def test_ownership_is_moved_by_no_scan(
     scans: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
 ) -> None:
-    """Whatever finds it, and in which order: it stays as long as its resource finds it."""
     at = Entered(before)
     has: dict[str, str] = {}
     unknown = {name: set(keys) for name, keys in before.items()}

@@ -158,7 +158,6 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
 
 @given(cases(), st.integers(-2, 12), st.sampled_from([None, 1, 2]))
 def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int, limit: int | None) -> None:
-    """Never an error, never too many, and always the IDs that must be included."""
     answer = preferred(
         case.policy,
         case.available,

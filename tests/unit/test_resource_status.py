@@ -15,7 +15,6 @@ def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 
 
 def test_resource_status_logs_only_changes(caplog: pytest.LogCaptureFixture) -> None:
-    """The same state with the same reason is neither logged again nor dated again."""
     caplog.set_level(logging.INFO)
     status = ResourceStatus("example.com/a")
     status.set(State.WAITING, "no kubelet")

@@ -45,7 +45,6 @@ class Files(Scans):
 
 
 def test_scan_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
-    """A vanished device is unhealthy immediately and leaves after its time."""
     scans = Files(tmp_path, "removeMissingAfter: 5m")
     (scans.x / "a").touch()
     assert scans.well(0) == {"a": True}
@@ -71,7 +70,6 @@ def test_scan_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
 def test_scan_failed_source_keeps_its_devices_as_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Devices of a source that cannot be read stay, unhealthy, however long; then recover."""
     scans = Files(tmp_path, "removeMissingAfter: 5m", "sources: [directory: /x, static: [t]]")
     (scans.x / "a").touch()
     scans.at(0)
@@ -92,7 +90,6 @@ def test_scan_failed_source_keeps_its_devices_as_unhealthy(
 
 @given(st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8))
 def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]]) -> None:
-    """Whatever comes and goes, the healthy IDs are those present, and each keeps its path."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Files(Path(made), "removeMissingAfter: 2s")
         ever: set[str] = set()
@@ -115,7 +112,6 @@ def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]
 def test_scan_max_devices_is_kept_and_offered_devices_stay(
     limit: int, sets: list[set[str]]
 ) -> None:
-    """There are never more devices than the limit, and none on offer loses its seat."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Files(Path(made), f"maxDevices: {limit}\nremoveMissingAfter: never")
         seats: set[str] = set()
@@ -227,7 +223,6 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
 def test_scan_keeping_unchanged_devices_equals_a_thorough_scan(
     changes: list[dict[str, str | None]], options: str
 ) -> None:
-    """Scan by scan, whatever comes, changes and goes."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
         source = "dev: {pattern: 'x/(?P<group>.).*', types: file}"
         scans = Files(Path(root), options, f"sources: [{{{source}}}]")

@@ -25,7 +25,6 @@ async def test_in_thread_returns_results_and_failures() -> None:
 
 
 async def test_in_thread_uses_threads_again() -> None:
-    """A thousand short calls in a row cost no more than the idle threads."""
     used = {await in_thread("who", threading.get_ident) for _ in range(1000)}
     assert len(used) <= IDLE_MAX + 1
 

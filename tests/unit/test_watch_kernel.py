@@ -253,7 +253,6 @@ async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
 async def test_watch_of_a_tree_that_keeps_changing_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory that comes each time it is resolved does not make it wait without end."""
     rounds = [0]
 
     def growing(inotify: Inotify, targets: frozenset[WatchTarget]) -> Resolved:
