@@ -111,6 +111,7 @@ class ConfigSource:
         try:
             await self._follow(watcher, apply)
         finally:
+            self._save()  # once more, if it has failed
             if self._saving is not None:
                 await asyncio.wait({self._saving}, timeout=CLOSE_S)
                 self._saving.cancel()
@@ -257,6 +258,7 @@ class ConfigSource:
             self._report(None)
         except OSError as error:
             self._report(f"{last_good.path}: {error.strerror}")
+            asyncio.get_running_loop().call_later(RETRY_MAX_S, self.reload_soon)  # and saves it
 
     def _report(self, problem: str | None) -> None:
         self.unsaved = report("the last good configuration", self.unsaved, problem)

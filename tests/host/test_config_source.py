@@ -228,6 +228,23 @@ async def test_what_is_in_force_is_saved_before_the_end(
     assert source._last_good.read() == GOOD.encode()
 
 
+async def test_what_could_not_be_saved_is_tried_once_more_at_the_end(
+    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_self: LastGood, _raw: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with followed(source) as task:
+        with monkeypatch.context() as state:
+            state.setattr(LastGood, "write", full)
+            while source.unsaved is None:
+                await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.wait({task})
+    assert source._last_good is not None
+    assert source._last_good.read() == GOOD.encode()
+
+
 async def test_a_file_that_does_not_answer(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,7 +225,7 @@ async def test_a_state_directory_that_cannot_be_written_heals(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is said, nothing else suffers, and it heals by itself."""
-    monkeypatch.setattr("devhost.host.config_source.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.host.config_source.RETRY_MAX_S", 0.05)
     (directory / "state").write_text("a file where the directory should be")
     async with reloading(directory, tokens(a=1)) as running:
         await started.wait(A, 1, 1)
