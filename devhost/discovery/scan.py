@@ -134,9 +134,9 @@ class Scanner(Declaration):
         host_paths: HostPaths | None = None
         nodes, unseen = self._exclusive(identified), list[str]()
         taken: Taken = {}
-        # Those that were offered before keep their names.
-        for device in sorted(devices.values(), key=lambda one: one.id not in previous.devices):
-            former = previous.devices.get(device.id)
+        formers = previous.devices
+        for device in sorted(devices.values(), key=lambda one: _turn(formers.get(one.id))):
+            former = formers.get(device.id)
             one, alone = self._rendered(device, former)
             if one.legal and self._clashing:
                 reason = clash(taken, device.id, self.alone(device, self._clashing))
@@ -334,6 +334,11 @@ def clashing(rules: Rules) -> Rules:
     exclusive = tuple(rule for rule in rules if rule.exclusive)
     made_of = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
     return () if len(exclusive) == 1 and made_of in ({"id"}, {"realpath"}) else exclusive
+
+
+def _turn(former: HostDevice | None) -> int:
+    """Return whose turn it is to have its names: who was healthy keeps them; new ones come last."""
+    return 2 if former is None else int(former.reason is not None)
 
 
 def clash(taken: Taken, device_id: str, alone: Allocation) -> str | None:

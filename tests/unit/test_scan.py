@@ -67,6 +67,25 @@ def test_scan_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
     assert scans.last.devices["a"].missing_since is None
 
 
+def test_scan_healthy_device_keeps_its_names_from_one_that_comes_later_or_back(tmp_path: Path) -> None:
+    """At later scans, too: a pod may have the device, which must not become unhealthy."""
+    scans = Scans(
+        tmp_path,
+        "sources: [directory: {path: /x, recursive: true}]\n"
+        "allocate: {env: {'A_${name}': '${id}'}}",
+    )
+    scans.make("x/q/n")
+    scans.scan()
+    for _ in range(2):
+        scans.make("x/a/n")
+        for _ in range(3):
+            found = scans.scan().devices
+            assert found["q/n"].reason is None
+            assert found["a/n"].reason == "env A_n is used by device q/n too"
+        (tmp_path / "x/a/n").unlink()
+        assert scans.scan().devices["q/n"].reason is None
+
+
 def test_scan_failed_source_keeps_its_devices_as_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
