@@ -67,7 +67,9 @@ def test_scan_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
     assert scans.last.devices["a"].missing_since is None
 
 
-def test_scan_healthy_device_keeps_its_names_from_one_that_comes_later_or_back(tmp_path: Path) -> None:
+def test_scan_healthy_device_keeps_its_names_from_one_that_comes_later_or_back(
+    tmp_path: Path,
+) -> None:
     """At later scans, too: a pod may have the device, which must not become unhealthy."""
     scans = Scans(
         tmp_path,
