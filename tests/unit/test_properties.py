@@ -20,11 +20,10 @@ from devhost.discovery.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Snapshot
-from tests.support.hardware import HostTree
+from tests.support.hardware import HostTree, without
 from tests.support.memory import IN_MEMORY
 from tests.support.root import needs_root
 from tests.support.scanning import selected
-from tests.unit.scans import without
 
 Devices = dict[str, dict[str, tuple[str, ...]]]
 
