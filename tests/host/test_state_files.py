@@ -10,7 +10,7 @@ from devhost.host import state_files
 from devhost.host.state_files import LastGood, locked, write_atomically
 
 
-def test_two_instances_keep_the_same_at_the_same_time(tmp_path: Path) -> None:
+def test_state_file_written_by_two_instances_at_a_time_is_whole(tmp_path: Path) -> None:
     """Neither takes the other's unfinished file away."""
     together = Barrier(2)
 
@@ -25,7 +25,7 @@ def test_two_instances_keep_the_same_at_the_same_time(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["last-good.yaml"]
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_state_file_left_unfinished_by_a_killed_process_is_removed(tmp_path: Path) -> None:
     """Nobody writes it any more; and nothing else is."""
     (tmp_path / ".c.yaml.left").touch()
     (tmp_path / ".other").touch()
@@ -34,7 +34,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"c.yaml", ".other"}
 
 
-def test_a_file_that_is_too_large_is_moved_aside_and_said(
+def test_state_file_that_is_too_large_is_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 100)
