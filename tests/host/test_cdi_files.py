@@ -50,7 +50,7 @@ def strict_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("strict_umask")
-async def test_a_file_is_written_whole_and_for_all_to_read(tmp_path: Path) -> None:
+async def test_cdi_file_is_written_whole_and_for_all_to_read(tmp_path: Path) -> None:
     files = CdiFiles(tmp_path / "run" / "cdi")
     files.write(T, None)
     path = files.directory / cdi.file_name(T)
@@ -66,7 +66,9 @@ async def test_a_file_is_written_whole_and_for_all_to_read(tmp_path: Path) -> No
     assert listing(path.parent) == []
 
 
-async def test_a_file_with_the_same_content_is_left_alone(files: CdiFiles, tmp_path: Path) -> None:
+async def test_cdi_file_with_the_same_content_is_left_alone(
+    files: CdiFiles, tmp_path: Path
+) -> None:
     """Runtimes read all files again whenever one is renamed."""
     files.write(T, content(T))
     before = (tmp_path / cdi.file_name(T)).stat()
@@ -76,7 +78,7 @@ async def test_a_file_with_the_same_content_is_left_alone(files: CdiFiles, tmp_p
     assert (after.st_ino, after.st_ctime_ns) == (before.st_ino, before.st_ctime_ns)
 
 
-async def test_no_moment_shows_an_unfinished_file(
+async def test_cdi_file_that_is_not_finished_has_no_name_that_runtimes_read(
     files: CdiFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -86,35 +88,27 @@ async def test_no_moment_shows_an_unfinished_file(
     assert not unfinished.endswith((".json", ".yaml"))
 
 
-async def test_a_directory_that_turns_read_only_is_told_until_it_is_writable(
-    tmp_path: Path,
-) -> None:
-    with tmpfs(tmp_path):
-        files = CdiFiles(tmp_path)
-        files.write(T, content(T))
-        read_only(tmp_path, on=True)
-        with pytest.raises(OSError, match="Read-only"):
-            files.write(T, content(T, "2"))
-        files.write(T, content(T))  # there is nothing to write
-        assert await files.remove_stale([], nobody) == [], "nothing can be removed"
-        read_only(tmp_path, on=False)
-        files.write(T, content(T, "2"))
-
-
-async def test_a_full_disk_leaves_the_former_file_and_nothing_else(tmp_path: Path) -> None:
+async def test_cdi_file_that_cannot_be_written_leaves_the_former_one(tmp_path: Path) -> None:
     with tmpfs(tmp_path, "size=64k"):
         files = CdiFiles(tmp_path)
         files.write(T, content(T))
         with pytest.raises(OSError, match="No space left"):
             files.write(T, content(T, "long" * 65536))
+        read_only(tmp_path, on=True)
+        with pytest.raises(OSError, match="Read-only"):
+            files.write(T, content(T, "2"))
+        files.write(T, content(T))  # there is nothing to write
+        assert await files.remove_stale([], nobody) == [], "nothing can be removed"
         assert listing(tmp_path) == [cdi.file_name(T)]
         assert (tmp_path / cdi.file_name(T)).read_bytes() == content(T)
+        read_only(tmp_path, on=False)
+        files.write(T, content(T, "2"))
 
 
 # ── removing what is stale ─────────────────────────────────────────────────────────────
 
 
-async def test_stale_files_are_those_of_resources_that_nobody_serves(files: CdiFiles) -> None:
+async def test_stale_cdi_files_are_those_of_resources_that_nobody_serves(files: CdiFiles) -> None:
     others = "example.com/served-by-another-instance"
     for one in (T, U, others):
         files.write(one, content(one))
@@ -124,27 +118,26 @@ async def test_stale_files_are_those_of_resources_that_nobody_serves(files: CdiF
     assert len(listing(files.directory)) == 2
 
 
-@pytest.mark.parametrize(
-    "name", ["nvidia.json", "devhost_notes.txt", "devhost.json", ".nvidia.tmp", ".devhost_.tmp"]
-)
-async def test_nobody_else_s_file_is_touched(files: CdiFiles, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
+async def test_files_that_are_not_cdi_specs_of_ours_are_not_removed(
+    files: CdiFiles, tmp_path: Path
+) -> None:
+    """By their names, or because they are no plain files."""
+    for name in (
+        "nvidia.json",
+        "devhost_notes.txt",
+        "devhost.json",
+        ".nvidia.tmp",
+        ".devhost_.tmp",
+    ):
+        (tmp_path / name).touch()
+    (tmp_path / cdi.file_name(T)).symlink_to(tmp_path / "nvidia.json")
+    (tmp_path / cdi.file_name(U)).mkdir()
+    os.mkfifo(tmp_path / cdi.file_name("example.com/v"))
     assert await files.remove_stale([], nobody) == []
-    assert listing(tmp_path) == [name]
+    assert len(listing(tmp_path)) == 8
 
 
-async def test_only_plain_files_are_ours(files: CdiFiles, tmp_path: Path) -> None:
-    directory = tmp_path / "cdi"
-    directory.mkdir()
-    (tmp_path / "target").write_bytes(content(T))
-    (directory / cdi.file_name(T)).symlink_to(tmp_path / "target")
-    (directory / cdi.file_name(U)).mkdir()
-    os.mkfifo(directory / cdi.file_name("example.com/v"))
-    assert await CdiFiles(directory).remove_stale([], nobody) == []
-    assert len(listing(directory)) == 3
-
-
-async def test_what_a_killed_one_left_unfinished_is_removed_with_the_resource(
+async def test_stale_cdi_files_left_unfinished_are_removed_with_the_resource(
     files: CdiFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
@@ -155,7 +148,7 @@ async def test_what_a_killed_one_left_unfinished_is_removed_with_the_resource(
     assert await files.remove_stale([], nobody) == sorted([seen[0], cdi.file_name(T)])
 
 
-async def test_one_file_that_cannot_be_removed_does_not_keep_the_others(
+async def test_stale_cdi_file_that_cannot_be_removed_does_not_keep_the_others(
     files: CdiFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files.write(T, content(T))
@@ -171,7 +164,7 @@ async def test_one_file_that_cannot_be_removed_does_not_keep_the_others(
     assert await files.remove_stale([], nobody) == [cdi.file_name(U)]
 
 
-async def test_a_directory_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+async def test_cdi_directory_that_cannot_be_read_raises(tmp_path: Path) -> None:
     files = CdiFiles(tmp_path / "cdi")
     assert await files.remove_stale([], nobody) == []  # it does not exist
     files.directory.write_text("")

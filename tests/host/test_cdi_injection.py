@@ -73,7 +73,7 @@ def release() -> Iterator[threading.Event]:
     event.set()
 
 
-async def test_nothing_is_named_that_the_file_lacks(tmp_path: Path) -> None:
+async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> None:
     """What has appeared since counts after the next look."""
     bench = Bench(tmp_path, "{hostPath: /lib, optional: true}")
     await bench.write()
@@ -85,7 +85,7 @@ async def test_nothing_is_named_that_the_file_lacks(tmp_path: Path) -> None:
     assert bench.written() == ["/lib"]
 
 
-async def test_a_device_beyond_the_largest_spec_is_unhealthy(
+async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is in the spec stays there, whatever comes before it."""
@@ -104,7 +104,7 @@ async def test_a_device_beyond_the_largest_spec_is_unhealthy(
         assert bench.names() == (f"devhost.{NAME}=0",)
 
 
-async def test_what_is_away_for_a_moment_stays_in_the_file(tmp_path: Path) -> None:
+async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None:
     """A container that starts again without it would not notice."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").symlink_to("nowhere/else")
@@ -115,9 +115,15 @@ async def test_what_is_away_for_a_moment_stays_in_the_file(tmp_path: Path) -> No
     bench.scanner = replace(bench.scanner, policy=Policy((), enforced=True))  # a problem now
     await bench.write()
     assert bench.written() == ["/nowhere/else"]
+    (tmp_path / "lib").unlink()
+    (tmp_path / "lib").mkdir()  # what is there now is not of a device that is gone
+    bench.scanner = replace(bench.scanner, policy=Policy(("/*",), enforced=True))
+    gone = {one: replace(it, missing_since=1.0) for one, it in bench.found().devices.items()}
+    await bench.injection.write(bench.scanner, replace(bench.found(), devices=gone))
+    assert bench.written() == ["/nowhere/else"]
 
 
-async def test_a_file_is_kept_while_nothing_can_be_known(tmp_path: Path) -> None:
+async def test_cdi_spec_is_kept_after_a_restart_with_a_source_that_fails(tmp_path: Path) -> None:
     """After a restart with a sick source, what pods have must still be found."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").mkdir()
@@ -130,7 +136,7 @@ async def test_a_file_is_kept_while_nothing_can_be_known(tmp_path: Path) -> None
     assert not bench.written()
 
 
-async def test_a_host_that_does_not_answer_owes_one_look(
+async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
 ) -> None:
     """The devices are unhealthy meanwhile; when it answers it is looked again."""
