@@ -1,4 +1,4 @@
-"""One step for one device: commands, modes, and paths that have to appear."""
+"""One step for one device: commands, modes, paths that have to appear; see tests/security/test_steps.py."""
 
 import asyncio
 import errno
@@ -201,19 +201,6 @@ async def test_wait_steps_on_a_filesystem_that_hangs_use_few_threads(tmp_path: P
     await run(start_of(calls=calls), waitFor="/")
 
 
-async def test_command_below_a_root_gets_the_path_that_the_symlink_leads_to(tmp_path: Path) -> None:
-    """An absolute link would lead it out of the root, perhaps to another disk."""
-    (tmp_path / "dev/by-id").mkdir(parents=True)
-    (tmp_path / "dev/sda").touch()
-    (tmp_path / "dev/by-id/relative").symlink_to("../sda")
-    (tmp_path / "dev/by-id/absolute").symlink_to("/dev/sda")
-    files = HostFiles(str(tmp_path))
-    for name in ("relative", "absolute"):
-        start = start_of(node(f"/dev/by-id/{name}", files), root=str(tmp_path))
-        await run(start, run=shell('readlink -f "$1" >> "$2"/$3', "${path}", str(tmp_path), name))
-        assert (tmp_path / name).read_text() == f"{tmp_path}/dev/sda\n"
-
-
 # ── mode ──
 
 
@@ -241,22 +228,6 @@ async def test_mode_step_changes_device_nodes_only_and_fails_without_any(
     for start in (start_of(node(str(secret))), start_of()):
         text = await failure(start, mode="0666")
         assert text.startswith("preStart[0] (mode 0666) of device X: the device has no device node")
-    assert mode_of(secret) == 0o600
-
-
-async def test_mode_step_for_a_node_that_has_become_a_file_fails(
-    terminal: str, tmp_path: Path
-) -> None:
-    secret, link = tmp_path / "secret", tmp_path / "link"
-    secret.touch(0o600)
-    link.symlink_to(terminal)
-    start = start_of(node(str(link)))
-    link.unlink()
-    text = await failure(start, mode="0666")
-    assert text.endswith(f"{link} no longer exists")
-    link.symlink_to(secret)
-    text = await failure(start, mode="0666")
-    assert text.endswith(f"{link} is no longer a char device")
     assert mode_of(secret) == 0o600
 
 
