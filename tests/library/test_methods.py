@@ -148,22 +148,6 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
 # ── allocate, preferred ──
 
 
-async def test_allocate_by_the_option_gives_each_node(
-    started: Kubelet, serving: Serving, nodes: Path
-) -> None:
-    (nodes / "table").touch()
-    device = Device("one", paths=[str(nodes / "a"), str(nodes / "b"), str(nodes / "table")])
-    env = {"IDS": "${id}", "PATHS": "${path}", "NAMES": "${name}", "OF": "${resource}"}
-    serving.start(Plain([device], allocate={"env": env}, replicas=2))
-    await started.wait(NAME, 2, 2)
-    answer = (await started.admit("pod", {"app": {NAME: 2}}))["app"]
-    assert answer["deviceIds"][NAME] == ["one::0", "one::1"]
-    paths = f"{nodes}/a,{nodes}/b,{nodes}/table"
-    assert answer["envs"] == {"IDS": "one", "PATHS": paths, "NAMES": "a,b,table", "OF": NAME}
-    given = {(one["hostPath"], one["containerPath"]) for one in answer["devices"]}
-    assert given == {("/dev/null", "/dev/null"), ("/dev/zero", "/dev/zero")}
-
-
 @dataclass(frozen=True)
 class Port(Device):
     """A device that carries more."""

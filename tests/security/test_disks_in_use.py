@@ -57,7 +57,7 @@ def test_disk_in_use_is_handed_out_by_its_own_path(disk: Victim, resource: dict[
 @pytest.mark.parametrize(
     ("use", "resource"),
     [("mounted", ENTRY), ("mounted", {"sources": ["/dev/vda"]}), ("swap", SOURCE),
-     ("held", ENTRY), ("partition held", SOURCE), ("btrfs", ENTRY)],
+     ("partition held", ENTRY)],
 )  # fmt: skip
 def test_disk_used_since_the_scan_is_refused_at_allocate(
     disk: Victim, resource: dict[str, Any], use: str
@@ -72,12 +72,8 @@ def test_disk_used_since_the_scan_is_refused_at_allocate(
         case "swap":
             swap = "/dev/vda partition 1 0 -2\n"
             disk.file("/proc/swaps", f"Filename Type Size Used Priority\n{swap}")
-        case "held":
-            disk.directory("/sys/dev/block/240:0/holders/dm-0")
         case "partition held":
             disk.directory("/sys/dev/block/240:0/vda1/holders/md0")
-        case "btrfs":
-            disk.file("/sys/fs/btrfs/1234/devices/vda/dev", "240:0\n")
     refusals, answers = allocated(scanner, snapshot)
     assert not answers
     assert "/dev/vda is in use by the host" in refusals[0]

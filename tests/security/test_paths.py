@@ -144,27 +144,6 @@ def test_procfs_that_is_mounted_elsewhere_is_refused(tmp_path: Path, part: str, 
         is_no_device(f"{place}/{door.format(pid=os.getpid())}/dev/null")
 
 
-@needs_root
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/proc/thread-self/root/dev/null",
-        "/proc/{pid}/task/{pid}/root/dev/null",
-        "/proc/self/root/proc/self/root/dev/null",
-        "/dev/fd/{fd}",
-    ],
-)
-def test_procfs_of_this_machine_leads_to_no_device(path: str) -> None:
-    descriptor = os.open("/dev/null", os.O_RDONLY)
-    try:
-        shown = path.format(fd=descriptor, pid=os.getpid())
-        is_no_device(shown)
-        for outcome in Victim(None).by_both_ways(asks(shown, "mounts"), "/dev/*"):
-            outcome.nothing()
-    finally:
-        os.close(descriptor)
-
-
 def is_no_device(path: str) -> None:
     """Attack by a path of this machine, that leads to a character device."""
     assert Path(path).is_char_device()
