@@ -76,7 +76,7 @@ async def test_hints_have_the_numa_nodes_of_sysfs(
     assert await hints(started, 6) == set()
 
 
-async def test_topology_with_a_number_is_for_all_devices(
+async def test_hints_have_the_declared_numa_node(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     hosting.start(config(", topology: 1"), root=root)
@@ -87,23 +87,7 @@ async def test_topology_with_a_number_is_for_all_devices(
     assert await hints(started, 1) == {Hint(ZERO, True)}
 
 
-async def test_topology_none_gives_no_hints(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
-    hosting.start(config(", topology: none"), root=root)
-    await nodes_are(started, {name: [] for name in MACHINE})
-    assert await hints(started, 5) is None
-
-
-async def test_shares_have_the_numa_node_of_their_device(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
-    hosting.start(config(", replicas: 2, maxDevices: 2"), root=root)
-    await nodes_are(started, {"a0::0": [0], "a0::1": [0], "b0::0": [0], "b0::1": [0]})
-    assert await hints(started, 4) == {Hint(ZERO, True)}
-
-
-async def test_a_device_without_a_numa_node_takes_the_hints_of_all(
+async def test_hints_are_none_with_a_device_without_a_numa_node(
     started: RealKubelet, hosting: Hosting, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One without a node would never satisfy a hint; when it goes, the others are as before."""
@@ -118,7 +102,7 @@ async def test_a_device_without_a_numa_node_takes_the_hints_of_all(
     assert await hints(started, 5) == {Hint(BOTH, True)}
 
 
-async def test_a_device_that_is_gone_keeps_its_numa_node(
+async def test_hints_stay_when_a_device_is_gone_and_comes_back(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
     """It must not take the nodes of the others away, and is where it was when it comes back."""
@@ -151,7 +135,7 @@ async def test_prefer_chooses_among_aligned_devices(
 
 
 @pytest.mark.parametrize("prefer", ["packed", "numa"])
-async def test_too_few_aligned_devices_are_filled_up_to_the_number(
+async def test_prefer_fills_up_too_few_aligned_devices(
     started: RealKubelet, hosting: Hosting, root: Path, prefer: str
 ) -> None:
     """The aligned ones must be included; the number is exact."""
@@ -167,17 +151,3 @@ async def test_prefer_numa_stays_on_one_node_where_both_would_do(
     await started.wait(SLOT, 5, 5)
     assert await given(started, "three", 3, BOTH) == ["c1", "d1", "e1"]
     assert await given(started, "two", 2) == ["a0", "b0"]
-
-
-async def test_a_restart_of_devhost_gives_the_same_hints(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
-    hosting.start(config(), root=root)
-    await started.wait(SLOT, 5, 5)
-    (held,) = await given(started, "pod", 1, ONE)
-    await hosting.stop()
-    await started.wait(SLOT, 5, 0)
-    hosting.start(config(), root=root)
-    await nodes_are(started, PLACED)
-    assert await hints(started, 3) == {Hint(BOTH, False)}
-    assert held in {"c1", "d1", "e1"}

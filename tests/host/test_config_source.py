@@ -1,4 +1,4 @@
-"""A configuration file that cannot be read, while it is followed."""
+"""The configuration file: each way to edit it is followed, and what cannot be used changes nothing."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,13 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
 from devhost.host import config_source
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigSource, _watch_targets
 from devhost.host.state_files import LastGood
 from devhost.loading import loader
 from devhost.model.config import Config
@@ -66,54 +65,119 @@ async def until(source: ConfigSource, says: str) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EIO])
-async def test_a_directory_that_cannot_be_looked_at(
-    source: ConfigSource,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    number: int,
+def counts(config: Config) -> list[int | None]:
+    """Return how many tokens each resource of a configuration has."""
+    return [one.sources[0].kind.count for one in config.resources]  # type: ignore[union-attr]
+
+
+def tokens(count: int) -> str:
+    return GOOD.replace("static: 1", f"static: {count}")
+
+
+# ── what is followed ──
+
+
+async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status says so, the log in a line; and it heals."""
-    place = os.path.dirname(source.file) + "/"
+    """Each by its event: the regular look is far away."""
+    monkeypatch.setattr(config_source, "POLL_S", 3600.0)
+    mount = tmp_path / "etc"
+    mount.mkdir()
 
-    def sick(real: Callable[..., Any]) -> Callable[..., Any]:
-        def look(path: Any, *args: Any, **options: Any) -> Any:
-            if str(path).startswith(place):
-                raise OSError(number, os.strerror(number), str(path))
-            return real(path, *args, **options)
+    def publish(version: int) -> None:
+        """Do as kubelet's AtomicWriter: a new directory, and one rename of ..data."""
+        fresh = mount / f"..v{version}"
+        fresh.mkdir()
+        (fresh / "config.yaml").write_text(tokens(version))
+        (mount / "..data_tmp").symlink_to(fresh.name)
+        (mount / "..data_tmp").rename(mount / "..data")
 
-        return look
-
-    async with followed(source):
-        with monkeypatch.context() as broken:
-            for name in ("lstat", "stat"):
-                broken.setattr(os, name, sick(getattr(os, name)))
-            source.reload_soon()
-            await until(source, f"cannot be read: {os.strerror(number)}")
-        source.reload_soon()
-        while source.status.problems:
+    publish(1)
+    (mount / "config.yaml").symlink_to("..data/config.yaml")
+    link, other, new = tmp_path / "link.yaml", tmp_path / "other.yaml", tmp_path / "new"
+    link.symlink_to(mount / "config.yaml")
+    source = ConfigSource(str(link), Policy())
+    source.first()
+    applied: asyncio.Queue[Config] = asyncio.Queue()
+    async with asyncio.timeout(60), followed(source, applied.put_nowait):
+        source.reload_asked()
+        while source._asked:  # it is watched from then on
             await asyncio.sleep(0.005)
-    assert not any(record.exc_info for record in caplog.records)
+        for version in (2, 3):
+            publish(version)
+            assert counts(await applied.get()) == [version]
+        other.write_text(tokens(4))
+        new.symlink_to(other)
+        new.rename(link)
+        assert counts(await applied.get()) == [4]
+        other.write_text(tokens(5))
+        assert counts(await applied.get()) == [5]
+        new.write_text(tokens(6))
+        new.rename(other)
+        assert counts(await applied.get()) == [6]
+        with other.open("a") as stream:
+            stream.write("# a comment\n")
+        assert counts(await applied.get()) == [6]
 
 
-async def test_a_link_that_cannot_be_read(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_config_source_watches_the_directory_of_each_symlink(tmp_path: Path) -> None:
+    """Each directory in which the file, or a link that leads to it, may be exchanged."""
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "c.yaml").touch()
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "c.yaml").symlink_to("../current/c.yaml")
+    (tmp_path / "current").symlink_to("v1")
+    found = {one.path for one in _watch_targets(str(tmp_path / "etc" / "c.yaml"))}
+    assert found == {str(tmp_path / "etc"), str(tmp_path), str(tmp_path / "v1")}
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    assert str(tmp_path) in {one.path for one in _watch_targets(str(loop))}
+
+
+async def test_config_source_with_an_invalid_edit_applies_nothing_and_logs_its_place(
+    source: ConfigSource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where to watch is not known then; the file is read nevertheless."""
-
-    def unknown(_file: str) -> Any:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(config_source, "_watch_targets", unknown)
-    async with followed(source):
-        write(source, "version: v2\n")
-        source.reload_soon()
+    applied: asyncio.Queue[Config] = asyncio.Queue()
+    async with asyncio.timeout(60), followed(source, applied.put_nowait):
+        write(source, tokens(2) + "unknown: 1\n")
         while not source.status.problems:
             await asyncio.sleep(0.005)
-    assert not any(record.exc_info for record in caplog.records)
+        assert "config.yaml:3:1: error" in caplog.text
+        assert (source.status.failures, source.status.unreadable) == (1, None)
+        write(source, tokens(3))
+        assert counts(await applied.get()) == [3]
+    assert (source.status.problems, source.status.reloads) == ((), 1)
 
 
-async def test_another_reason_is_told(source: ConfigSource) -> None:
+async def test_config_source_at_a_start_with_an_invalid_file_has_the_last_good_one(
+    source: ConfigSource, tmp_path: Path
+) -> None:
+    """A good edit heals it, and is what a later start has."""
+    last_good = LastGood(tmp_path / "state")
+    last_good.write(tokens(2).encode())
+    write(source, "version: v2\n")
+    later = ConfigSource(source.file, Policy(), last_good)
+    loaded, copy = later.first()
+    assert loaded.config is None
+    assert copy is not None
+    assert counts(copy.require()) == [2]
+    assert later.status.file == str(last_good.path)
+    assert later.status.problems
+    applied: asyncio.Queue[Config] = asyncio.Queue()
+    async with asyncio.timeout(60), followed(later, applied.put_nowait):
+        write(later, tokens(3))
+        assert counts(await applied.get()) == [3]
+        assert later.status.file == later.file
+    assert last_good.read() == tokens(3).encode()
+
+
+# ── what cannot be read ──
+
+
+async def test_config_source_file_that_is_gone_then_a_pipe_is_two_failures(
+    source: ConfigSource,
+) -> None:
     """A file that is gone, and then a pipe: two failures, each with its own reason."""
     async with followed(source):
         remove(source)
@@ -123,7 +187,7 @@ async def test_another_reason_is_told(source: ConfigSource) -> None:
     assert source.status.failures == 2
 
 
-async def test_an_edit_while_the_file_cannot_be_opened(
+async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_later(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is followed when the file can be opened again, without another event."""
@@ -150,7 +214,7 @@ async def test_an_edit_while_the_file_cannot_be_opened(
     assert not any("invalid" in text for text in texts)
 
 
-async def test_the_content_in_force_comes_back(
+async def test_config_source_with_the_content_in_force_again_applies_nothing(
     source: ConfigSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is applied: nothing has changed."""
@@ -168,7 +232,7 @@ async def test_the_content_in_force_comes_back(
     assert texts[-1] == "configuration file valid again, the same as in force"
 
 
-async def test_a_file_that_is_still_being_written_is_read_until_it_stays_the_same(
+async def test_config_source_file_that_is_being_written_is_read_until_it_stays_the_same(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part of it would be valid by itself."""
@@ -187,7 +251,7 @@ async def test_a_file_that_is_still_being_written_is_read_until_it_stays_the_sam
     assert '"count":5' in config.model_dump_json(by_alias=True)
 
 
-async def test_who_asks_gets_an_answer(
+async def test_config_source_asked_to_reload_logs_that_nothing_changed(
     source: ConfigSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -203,7 +267,7 @@ async def test_who_asks_gets_an_answer(
             await asyncio.sleep(0.005)
 
 
-async def test_what_is_in_force_is_saved_before_the_end(
+async def test_config_source_saves_the_last_good_copy_before_the_end(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a start with an invalid file would go back to the configuration before."""
@@ -228,7 +292,7 @@ async def test_what_is_in_force_is_saved_before_the_end(
     assert source._last_good.read() == GOOD.encode()
 
 
-async def test_what_could_not_be_saved_is_tried_once_more_at_the_end(
+async def test_config_source_saves_what_could_not_be_saved_once_more_at_the_end(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_self: LastGood, _raw: bytes) -> None:
@@ -245,7 +309,7 @@ async def test_what_could_not_be_saved_is_tried_once_more_at_the_end(
     assert source._last_good.read() == GOOD.encode()
 
 
-async def test_a_file_that_does_not_answer(
+async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_later(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is said, however often it is asked one thread waits, and the edit is followed later."""
@@ -277,7 +341,7 @@ async def test_a_file_that_does_not_answer(
         release.set()
 
 
-async def test_no_thread_can_be_had(
+async def test_config_source_without_a_thread_goes_on_and_saves_later(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The host goes on, and the copy is kept as soon as it can be."""
@@ -301,25 +365,7 @@ async def test_no_thread_can_be_had(
             await asyncio.sleep(0.005)
 
 
-def test_the_log_as_text_names_the_resource_too() -> None:
-    shown: list[str] = []
-    with logs.shown_by(shown.append):
-        for resource in ("example.com/a", ""):
-            problem = Problem("warning", "c.yaml", 4, 2, "a.b", "is odd", resource)
-            config_source.log_problems([problem])
-    assert shown[0].endswith("c.yaml:4:2: warning: a.b: is odd  resource=example.com/a")
-    assert shown[1].endswith("c.yaml:4:2: warning: a.b: is odd")
-
-
-def test_the_log_as_text_shows_no_fields_without_a_value() -> None:
-    shown: list[str] = []
-    given = {"a": (), "b": ("/x", "/y"), "c": None, "d": False, "e": ""}
-    with logs.shown_by(shown.append):
-        logging.getLogger("devhost").warning("is odd", extra={"fields": given})
-    assert shown[0].endswith("is odd  b=/x,/y d=False")
-
-
-async def test_an_edit_after_one_at_which_watching_failed(
+async def test_config_source_that_could_not_watch_watches_again_soon(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is watched again soon: the next edit does not wait for the regular look."""
@@ -341,7 +387,9 @@ async def test_an_edit_after_one_at_which_watching_failed(
         await applied.get()
 
 
-def test_a_last_good_copy_that_cannot_be_read_is_told(source: ConfigSource, tmp_path: Path) -> None:
+def test_config_source_says_that_the_last_good_copy_cannot_be_read(
+    source: ConfigSource, tmp_path: Path
+) -> None:
     write(source, "version: v2\n")
     last_good = LastGood(tmp_path / "state")
     last_good.path.mkdir(parents=True)
@@ -351,7 +399,7 @@ def test_a_last_good_copy_that_cannot_be_read_is_told(source: ConfigSource, tmp_
     assert [one.message for one in copy.problems] == ["cannot be read: Is a directory"]
 
 
-def test_a_load_that_fails_by_a_bug_leaves_the_last_good_copy(
+def test_config_source_load_that_fails_by_a_bug_is_a_problem(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -361,3 +409,17 @@ def test_a_load_that_fails_by_a_bug_leaves_the_last_good_copy(
     loaded, _ = source.first()
     assert loaded.config is None
     assert "because of a bug: ZeroDivisionError('oops')" in loaded.problems[0].message
+
+
+def test_config_source_problem_in_the_text_log_names_place_and_resource() -> None:
+    """Fields without a value are left out."""
+    shown: list[str] = []
+    with logs.shown_by(shown.append):
+        for resource in ("example.com/a", ""):
+            problem = Problem("warning", "c.yaml", 4, 2, "a.b", "is odd", resource)
+            config_source.log_problems([problem])
+        given = {"a": (), "b": ("/x", "/y"), "c": None, "d": False, "e": ""}
+        logging.getLogger("devhost").warning("is odd", extra={"fields": given})
+    ends = ["is odd  resource=example.com/a", "is odd", "is odd  b=/x,/y d=False"]
+    assert [line.endswith(end) for line, end in zip(shown, ends, strict=True)] == [True] * 3
+    assert "c.yaml:4:2: warning: a.b: is odd" in shown[0]

@@ -25,7 +25,7 @@ async def all_have(standin: SimulatedKubelet, tokens: int) -> None:
         await standin.wait(f"example.com/r{number}", tokens, tokens)
 
 
-async def test_many_scans_begin_in_a_round_of_the_event_loop_each(
+async def test_scans_of_many_resources_begin_in_a_round_of_the_event_loop_each(
     standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls of the kubelet come in between."""

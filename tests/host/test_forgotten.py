@@ -11,7 +11,7 @@ CONFIG = f"version: v1\nresources: [{{name: {SLOT}, sources: [static: 1]}}]"
 pytestmark = pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
 
 
-async def test_a_resource_that_kubelet_forgot_registers_again(
+async def test_registration_of_a_resource_that_kubelet_forgot(
     started: RealKubelet, hosting: Hosting
 ) -> None:
     """A host that was away for longer than that registers as if for the first time."""

@@ -22,7 +22,7 @@ from tests.support.hosting import Hosting, Kubelet
 from tests.support.root import needs_root
 
 
-async def test_a_node_that_is_withheld_is_offered_when_its_draining_resource_shares(
+async def test_withheld_node_is_offered_when_its_draining_resource_shares(
     started: Kubelet, directory: Path, may_leave: asyncio.Event
 ) -> None:
     """A node's former resource comes back while it drains, and shares: nobody waits for it."""
@@ -43,7 +43,7 @@ resources:
         await started.wait(B, 1, 1)
 
 
-async def test_a_scan_that_is_out_of_date_takes_no_node_over(
+async def test_scan_that_is_out_of_date_takes_no_node_over(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node vanished while the second resource looked: it was never the second's."""
@@ -80,7 +80,7 @@ resources:
         assert running.runner(B).published.may_hand_out() == set()
 
 
-async def test_a_server_that_is_cancelled_while_it_starts_leaves_nothing(directory: Path) -> None:
+async def test_server_that_is_cancelled_while_it_starts_leaves_nothing(directory: Path) -> None:
     """It leaves no socket, no task and no complaint of gRPC."""
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -100,7 +100,7 @@ async def test_a_server_that_is_cancelled_while_it_starts_leaves_nothing(directo
     assert complaints == []
 
 
-async def test_a_node_that_an_earlier_resource_shares_meanwhile_stays(
+async def test_node_that_an_earlier_resource_shares_meanwhile_stays(
     started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the second resource's alone when that judged: it stays there."""
@@ -138,24 +138,9 @@ resources:
         await started.wait(B, 1, 1)
 
 
-async def test_a_renamed_file_is_withheld_while_its_former_id_is_listed(
-    started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
-) -> None:
-    """A pod was just given it under the former."""
-    (directory / "colas" / "a").touch()
-    hosting.start(
-        f"version: v1\nresources: [{{name: {A}, sources: [directory: {directory}/colas]}}]"
-    )
-    await started.wait(A, 1, 1)
-    (directory / "colas" / "a").rename(directory / "colas" / "b")
-    (directory / "colas" / "c").touch()
-    await started.wait(A, 3, 1)
-    assert hosting.reason(A, "b") == f"withheld: still in the kubelet's list as {A} a"
-
-
 @needs_root
 @pytest.mark.parametrize("seen", [True, False])
-async def test_another_device_in_the_place_of_one_is_unhealthy_for_a_time(
+async def test_device_replaced_by_another_is_unhealthy_for_a_time(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,

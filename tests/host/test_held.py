@@ -71,7 +71,7 @@ async def still_listed(kubelet: Kubelet, hosting: Hosting, count: int) -> None:
 
 
 @contract
-async def test_a_removed_resource_drains_until_its_pods_end(
+async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
     started: Kubelet, hosting: Hosting
 ) -> None:
     start(hosting, config("sources: [static: [a, b, c]]"))
@@ -96,7 +96,7 @@ async def test_a_removed_resource_drains_until_its_pods_end(
 
 
 @contract
-async def test_a_draining_resource_is_registered_again_after_a_kubelet_restart(
+async def test_held_devices_that_drain_are_registered_again_after_a_kubelet_restart(
     started: Kubelet, hosting: Hosting
 ) -> None:
     start(hosting, config("sources: [static: 2]"))
@@ -112,27 +112,8 @@ async def test_a_draining_resource_is_registered_again_after_a_kubelet_restart(
     await until(lambda: runner(hosting) is None, "its end")
 
 
-async def test_pod_resources_that_do_not_answer_keep_the_list(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """The last that was known counts until something else is."""
-    start(hosting, config("sources: [static: 1]"))
-    await started.wait(SLOT, 1, 1)
-    await hold(started, "pod")
-    hosting.reload(config())
-    await still_listed(started, hosting, 1)
-    socket = hosting.pod_resources
-    away = socket.rename(socket.with_name("away.sock"))
-    holders = hosting.hosts[-1].shared.holders
-    await until(lambda: not holders.known, "it does not answer any more")
-    await started.free("pod")
-    await still_listed(started, hosting, 1)
-    away.rename(socket)
-    await started.wait(SLOT, 0, 0)
-
-
 @contract
-async def test_a_container_starts_again_while_its_resource_drains(
+async def test_held_device_that_drains_is_prepared_when_its_container_starts_again(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """With steps before the start, which find the device as it was."""
@@ -151,7 +132,7 @@ async def test_a_container_starts_again_while_its_resource_drains(
 
 
 @contract
-async def test_a_missing_device_stays_listed_while_a_pod_holds_it(
+async def test_held_device_that_is_missing_stays_listed_and_comes_back(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     colas = directory / "colas"
@@ -176,7 +157,7 @@ async def test_a_missing_device_stays_listed_while_a_pod_holds_it(
 
 
 @contract
-async def test_a_device_that_vanished_while_devhost_was_away_is_listed_while_held(
+async def test_held_device_that_vanished_while_devhost_was_away_is_listed(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """A new process has never seen it, and lists it all the same while a pod holds it."""
@@ -197,26 +178,7 @@ async def test_a_device_that_vanished_while_devhost_was_away_is_listed_while_hel
     await started.wait(SLOT, 1, 1)
 
 
-async def test_a_lowered_max_devices_keeps_what_pods_hold(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    source = "sources: [static: [a, b, c]]"
-    start(hosting, config(f"{source}, maxDevices: 3"))
-    await started.wait(SLOT, 3, 3)
-    await hold(started, "first", "second", "third")
-    await started.free("first")
-    await started.free("second")
-    await known(hosting, "c")
-    hosting.reload(config(f"{source}, maxDevices: 1"))
-    await started.wait(SLOT, 2, 1)
-    await status(started, "third", c=ILL)
-    await hold(started, "new")
-    await status(started, "new", a=WELL)
-    await started.free("third")
-    await started.wait(SLOT, 1, 1)
-
-
-async def test_fewer_replicas_keep_the_shares_that_pods_hold(
+async def test_held_shares_stay_listed_with_fewer_replicas(
     started: Kubelet, hosting: Hosting
 ) -> None:
     start(hosting, config("sources: [static: [a]], replicas: 3"))

@@ -11,24 +11,20 @@ from typing import cast
 
 import pytest
 
-from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet import directory as plugin_directory
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import PluginServer
-from devhost.kubelet.servicer import Answering, list_response
+from devhost.kubelet.servicer import Answering
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.state import State
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.watcher import Inotify
 
 
@@ -52,50 +48,7 @@ async def hosted(directory: Path, config: str) -> AsyncIterator[Host]:
             await task
 
 
-async def test_a_source_that_hangs_holds_up_nobody_else(
-    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While one resource's scan never answers, another registers and allocates."""
-    release = threading.Event()
-
-    select = Scanner.select
-
-    def hanging(self: Scanner, readings: Readings) -> Selection:
-        if self.resource.name.endswith("stuck"):
-            release.wait(60)
-        return select(self, readings)
-
-    monkeypatch.setattr(Scanner, "select", hanging)
-    config = """
-version: v1
-resources:
-  - {name: example.com/stuck, sources: [static: 1]}
-  - {name: example.com/free, sources: [static: 2]}
-"""
-    async with hosted(directory, config):
-        await standin.wait("example.com/free", 2, 2)
-        await standin.admit("pod", {"app": {"example.com/free": 1}})
-        assert "example.com/stuck" not in await standin.capacity()
-        release.set()
-        await standin.wait("example.com/stuck", 1, 1)
-
-
-async def test_an_allocation_that_hangs_is_bounded(
-    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Allocate gives up by itself, naming the resource: the kubelet would wait without end."""
-    release = threading.Event()
-    monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(Declaration, "allocate", lambda *_: release.wait(60))
-    config = "version: v1\nresources: [{name: example.com/a, sources: [static: 1]}]"
-    async with hosted(directory, config):
-        await standin.wait("example.com/a", 1, 1)
-        with pytest.raises(AdmissionError, match=r"example.com/a: the host did not answer"):
-            await standin.admit("pod", {"app": {"example.com/a": 1}})
-        release.set()
-
-
-async def test_a_source_that_raises_is_that_resources_alone(
+async def test_source_that_raises_harms_its_resource_alone_and_heals(
     directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
@@ -128,7 +81,7 @@ resources:
         await standin.wait("example.com/bad", 1, 1)
 
 
-async def test_a_runner_that_crashes_is_started_again(
+async def test_resource_that_crashes_is_started_again(
     directory: Path,
     standin: SimulatedKubelet,
     monkeypatch: pytest.MonkeyPatch,
@@ -165,21 +118,9 @@ resources:
     assert crashes == 0
 
 
-async def test_a_plugin_directory_that_is_gone_ends_the_host(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
+async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
+    tmp_path: Path,
 ) -> None:
-    """A container's mount of a removed directory cannot heal: the process has to be replaced."""
-    monkeypatch.setattr(plugin_directory, "_POLL_S", 0.01)
-    monkeypatch.setattr(plugin_directory, "_GONE_S", 0.03)
-    plugins = directory / "plugins"
-    task = asyncio.create_task(PluginDirectory(plugins).run())
-    await asyncio.sleep(0)
-    plugins.rmdir()
-    with pytest.raises(DirectoryGoneError, match="was removed"):
-        await task
-
-
-async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
     answers = cast("Answering", SimpleNamespace(pre_start_required=False))
     reasons = set()
@@ -190,23 +131,7 @@ async def test_each_attempt_to_listen_fails_for_the_same_reason(tmp_path: Path) 
     assert len(reasons) == 1
 
 
-def test_the_list_says_health_and_topology() -> None:
-    """Healthy and Unhealthy are spelled as the kubelet reads them; no topology where none is."""
-    device_list = DeviceList()
-    device_list.update({"a": AdvertisedDevice(True, (0, 1)), "b": AdvertisedDevice(False)})
-    assert list_response(device_list.entries) == pb.ListAndWatchResponse(
-        devices=[
-            pb.Device(
-                ID="a",
-                health="Healthy",
-                topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=0), pb.NUMANode(ID=1)]),
-            ),
-            pb.Device(ID="b", health="Unhealthy"),
-        ]
-    )
-
-
-async def test_a_plugin_directory_that_cannot_be_watched_for_a_moment(
+async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("devhost.kubelet.directory._POLL_S", 0.01)

@@ -58,7 +58,7 @@ async def foreign_stream(directory: Path) -> AsyncIterator[None]:
 
 
 @contract
-async def test_a_touched_kubelet_socket_ends_no_stream_of_fifty_resources(
+async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No stream of 50 resources ends; a kubelet that starts has them all again."""
@@ -81,7 +81,7 @@ async def test_a_touched_kubelet_socket_ends_no_stream_of_fifty_resources(
         assert sockets(directory).isdisjoint(before)
 
 
-async def test_a_kubelet_socket_that_is_replaced_is_named_as_the_reason(
+async def test_kubelet_socket_that_is_replaced_is_named_as_the_reason(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
     """The log says who ended the stream: not the kubelet, which lives."""
@@ -104,7 +104,7 @@ async def test_a_kubelet_socket_that_is_replaced_is_named_as_the_reason(
 
 
 @contract
-async def test_a_foreign_stream_does_not_hold_up_the_next_registration(
+async def test_stream_of_somebody_else_does_not_hold_up_the_next_registration(
     started: Kubelet, instance: Instance, directory: Path
 ) -> None:
     """It does not keep the resource from being registered again."""
@@ -119,7 +119,7 @@ async def test_a_foreign_stream_does_not_hold_up_the_next_registration(
 # ── the plugin directory ──
 
 
-async def test_a_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
+async def test_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
     directory: Path, daemon: Daemon
 ) -> None:
     """It is followed, as it is where a directory is replaced by a link."""

@@ -104,7 +104,7 @@ def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("rule_off")
-async def test_an_id_that_leaves_during_allocate_without_the_rule_kills_kubelet(
+async def test_leaving_id_during_allocate_without_the_rule_kills_kubelet(
     started: Kubelet, held: Held, admission: asyncio.Task[Any]
 ) -> None:
     """An ID that leaves the list during Allocate brings a kubelet down, and is seen to."""
@@ -113,7 +113,7 @@ async def test_an_id_that_leaves_during_allocate_without_the_rule_kills_kubelet(
     await dies(started, admission)
 
 
-async def test_an_id_does_not_leave_during_allocate(
+async def test_leaving_id_waits_until_allocate_has_ended(
     started: Kubelet, hosting: Hosting, held: Held, admission: asyncio.Task[Any]
 ) -> None:
     """The same with the rule: the ID waits, unhealthy, until the call has ended."""
@@ -127,7 +127,7 @@ async def test_an_id_does_not_leave_during_allocate(
 
 @pytest.mark.usefixtures("rule_off")
 @pytest.mark.parametrize("refusing", [True, False])
-async def test_allocate_of_an_id_that_left_before_is_refused(
+async def test_leaving_id_that_left_before_allocate_is_refused(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,

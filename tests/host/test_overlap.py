@@ -48,7 +48,7 @@ def sockets(directory: Path) -> set[str]:
 # ── two, and one of them ends ──
 
 
-async def test_a_second_instance_waits_and_is_ready(pair: tuple[Instance, Instance]) -> None:
+async def test_second_instance_waits_and_is_ready(pair: tuple[Instance, Instance]) -> None:
     """Else a surge update would never go on."""
     _, second = pair
     assert second.status(T).reason == "another instance of devhost serves it"
@@ -56,7 +56,7 @@ async def test_a_second_instance_waits_and_is_ready(pair: tuple[Instance, Instan
 
 
 @contract
-async def test_a_second_instance_takes_over_when_the_first_stops(
+async def test_second_instance_takes_over_when_the_first_stops(
     pair: tuple[Instance, Instance], started: Kubelet, directory: Path
 ) -> None:
     """What a surge update does."""
@@ -69,7 +69,7 @@ async def test_a_second_instance_takes_over_when_the_first_stops(
 
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_second_process_takes_over_from_one_that_ends(
+async def test_second_process_takes_over_from_one_that_ends(
     started: Kubelet, directory: Path, number: signal.Signals
 ) -> None:
     """Whether the first is stopped or killed: no socket of it is left."""
@@ -94,21 +94,7 @@ async def test_a_second_process_takes_over_from_one_that_ends(
 # ── what the two declare differs ──
 
 
-async def test_two_instances_serve_what_the_other_does_not_declare(
-    started: Kubelet, start: Start
-) -> None:
-    """Who serves is settled for each resource."""
-    first = start(tokens("old", t=2, u=2))
-    await first.until(T, State.REGISTERED)
-    await first.until(U, State.REGISTERED)
-    second = start(tokens("new", t=3, v=3))
-    await served_by(started, "old", T, 2)
-    await served_by(started, "old", U, 2)
-    await served_by(started, "new", V, 3)
-    assert second.status(T).state is State.WAITING
-
-
-async def test_a_resource_dropped_by_an_edit_is_served_by_the_second_instance(
+async def test_second_instance_serves_what_an_edit_of_the_first_drops(
     started: Kubelet, start: Start
 ) -> None:
     first = start(tokens("old", t=2, u=2))
@@ -127,7 +113,7 @@ async def test_a_resource_dropped_by_an_edit_is_served_by_the_second_instance(
 
 
 @contract
-async def test_a_kubelet_restart_leaves_the_resource_with_the_first_instance(
+async def test_second_instance_waits_on_after_a_kubelet_restart(
     pair: tuple[Instance, Instance], started: Kubelet
 ) -> None:
     """It removes all sockets and no lock: the same one serves again."""
@@ -180,7 +166,7 @@ async def refused(kubelet: Kubelet, resource: str) -> None:
 
 @contract
 @pytest.mark.parametrize("renamed", ["before it starts", "while it waits"])
-async def test_a_rename_between_two_instances_gives_no_node_to_two_pods(
+async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,

@@ -1,7 +1,6 @@
 """Which nodes are withheld, and until when."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,28 +11,28 @@ from devhost.host import records as module
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
 from devhost.host.records import Mark
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.podresources import PodResources
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
-from devhost.model.state import HeldBy
+from devhost.model.device import FileKind, FileState, Hardware, HostDevice, Node, Snapshot
 
 A, B = "example.com/a", "example.com/b"
 
 
-class Told(PodResources):
-    """Answers what the test says."""
+class Told(Holders):
+    """Says of every device which pods hold it."""
 
-    def __init__(self) -> None:
-        super().__init__(Path("kubelet.sock"))
-        self.held: Mapping[str, HeldBy] = {}
+    asked = True
 
-    async def kubelet(self) -> object:
-        return 1
+    def __init__(self, *pods: str) -> None:
+        super().__init__(None)
+        self.pods = list(pods)
 
-    async def holders(self) -> Mapping[str, HeldBy]:
-        return self.held
+    def unheld(self, *_: object, **__: object) -> bool:
+        return not self.pods
+
+    def holding(self, *_: object, **__: object) -> list[str]:
+        return self.pods
 
 
 def resource(name: str, **keys: object) -> Resource:
@@ -45,9 +44,9 @@ def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) ->
     return HostDevice(name, (Node(path, state, 0, name),))
 
 
-def owners(state: Path | None = None, told: Told | None = None, **more: bool) -> Owners:
+def owners(state: Path | None = None, told: Holders | None = None, **more: bool) -> Owners:
     who = Owners(
-        Holders(told),
+        told or Holders(None),
         PluginDirectory(Path("/nowhere")),
         state,
         assume_free=more.get("assume_free", False),
@@ -73,6 +72,12 @@ async def allocated(who: Owners, declared: Resource, one: HostDevice) -> bool:
     return False
 
 
+def send(device_list: DeviceList, stream: Stream, one: HostDevice) -> None:
+    """Let kubelet have a list with one device."""
+    device_list.update({one.id: AdvertisedDevice(one.healthy)})
+    device_list.end_send(stream, device_list.begin_send(stream), asyncio.get_running_loop().time())
+
+
 @pytest.mark.parametrize(
     ("later", "again", "free"),
     [
@@ -86,7 +91,7 @@ async def allocated(who: Owners, declared: Resource, one: HostDevice) -> bool:
     ],
 )
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_what_was_allocated_is_offered_under_one_name(
+async def test_owners_offer_what_was_allocated_under_one_name(
     tmp_path: Path, later: Resource, again: HostDevice, free: bool, restarted: bool
 ) -> None:
     first = owners(tmp_path)
@@ -98,7 +103,16 @@ async def test_what_was_allocated_is_offered_under_one_name(
     assert await allocated(second, later, again) is free
 
 
-async def test_what_was_not_allocated_waits_for_the_list_alone() -> None:
+async def test_owners_withhold_hardware_without_a_node_under_another_name() -> None:
+    """What is owned is a place in the kernel, such as that of a network interface."""
+    at = Hardware("/sys/0", "pci 0", "/sys/0/net/n", None, "net", "/sys/0")
+    found, who = HostDevice("n", (Node("", None, 0, "n", hardware=at),)), owners()
+    assert await allocated(who, resource(A), found)
+    assert not await allocated(who, resource(B), found)
+    assert await allocated(who, resource(A), found)
+
+
+async def test_owners_withhold_what_was_not_allocated_until_its_id_left_the_list() -> None:
     """No pod has it; once its former name has left the kubelet's list, it is anybody's."""
     who, device_list, looks = owners(), DeviceList(0.0), asyncio.Event()
     who.serve(A, device_list, lambda: None)
@@ -123,7 +137,7 @@ async def test_what_was_not_allocated_waits_for_the_list_alone() -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-async def test_a_new_id_waits_until_the_former_has_left_the_list(replicas: int) -> None:
+async def test_owners_withhold_a_new_id_until_the_former_left_the_list(replicas: int) -> None:
     """However often it is looked at, and though the device is shared from now on."""
     who, device_list = owners(), DeviceList(0.0)
     who.serve(A, device_list, lambda: None)
@@ -136,22 +150,24 @@ async def test_a_new_id_waits_until_the_former_has_left_the_list(replicas: int) 
         assert reasons == [gone.reason, waits]
 
 
-async def test_of_two_instances_that_allocate_one_thing_the_second_is_refused(
+async def test_owners_of_two_instances_that_allocate_one_node_refuse_the_second(
     tmp_path: Path,
 ) -> None:
-    """Both offer it, because neither has a record when it learns of it."""
-    one, two = owners(tmp_path), owners(tmp_path)
+    """Both offer it, because neither has a record when it learns of it; the second looks again."""
+    one, two, looks = owners(tmp_path), owners(tmp_path), asyncio.Event()
+    two.serve(B, DeviceList(0.0), looks.set)
     assert published(one, resource(A), device("a")) == [None]
     assert published(two, resource(B), device("b")) == [None]
     await one.allocated(resource(A), [device("a")])
     with pytest.raises(AllocationError, match="another instance of devhost has handed it out"):
         await two.allocated(resource(B), [device("b")])
+    assert looks.is_set()
     assert published(two, resource(B), device("b")) != [None]
     with pytest.raises(AllocationError, match=f"/dev/x was handed out as {A} a"):
         await two.allocated(resource(B), [device("b")])
 
 
-async def test_an_allocate_writes_once(tmp_path: Path) -> None:
+async def test_owners_write_once_for_two_allocates_of_a_device(tmp_path: Path) -> None:
     who = owners(tmp_path)
     assert await allocated(who, resource(A), device("a"))
     written = (tmp_path / "state.json").stat().st_ino
@@ -162,7 +178,7 @@ async def test_an_allocate_writes_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("former", ["allow", "deny"])
 @pytest.mark.parametrize("later", ["allow", "deny"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_overlap_shares_nodes(
+async def test_owners_share_nodes_by_overlap(
     tmp_path: Path, former: str, later: str, declared: bool
 ) -> None:
     """Where both are declared one of them is enough, as everywhere; else both have to say so."""
@@ -175,7 +191,9 @@ async def test_overlap_shares_nodes(
     assert await allocated(who, two, device("b")) is (said >= (1 if declared else 2))
 
 
-async def test_after_a_boot_the_path_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_owners_after_a_boot_know_a_node_by_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Numbers are others then, and the kubelet's answers name paths."""
     assert await allocated(owners(tmp_path), resource(A), device("a"))
     monkeypatch.setattr(module, "boot_id", lambda: "another")
@@ -193,37 +211,40 @@ async def test_after_a_boot_the_path_tells(tmp_path: Path, monkeypatch: pytest.M
     assert published(again, resource(B), device("b", number=77, path="/dev/z")) != [None]
 
 
-async def test_pod_resources_free_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only when two lists say that nobody holds it, and not before it has left the list."""
-    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.01)
-    told, looks = Told(), asyncio.Event()
-    told.held = {A: {"a": frozenset({"default/pod"})}}
-    who = owners(tmp_path, told)
+async def test_owners_after_a_boot_keep_the_path_of_what_is_found_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod that had it may get what comes to be at its path."""
+    assert await allocated(owners(tmp_path), resource(A), device("a"))
+    monkeypatch.setattr(module, "boot_id", lambda: "another")
+    after = owners(tmp_path)
+    await after.load()
+    assert published(after, resource(A), device("a", number=77, path="/dev/y")) == [None]
+    assert published(after, resource(B), device("b", number=78)) != [None]
+
+
+async def test_owners_free_a_node_that_no_pod_holds_and_have_others_scanned() -> None:
+    """And not before it has left the list."""
+    told, looks = Told("default/pod"), asyncio.Event()
+    who = owners(None, told)
     who.serve(B, DeviceList(0.0), looks.set)
-    holders = who._holders
-    holders.subscribe(lambda: None)
     published(who, resource(A), device("a"))
     fresh = [Mark(resource=A, id=one, prepared=False) for one in "ab"]
     await who.allocated(resource(A), [device("a")], fresh)
     published(who, resource(A))
-    tasks = [asyncio.create_task(one) for one in (holders.run(), who.run())]
-    try:
-        held = "withheld: held as example.com/a a by default/pod"
-        while published(who, resource(B), device("b")) != [held]:
-            await asyncio.sleep(0.01)
-        assert not looks.is_set()
-        told.held = {}
-        assert who.records.marks(A).keys() == {"a", "b"}
-        await looks.wait()
-        assert who.records.marks(A).keys() == {"b"}
-        assert await allocated(who, resource(B), device("b"))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    who.drop_free()
+    held = "withheld: held as example.com/a a by default/pod"
+    assert published(who, resource(B), device("b")) == [held]
+    assert who.records.marks(A).keys() == {"a", "b"}
+    assert not looks.is_set()
+    told.pods.clear()
+    who.drop_free()
+    assert looks.is_set()
+    assert who.records.marks(A).keys() == {"b"}
+    assert await allocated(who, resource(B), device("b"))
 
 
-async def test_what_went_away_is_free_without_pod_resources() -> None:
+async def test_owners_without_pod_resources_free_what_went_away() -> None:
     """A node that is no longer found is nobody's."""
     who = owners()
     assert await allocated(who, resource(A), device("a"))
@@ -235,7 +256,57 @@ async def test_what_went_away_is_free_without_pod_resources() -> None:
     assert published(who, resource(B), device("b")) == [None]
 
 
-async def test_a_state_directory_that_cannot_be_used(
+async def test_owners_without_pod_resources_keep_what_is_left_of_a_missing_device() -> None:
+    """Of a group one part is gone: the other one's node is there, and may be in a pod."""
+    who = owners()
+    card, port = device("a"), device("b", number=65, path="/dev/y")
+    both = HostDevice("a", (*card.nodes, *port.nodes))
+    assert await allocated(who, resource(A), both)
+    left = frozenset({"/dev/y"})
+    published(who, resource(A), replace(both, missing_since=1.0, reason="gone", remaining=left))
+    who.drop_free()
+    assert published(who, resource(B), card) == [None]
+    handed_out = f"withheld: it was handed out as {A} a, and without --pod-resources devhost"
+    (reason,) = published(who, resource(B), port)
+    assert str(reason).startswith(handed_out)
+    assert "--assume-free" in str(reason)
+
+
+async def test_owners_wait_as_long_as_an_id_has_to_before_a_node_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a resource that is gone: another instance's Allocate may still run."""
+    who, now = owners(assume_free=True), asyncio.get_running_loop().time()
+    who._leave_after = 10.0
+    assert await allocated(who, resource(A), device("a"))
+    looks = asyncio.Event()
+    who.serve(B, DeviceList(0.0), looks.set)
+    assert published(who, resource(B), device("b")) != [None]
+    who.end(A)
+    assert looks.is_set()
+    for after, free in ((0.0, False), (9.0, False), (10.1, True)):
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=now + after: at)
+        who.drop_free()
+        assert (published(who, resource(B), device("b")) == [None]) is free
+
+
+async def test_owners_keep_the_marks_of_a_free_device_that_stays_listed() -> None:
+    """A pod may get it again by its ID, prepared as it is."""
+    device_list, who = DeviceList(0.0), owners(None, Told())
+    stream = device_list.open_stream(lambda: None)
+    who.serve(A, device_list, lambda: None)
+    published(who, resource(A), device("a"))
+    await who.allocated(resource(A), [device("a")], [Mark(resource=A, id="a", prepared=True)])
+    missing = replace(device("a"), missing_since=0.0, reason="gone")
+    send(device_list, stream, missing)
+    published(who, resource(A), missing)
+    who.drop_free()
+    assert not who.has(A)
+    assert who.records.marks(A).keys() == {"a"}
+    assert published(who, resource(B), device("b")) == [None]
+
+
+async def test_owners_without_a_state_directory_remember_and_write_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Memory knows; it is said, and written as soon as that can be."""
@@ -256,7 +327,9 @@ async def test_a_state_directory_that_cannot_be_used(
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_two_devices_exchange_their_nodes(held: bool) -> None:
+async def test_owners_of_two_devices_that_exchange_their_nodes_wait_for_pods_alone(
+    held: bool,
+) -> None:
     """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
     who, declared = owners(assume_free=True), resource(A)
     first = [device("a"), device("b", number=65, path="/dev/y")]
@@ -273,32 +346,25 @@ async def test_two_devices_exchange_their_nodes(held: bool) -> None:
     assert reasons == [None, None]
 
 
-async def test_a_missing_device_that_stays_listed_keeps_its_node_from_nobody() -> None:
+async def test_owners_free_the_node_of_a_missing_device_that_stays_listed() -> None:
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
     device_list, who = DeviceList(0.0), owners(assume_free=True)
     who.serve(A, device_list, lambda: None)
     stream = device_list.open_stream(lambda: None)
-
-    def listed(one: HostDevice) -> None:
-        device_list.update({one.id: AdvertisedDevice(one.healthy)})
-        device_list.end_send(
-            stream, device_list.begin_send(stream), asyncio.get_running_loop().time()
-        )
-
     was, other = device("a"), device("b", path="/dev/y")
     assert await allocated(who, resource(A), was)
-    listed(was)
+    send(device_list, stream, was)
     missing = replace(was, reason="not found any more", missing_since=0.0)
     published(who, resource(A), missing)
     who.drop_free()
     assert published(who, resource(B), other) != [None]
-    listed(missing)
+    send(device_list, stream, missing)
     who.drop_free()
     assert published(who, resource(B), other) == [None]
     assert "a" in device_list
 
 
-async def test_two_nodes_of_one_number_in_one_resource_are_two_devices() -> None:
+async def test_owners_take_two_nodes_of_one_number_in_one_resource_for_two_devices() -> None:
     """Both are there, so the file means that; under another resource they are that number."""
     who, declared = owners(), resource(A)
     twins = [device("a"), device("b", path="/dev/y")]
@@ -311,7 +377,7 @@ async def test_two_nodes_of_one_number_in_one_resource_are_two_devices() -> None
     assert published(who, declared, *alone) != ["gone", None]
 
 
-async def test_what_another_instance_serves_is_not_free(tmp_path: Path) -> None:
+async def test_owners_withhold_what_another_instance_serves(tmp_path: Path) -> None:
     """Its kubelet's list may have the former name, which this process does not know."""
     who = owners(assume_free=True)
     assert await allocated(who, resource(A), device("a"))
@@ -323,41 +389,5 @@ async def test_what_another_instance_serves_is_not_free(tmp_path: Path) -> None:
     why = f"withheld: another instance of devhost serves {A}, which had it as {A} a"
     assert published(who, resource(B), device("b")) == [why]
     other.release()
-    who.drop_free()
-    assert published(who, resource(B), device("b")) == [None]
-
-
-async def test_who_was_refused_is_scanned_again(tmp_path: Path) -> None:
-    one, two, looks = owners(tmp_path), owners(tmp_path), asyncio.Event()
-    two.serve(B, DeviceList(0.0), looks.set)
-    assert published(two, resource(B), device("b")) == [None]
-    assert await allocated(one, resource(A), device("a"))
-    with pytest.raises(AllocationError, match="another instance"):
-        await two.allocated(resource(B), [device("b")])
-    assert looks.is_set()
-
-
-async def test_after_a_boot_what_is_not_found_again_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pod that had it may get what comes to be at its path."""
-    assert await allocated(owners(tmp_path), resource(A), device("a"))
-    monkeypatch.setattr(module, "boot_id", lambda: "another")
-    after = owners(tmp_path)
-    await after.load()
-    assert published(after, resource(A), device("a", number=77, path="/dev/y")) == [None]
-    assert published(after, resource(B), device("b", number=78)) != [None]
-
-
-async def test_what_runs_may_still_allocate_a_node_that_has_just_gone() -> None:
-    """It is free only after the time that a running Allocate has."""
-    who, declared = owners(assume_free=True), resource(A)
-    who._leave_after = 60.0
-    assert await allocated(who, declared, device("a"))
-    who.drop_free()
-    published(who, declared, device("a", number=65, path="/dev/y"))
-    who.drop_free()
-    assert published(who, resource(B), device("b")) != [None]
-    who._since = dict.fromkeys(who._since, 0.0)
     who.drop_free()
     assert published(who, resource(B), device("b")) == [None]

@@ -16,7 +16,6 @@ from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import until
-from tests.support.hardware import HostTree
 from tests.support.hosting import Hosting, Kubelet, contract
 
 A, B = "example.com/a", "example.com/b"
@@ -79,7 +78,7 @@ async def offered(kubelet: Kubelet, resource: str) -> None:
 
 
 @contract
-async def test_a_renamed_resource_waits_for_the_pod_that_holds_the_node(
+async def test_ownership_of_a_renamed_resource_waits_for_the_pod_that_holds_the_node(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path
 ) -> None:
     hosting.start(config(directory, A), pod_resources=hosting.pod_resources)
@@ -91,54 +90,7 @@ async def test_a_renamed_resource_waits_for_the_pod_that_holds_the_node(
     await offered(started, B)
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "resource", "prefix"),
-    [
-        ("sysfs: net", "ens1f0v0", B, ""),
-        ("pci: {device: 8086:154c, node: none}", "0000:3b:02.0", A, "new-"),
-    ],
-    ids=["interface-resource", "function-id"],
-)
-async def test_hardware_without_a_node_is_withheld_under_another_name(
-    started: Kubelet,
-    hosting: Hosting,
-    directory: Path,
-    source: str,
-    name: str,
-    resource: str,
-    prefix: str,
-) -> None:
-    """What is owned is a place in the kernel, such as that of a network interface."""
-    tree = HostTree(directory / "host")
-    tree.hardware("pci 0000:3b:02.0 8086:154c class=020000 driver=iavf\n  net ens1f0v0 type=1\n")
-
-    answer = "allocate: {env: {NIC: '${name}'}}"
-
-    def text(resource: str, prefix: str) -> str:
-        options = f"sources: [{source}], id: '{prefix}${{name}}', {answer}"
-        return f"version: v1\nresources: [{{name: {resource}, {options}}}]\n"
-
-    hosting.start(text(A, ""), root=tree.root, pod_resources=hosting.pod_resources)
-    await started.wait(A, 1, 1)
-    await started.admit("first", {"app": {A: 1}})
-    hosting.reload(text(resource, prefix))
-    why = f"withheld: held as {A} {name} by default/first"
-    await until(lambda: hosting.reason(resource, f"{prefix}{name}") == why, "its pod")
-    await started.free("first")
-    await offered(started, resource)
-
-
-async def test_a_renamed_resource_without_pod_resources_names_assume_free(
-    started: Kubelet, hosting: Hosting, directory: Path, cola: Path
-) -> None:
-    hosting.start(config(directory, A), assume_free=False)
-    await started.wait(A, 1, 1)
-    await started.admit("first", {"app": {A: 1}})
-    hosting.reload(config(directory, B))
-    await withheld(started, hosting, B, "drain the node and start devhost with --assume-free")
-
-
-async def test_a_node_is_at_the_start_whose_the_plan_says(
+async def test_ownership_at_the_start_is_what_the_plan_says(
     started: Kubelet, hosting: Hosting, directory: Path, cola: Path
 ) -> None:
     """Its resource does not wait for an earlier source to name it: another one would have it."""
@@ -158,64 +110,6 @@ resources:
     await started.wait(B, 0, 0)
 
 
-async def test_devices_that_come_and_go_are_not_withheld(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """Under its own name it comes back without pod-resources, alone or as a part of a device."""
-    parts = [directory / "in", directory / "out"]
-    for part in parts:
-        part.mkdir()
-        for card in ("card0", "card1"):
-            (part / card).touch()
-    (directory / "colas" / "cola").touch()
-    sources = ", ".join(f"{{directory: {part}, as: {part.name}}}" for part in parts)
-    hosting.start(
-        "version: v1\nresources:\n"
-        f"  - {{name: {A}, group: '${{name}}', sources: [{sources}]}}\n"
-        f"  - {{name: {B}, sources: [directory: {directory}/colas]}}\n",
-        assume_free=False,
-    )
-    plugged = [parts[0] / "card0", parts[1] / "card1", directory / "colas" / "cola"]
-    for _ in range(3):
-        await started.wait(A, 2, 2)
-        await started.wait(B, 1, 1)
-        for path in plugged:
-            path.unlink()
-        await started.wait(A, 2, 0)
-        await started.wait(B, 1, 0)
-        for path in reversed(plugged):
-            path.touch()
-    await started.wait(A, 2, 2)
-    await started.wait(B, 1, 1)
-
-
-async def test_two_symlinks_that_exchange_their_nodes_wait_for_the_pod(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """Each waits for the pod that holds its node under the other's ID."""
-    first, second, free = (directory / "colas" / name for name in ("a", "b", "t"))
-    for name, link in (("x", first), ("y", second)):
-        (directory / name).touch()
-        link.symlink_to(directory / name)
-    declared = f"{{name: {A}, sources: [glob: '{directory}/colas/[ab]']}}"
-    hosting.start(f"version: v1\nresources: [{declared}]\n", pod_resources=hosting.pod_resources)
-    await started.wait(A, 2, 2)
-    await started.admit("first", {"app": {A: 2}})
-    free.symlink_to(directory / "x")
-    first.unlink()
-    await started.wait(A, 2, 1)
-    first.symlink_to(directory / "y")
-    free.rename(second)
-    await until(
-        lambda: hosting.reason(A, "a") == f"withheld: held as {A} b by default/first", "its pod"
-    )
-    await until(
-        lambda: hosting.reason(A, "b") == f"withheld: held as {A} a by default/first", "its pod"
-    )
-    await started.free("first")
-    await started.wait(A, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "edit"),
     [
@@ -225,7 +119,7 @@ async def test_two_symlinks_that_exchange_their_nodes_wait_for_the_pod(
         ("group", "all", ("}\n", ", group: all}\n")),
     ],
 )
-async def test_an_edit_that_moves_nodes_without_pod_resources_is_refused(
+async def test_ownership_edit_that_moves_nodes_without_pod_resources_is_refused(
     started: Kubelet,
     directory: Path,
     cola: Path,
@@ -266,7 +160,7 @@ async def test_an_edit_that_moves_nodes_without_pod_resources_is_refused(
 
 @contract
 @pytest.mark.parametrize("kubelet_restarts", [False, True])
-async def test_an_edit_while_devhost_is_down_waits_for_the_pod(
+async def test_ownership_edit_while_devhost_is_down_waits_for_the_pod(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,
@@ -288,25 +182,3 @@ async def test_an_edit_while_devhost_is_down_waits_for_the_pod(
 
 
 # ── when a pod has ended ──
-
-
-async def test_a_device_is_free_soon_after_its_pod_has_ended(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """However many resources there are, and though nothing else happens."""
-    others = "".join(f"  - {{name: {A}-{one}, sources: [static: 1]}}\n" for one in range(20))
-
-    def text(replicas: int) -> str:
-        slot = f"{{name: {A}, sources: [static: [a]], replicas: {replicas}}}"
-        return f"version: v1\nresources:\n  - {slot}\n{others}"
-
-    hosting.start(text(2), pod_resources=hosting.pod_resources)
-    await started.wait(A, 2, 2)
-    await started.admit("first", {"app": {A: 2}})
-    holders = hosting.hosts[-1].shared.holders
-    await until(lambda: len(holders.held(A)) == 2, "what the pod holds is known")
-    hosting.reload(text(1))
-    await started.wait(A, 3, 0)
-    await asyncio.sleep(3 * hosting.leave_after)
-    await started.free("first")
-    await started.wait(A, 1, 1)

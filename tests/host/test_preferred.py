@@ -65,22 +65,13 @@ async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Host
 
 @contract
 @pytest.mark.parametrize("more", ["", ", prefer: packed"])
-async def test_a_container_with_replicas_gets_distinct_devices_first(
+async def test_prefer_with_replicas_gives_a_container_distinct_devices_first(
     started: Kubelet, hosting: Hosting, more: str
 ) -> None:
     hosting.start(config("[a, b, c]", f"replicas: 3{more}"))
     await started.wait(SLOT, 9, 9)
     for pod in range(3):
         assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
-
-
-async def test_replicas_are_spread_by_default(started: Kubelet, hosting: Hosting) -> None:
-    """So that the last pod that asks for two still finds two devices with a share."""
-    hosting.start(config("[a, b, c, d, e, f]", "replicas: 2"))
-    await started.wait(SLOT, 12, 12)
-    for pod in range(6):
-        shares = await given(started, f"pod-{pod}", 2)
-        assert len(set(map(without_share, shares))) == 2, shares
 
 
 @contract
@@ -111,19 +102,8 @@ async def test_max_per_container_limits_the_shares_of_a_container(
         assert shares == {"a": 2, "b": 2}
 
 
-async def test_max_per_container_is_of_a_container_not_of_a_pod(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    hosting.start(config("[a]", "replicas: 4, maxPerContainer: 1"))
-    await started.wait(SLOT, 4, 4)
-    answers = await started.admit("pod", {"x": {SLOT: 1}, "y": {SLOT: 1}})
-    assert ids(answers, "x") != ids(answers, "y")
-    with pytest.raises(AdmissionError, match="maxPerContainer is 1"):
-        await given(started, "other", 2)
-
-
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_devices_of_an_init_container_are_kept_for_the_app(
+async def test_prefer_keeps_devices_of_an_init_container_for_the_app(
     started: RealKubelet, hosting: Hosting
 ) -> None:
     """The kubelet settles on it; the rest is chosen to go with that."""

@@ -22,7 +22,7 @@ def _handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("busy", [False, True], ids=["at rest", "busy"])
-def test_a_signal_cancels_the_work(number: int, busy: bool) -> None:
+def test_signal_term_or_int_cancels_the_work(number: int, busy: bool) -> None:
     """Also while the loop's own pipe is full, so that the signal has no room in it."""
     ended = []
 
@@ -40,7 +40,7 @@ def test_a_signal_cancels_the_work(number: int, busy: bool) -> None:
     assert ended
 
 
-def test_hangup_is_no_end() -> None:
+def test_signal_hup_has_the_file_read_and_ends_nothing() -> None:
     told = asyncio.Event()
 
     async def work() -> None:
@@ -51,7 +51,7 @@ def test_hangup_is_no_end() -> None:
     assert told.is_set()
 
 
-def test_a_refusal_of_the_system_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_loop_error_of_the_system_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """As when a connection cannot be accepted for want of descriptors."""
 
     async def work() -> None:

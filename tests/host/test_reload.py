@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host.config_source import _watch_targets
 from devhost.kubelet import servicer
 from devhost.model.config import Resource
 from devhost.model.state import State
@@ -53,78 +52,6 @@ async def test_reload_keeps_sockets_and_streams_of_what_is_unchanged(
         assert (await started.capacity())[A] == (1, 1)
 
 
-async def test_reload_of_an_invalid_file_changes_nothing(
-    started: Kubelet, directory: Path, streams: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Errors are logged with their place, counted and shown; a file that is gone is one."""
-    async with reloading(directory, tokens(a=1)) as running:
-        await started.wait(A, 1, 1)
-        running.config.write_text(tokens(a=2) + "unknown: 1\n")
-        await running.until(failures=1)
-        assert "config.yaml:4:1: error" in caplog.text
-        assert running.source.status.problems
-        running.config.unlink()
-        await running.until(failures=2)
-        assert "cannot be read" in str(running.source.status.problems[0])
-        assert (await started.capacity())[A] == (1, 1)
-        running.config.write_text(tokens(a=3))
-        await started.wait(A, 3, 3)
-        assert running.source.status.problems == ()
-        assert streams == []
-
-
-async def test_reload_notices_every_way_to_edit_a_file(started: Kubelet, directory: Path) -> None:
-    """A ConfigMap's swap, an editor's rename, a plain write, a bent link."""
-    mount = directory / "etc"
-    mount.mkdir()
-
-    def publish(version: int) -> None:
-        """Do as kubelet's AtomicWriter: a new directory, and one rename of ..data."""
-        fresh = mount / f"..v{version}"
-        fresh.mkdir()
-        (fresh / "config.yaml").write_text(tokens(a=version))
-        (mount / "..data_tmp").symlink_to(fresh.name)
-        (mount / "..data_tmp").rename(mount / "..data")
-
-    publish(1)
-    config = mount / "config.yaml"
-    config.symlink_to("..data/config.yaml")
-    link = directory / "link.yaml"
-    link.symlink_to(config)
-    async with reloading(directory, "", link):
-        await started.wait(A, 1, 1)
-        publish(2)
-        await started.wait(A, 2, 2)
-        publish(3)
-        await started.wait(A, 3, 3)
-        other = directory / "other.yaml"
-        other.write_text(tokens(a=4))
-        (directory / "new").symlink_to(other)
-        (directory / "new").rename(link)
-        await started.wait(A, 4, 4)
-        other.write_text(tokens(a=5))
-        await started.wait(A, 5, 5)
-        (directory / "edited").write_text(tokens(a=6))
-        (directory / "edited").rename(other)
-        await started.wait(A, 6, 6)
-        with other.open("a") as stream:
-            stream.write('  - {name: "example.com/b", sources: [static: 1]}\n')
-        await started.wait(B, 1, 1)
-
-
-async def test_reload_after_a_hundred_edits_ends_in_the_last(
-    started: Kubelet, directory: Path
-) -> None:
-    """However fast the edits come, what is in force at the end is what the file says."""
-    async with reloading(directory, tokens(a=1)) as running:
-        await started.wait(A, 1, 1)
-        for number in range(2, 102):
-            running.config.write_text(tokens(a=number, b=number))
-            await asyncio.sleep(0)
-        await started.wait(A, 101, 101)
-        await started.wait(B, 101, 101)
-
-
 @contract
 async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     started: Kubelet, directory: Path, streams: list[str], may_leave: asyncio.Event
@@ -140,23 +67,6 @@ async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
         await started.wait(B, 2, 2)
         assert running.runner(B).status.state is State.REGISTERED
         assert streams == []
-
-
-async def test_reload_while_kubelet_is_away_counts_when_it_comes_back(
-    started: Kubelet, directory: Path
-) -> None:
-    """What is declared when the kubelet comes back is what it gets."""
-    async with reloading(directory, tokens(a=1, b=1)) as running:
-        await started.wait(A, 1, 1)
-        await started.wait(B, 1, 1)
-        await started.kill()
-        running.config.write_text(tokens(a=2, c=1))
-        await running.until(reloads=1)
-        await started.start()
-        await started.wait(A, 2, 2)
-        await started.wait(C, 1, 1)
-        await running.ended(B)
-        assert len(running.sockets()) == 2
 
 
 @contract
@@ -200,25 +110,6 @@ async def test_reload_that_renames_a_resource_waits_until_the_old_one_left(
         may_leave.set()
         await started.wait(B, 1, 1)
         await started.wait(A, 0, 0)
-
-
-async def test_a_start_with_a_bad_file_uses_the_last_good_one(
-    started: Kubelet, directory: Path
-) -> None:
-    """A node that starts with a bad edit starts from what it had before; a good edit heals it."""
-    async with reloading(directory, tokens(a=1)):
-        await started.wait(A, 1, 1)
-    async with reloading(directory, tokens(a=2) + "oops"):
-        await started.wait(A, 1, 1)
-    async with reloading(directory, "") as running:
-        await started.wait(A, 1, 1)
-        assert running.source.status.file.endswith("last-good.yaml")
-        assert running.source.status.problems
-        running.config.write_text(tokens(a=3))
-        await started.wait(A, 3, 3)
-        assert running.source.status.file == str(running.config)
-        while running.last_good.read() != running.config.read_bytes():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_state_directory_that_cannot_be_written_heals(
@@ -276,36 +167,3 @@ async def admitted_at_last(kubelet: Kubelet, resource: str) -> None:
                 raise
         else:
             return
-
-
-def test_each_symlink_on_the_way_to_the_file_is_watched(tmp_path: Path) -> None:
-    """Each directory in which the file, or a link that leads to it, may be exchanged."""
-    (tmp_path / "v1").mkdir()
-    (tmp_path / "v1" / "c.yaml").touch()
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "c.yaml").symlink_to("../current/c.yaml")
-    (tmp_path / "current").symlink_to("v1")
-    found = {one.path for one in _watch_targets(str(tmp_path / "etc" / "c.yaml"))}
-    assert found == {str(tmp_path / "etc"), str(tmp_path), str(tmp_path / "v1")}
-    loop = tmp_path / "loop"
-    loop.symlink_to("loop")
-    assert str(tmp_path) in {one.path for one in _watch_targets(str(loop))}
-
-
-async def test_reload_before_the_first_registration_waits_for_no_old_id(
-    kubelet: Kubelet, directory: Path
-) -> None:
-    """A reload before the first registration: there is no list that the old ID has to leave."""
-    (directory / "colas" / "x").touch()
-    text = f"""
-version: v1
-resources: [{{name: {A}, sources: [directory: {directory}/colas], id: "${{name}}"}}]
-"""
-    async with reloading(directory, text) as running:
-        while not running.host.resources or not running.runner(A).snapshot.devices:
-            await asyncio.sleep(0.005)
-        running.config.write_text(text.replace('"${name}"', '"new-${name}"'))
-        await running.until(reloads=1)
-        await kubelet.start()
-        await kubelet.wait(A, 1, 1)
-        await kubelet.stop()

@@ -8,7 +8,7 @@ import pytest
 from devhost.errors import KubeletError
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.names import resource_name_problem
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.standin.kubelet import AdmissionError
 from tests.support.hosting import Hosting, Kubelet, contract
 
 COLA = "myway5.com/cola"
@@ -35,7 +35,7 @@ def tokens(count: int) -> str:
 
 
 @contract
-async def test_fifty_resources_of_one_process_are_all_registered(
+async def test_registration_of_fifty_resources_of_one_process(
     started: Kubelet, hosting: Hosting
 ) -> None:
     hosting.start(tokens(50))
@@ -44,42 +44,8 @@ async def test_fifty_resources_of_one_process_are_all_registered(
     assert len(list(hosting.plugins.glob("devhost-*.sock"))) == 50
 
 
-async def test_a_directory_that_is_missing_is_served_empty_until_it_fills(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    (directory / "colas").rmdir()
-    hosting.start(cola(directory))
-    await started.wait(COLA, 0, 0)
-    (directory / "colas").mkdir()
-    (directory / "colas" / "a").touch()
-    await started.wait(COLA, 1, 1)
-
-
-@pytest.mark.parametrize("source", [
-    "glob: {top}/one/two/*.d",
-    "glob: {top}/*/two/a.d",
-    "glob: {top}/o*/**",
-    "directory: {{path: {top}, recursive: true}}",
-])  # fmt: skip
-async def test_a_change_deep_below_a_source_is_noticed_by_its_event(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path, source: str
-) -> None:
-    top = directory / "colas"
-    level = top / "one" / "two"
-    level.mkdir(parents=True)
-    hosting.start(f"""
-version: v1
-resources: [{{name: {COLA}, sources: [{source.format(top=top)}]}}]
-""")
-    await standin.wait(COLA, 0, 0)
-    (level / "a.d").touch()
-    await standin.wait(COLA, 1, 1)
-    (level / "a.d").unlink()
-    await standin.wait(COLA, 1, 0)
-
-
 @contract
-async def test_hotplug_and_unplug_change_the_list_of_kubelet(
+async def test_list_follows_hotplug_and_unplug(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """A device that comes is allocatable; one that goes is unhealthy immediately."""
@@ -95,7 +61,7 @@ async def test_hotplug_and_unplug_change_the_list_of_kubelet(
 
 
 @contract
-async def test_a_missing_device_leaves_the_list_after_remove_missing_after(
+async def test_list_drops_a_missing_device_after_remove_missing_after(
     started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
 ) -> None:
     (directory / "colas" / "a").touch()
@@ -130,7 +96,7 @@ async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
 
 
 @contract
-async def test_a_container_with_two_resources_gets_both_answers(
+async def test_allocate_of_two_resources_gives_a_container_both_answers(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     (directory / "colas" / "a").touch()
@@ -147,7 +113,7 @@ async def test_a_container_with_two_resources_gets_both_answers(
 
 
 @contract
-async def test_a_kubelet_restart_registers_on_a_fresh_socket(
+async def test_registration_after_a_kubelet_restart_is_on_a_fresh_socket(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """A kubelet that dies, deletes our sockets and comes back finds every resource again."""
@@ -163,7 +129,7 @@ async def test_a_kubelet_restart_registers_on_a_fresh_socket(
 
 
 @contract
-async def test_a_device_that_comes_while_kubelet_is_away_is_listed_later(
+async def test_list_has_a_device_that_came_while_kubelet_was_away(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """While the kubelet is away its socket lies dead; devices that change meanwhile count."""
@@ -178,7 +144,7 @@ async def test_a_device_that_comes_while_kubelet_is_away_is_listed_later(
 
 
 @contract
-async def test_a_kubelet_that_starts_after_devhost_gets_the_list(
+async def test_registration_waits_for_a_kubelet_that_starts_later(
     kubelet: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """devhost waits for a kubelet as long as it takes."""
@@ -192,7 +158,7 @@ async def test_a_kubelet_that_starts_after_devhost_gets_the_list(
 
 
 @contract
-async def test_a_restart_of_devhost_leaves_no_socket_and_pods_keep_theirs(
+async def test_restart_of_devhost_leaves_no_socket_and_pods_keep_their_devices(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
     """A stopped host leaves no socket and no allocatable; a new one takes over, pods keep theirs."""
@@ -211,7 +177,7 @@ async def test_a_restart_of_devhost_leaves_no_socket_and_pods_keep_theirs(
 
 
 @contract
-async def test_replicas_are_ids_of_their_own_and_one_device_for_a_container(
+async def test_allocate_of_two_replicas_gives_a_container_the_device_once(
     started: Kubelet, hosting: Hosting
 ) -> None:
     """Each replica is an ID of its own; the container sees the device once."""
@@ -230,28 +196,8 @@ resources:
     assert answer["envs"] == {"SLOT": "slot", "COUNT": "1"}
 
 
-async def test_a_source_that_fails_keeps_its_devices_as_unhealthy(
-    started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sick disk is not an empty one: devices stay, unhealthy, and heal."""
-    (directory / "colas" / "a").touch()
-    host = hosting.start(cola(directory))
-    await started.wait(COLA, 1, 1)
-
-    def sick(*_: object) -> None:
-        raise OSError(5, "Input/output error", "/etc/colas")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("devhost.hostfs.files.os.scandir", sick)
-        host.resources[0].trigger_scan()
-        await started.wait(COLA, 1, 0)
-        assert host.resources[0].snapshot.error == "Input/output error (/etc/colas)"
-    host.resources[0].trigger_scan()
-    await started.wait(COLA, 1, 1)
-
-
 @contract
-async def test_an_invalid_resource_name_is_refused_by_kubelet_too(
+async def test_registration_of_an_invalid_resource_name_is_refused(
     started: Kubelet, hosting: Hosting
 ) -> None:
     """The kubelet refuses by its own grammar, and so does the loader before it."""
