@@ -215,6 +215,14 @@ NINE: dict[str, tuple[int, ...]] = {**{f"d{node}": (node,) for node in range(1, 
         ("numa", "a b c d", 2, {"numa": NUMA}, "b d"),
         ("numa", "a b c d", 3, {"numa": NUMA}, "a b d"),
         ("numa", "a b c d", 2, {"numa": NUMA, "must": "c"}, "a c"),
+        # The node of what must be included serves others too.
+        (
+            "numa",
+            "c e f",
+            2,
+            {"numa": {"a": (0,), "c": (2,), "e": (0,), "f": (0,)}, "must": "a"},
+            "a e",
+        ),
         # Devices without a node come last, also beyond eight nodes, where nothing else counts.
         ("numa", "a b x", 2, {"numa": NUMA}, "a b"),
         ("numa", ["a", *NINE], 2, {"numa": NINE}, "d8 d8b"),
