@@ -141,21 +141,24 @@ class Owners:
             self._look_again()
 
     def _list(self, now: Mapping[str, _Listed], former: Mapping[str, _Listed]) -> bool:
-        """Enter who lists nodes, as far as that has changed; return whether some are free now."""
-        left = set[str]()
+        """Enter who lists nodes, as far as that has changed; return whether a node has one fewer.
+
+        Another one may list it still, which who waits may share it with.
+        """
+        left, come = set[tuple[str, Owner]](), set[tuple[str, Owner]]()
         for device_id, listed in former.items():
             if now.get(device_id) is not listed:
                 for key in listed[2]:
                     self._listing[key].remove(listed[1])
-                    left.add(key)
+                    left.add((key, listed[1]))
         for device_id, listed in now.items():
             if former.get(device_id) is not listed:
                 for key in listed[2]:
                     self._listing.setdefault(key, []).append(listed[1])
-        free = [key for key in left if not self._listing[key]]
-        for key in free:
+                    come.add((key, listed[1]))
+        for key in {key for key, _ in left if not self._listing[key]}:
             del self._listing[key]
-        return bool(free)
+        return not left <= come
 
     def _follow(self, device: HostDevice, owner: Owner) -> None:
         """Update what is known of a device's records by what a scan has found of it."""

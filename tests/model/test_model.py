@@ -97,3 +97,13 @@ def test_overlap_that_is_taken_back_moves_the_node_to_the_first_resource() -> No
     machine.change(0, "overlap", replace(first, overlap=False), rest=True)
     assert machine.bench.entries("example.com/q") == {}
     machine.teardown()
+
+
+def test_node_that_one_of_two_owners_leaves_is_offered_to_who_may_share_with_the_other() -> None:
+    """The resource that waits is scanned when the one leaves that it may not share with."""
+    alone = Declared("example.com/p", sources=("d0/*1",), max_devices=1)
+    sharing = Declared("example.com/q", sources=("d0",), overlap=True)
+    machine = Machine.drawn([alone], "a1")
+    machine.add(sharing, 0, rest=True)
+    machine.add(Declared("example.com/r", sources=("d0",), id="${name}-y"), 0, rest=True)
+    machine.teardown()
