@@ -270,9 +270,11 @@ class ServedResource:
 
     def _publish(self, scanner: Scanner, found: Snapshot) -> None:
         resource, published = scanner.resource, self.published
+        given = len(found.devices)
         if self.draining:
             found = withdrawn(found, _REMOVED, asyncio.get_running_loop().time())
         found = without_left(found, published)
+        left = len(found.devices) < given
         # Of each device, whether it can be offered.
         snapshot = self._shared.owners.judged(resource, found)
         if self.health is not None:
@@ -280,11 +282,15 @@ class ServedResource:
         if resource.inject == "cdi":
             snapshot = self._injection.judged(snapshot)
         self.advertised = scanner, snapshot
+        if left and not self.draining:
+            self.trigger_scan()  # it does not keep the nodes of what has left from others
         if published.publish(resource, snapshot):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
             return
         self.known, former = without_left(found, published), self.snapshot
         self.snapshot = without_left(snapshot, published)
+        if len(self.known.devices) < len(found.devices) and not self.draining:
+            self.trigger_scan()
         self._shared.owners.published(resource, self.snapshot)
         report = functools.partial(self._report, resource, former, self.snapshot)
         asyncio.get_running_loop().call_soon(report)  # after the list, which is sent first
