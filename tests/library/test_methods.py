@@ -276,6 +276,7 @@ async def test_refresh_comes_before_devices_and_destroy_at_the_end(
         await started.wait(NAME, 1, 1)
         assert plugin.order[0] == "refresh"
         assert plugin.order.count("refresh") == 1
+        await until(lambda: serving.runner(NAME).registered, "the first registration is noted")
         await started.restart()
         await started.wait(NAME, 1, 1)
         await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") > 1, "")
