@@ -270,27 +270,24 @@ class ServedResource:
 
     def _publish(self, scanner: Scanner, found: Snapshot) -> None:
         resource, published = scanner.resource, self.published
-        given = len(found.devices)
+        known = found
         if self.draining:
-            found = withdrawn(found, _REMOVED, asyncio.get_running_loop().time())
-        found = without_left(found, published)
-        left = len(found.devices) < given
+            known = withdrawn(found, _REMOVED, asyncio.get_running_loop().time())
+        known = without_left(known, published)
         # Of each device, whether it can be offered.
-        snapshot = self._shared.owners.judged(resource, found)
+        snapshot = self._shared.owners.judged(resource, known)
         if self.health is not None:
             snapshot = self.health.with_health(snapshot)
         if resource.inject == "cdi":
             snapshot = self._injection.judged(snapshot)
         self.advertised = scanner, snapshot
-        if left and not self.draining:
-            self.trigger_scan()  # it does not keep the nodes of what has left from others
         if published.publish(resource, snapshot):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
             return
-        self.known, former = without_left(found, published), self.snapshot
+        self.known, former = without_left(known, published), self.snapshot
         self.snapshot = without_left(snapshot, published)
         if len(self.known.devices) < len(found.devices) and not self.draining:
-            self.trigger_scan()
+            self.trigger_scan()  # it does not keep the nodes of what has left from others
         self._shared.owners.published(resource, self.snapshot)
         report = functools.partial(self._report, resource, former, self.snapshot)
         asyncio.get_running_loop().call_soon(report)  # after the list, which is sent first
