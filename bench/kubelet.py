@@ -36,7 +36,7 @@ class Kubelet(rpc.RegistrationServicer):
 
     async def start(self) -> None:
         for socket in self._directory.glob("*.sock"):  # as kubelet does
-            socket.unlink()
+            socket.unlink(missing_ok=True)  # the plugin may remove it meanwhile
         self._server = grpc.aio.server()
         rpc.add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self._directory / 'kubelet.sock'}")

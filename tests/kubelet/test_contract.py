@@ -331,7 +331,7 @@ async def test_pod_resources_list_pods_from_their_admission_on(node: Node) -> No
     assert await listed(node.kubelet) == {}
 
 
-async def test_pod_resources_tell_what_is_healthy_whoever_holds_it(node: Node) -> None:
+async def test_pod_resources_list_healthy_devices_also_when_held(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b"), *unhealthy("c"))
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
     async with lister(node.kubelet) as stub:

@@ -88,7 +88,7 @@ def test_a_node_that_a_resource_before_finds_by_a_symlink_stays() -> None:
 
 
 def test_overlap_that_is_taken_back_moves_the_node_to_the_first_resource() -> None:
-    """Without another reason to scan the resource that has it alone no more."""
+    """Without another reason to scan the resource that no longer has it alone."""
     first = Declared("example.com/p", sources=("d1/k*",), overlap=True)
     second = Declared("example.com/q", sources=("d0/a*",))
     machine = Machine.drawn([second], "a0")
