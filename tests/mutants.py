@@ -43,12 +43,37 @@ class Mutant:
 
 
 MUTANTS: Final = (
+    # ── whose a node is ──
+    Mutant(
+        "discovery/identity.py",
+        "and (failed or not _orphan(device))",
+        "",
+        "tests/model/test_model.py -k former_devices",
+    ),
+    Mutant(
+        "discovery/ownership.py",
+        "math.inf) >= member.former",
+        "math.inf) > member.former",
+        "tests/unit/test_node_ownership.py",
+    ),
+    Mutant(
+        "discovery/ownership.py",
+        "member.former = math.inf  # if",
+        "pass  # if",
+        "tests/unit/test_node_ownership.py",
+    ),
+    Mutant(
+        "host/resource.py",
+        "if len(self.known.devices) < len(found.devices) and",
+        "if False and",
+        "tests/model/test_model.py -k no_seat",
+    ),
     # ── what a container receives ──
     Mutant(
         "allocation/declaration.py",
         'in_cdi_spec = self.resource.inject == "cdi"',
         "in_cdi_spec = False",
-        "tests/security/test_links.py -k renumbered",
+        "tests/security/test_links.py -k exchanged",
     ),
     Mutant(
         "allocation/declaration.py",
@@ -60,7 +85,7 @@ MUTANTS: Final = (
         "allocation/declaration.py",
         "if device.reason is not None:",
         "if False:",
-        "tests/unit/test_allocation.py",
+        "tests/unit/test_scans.py -k groups",
     ),
     Mutant(
         "allocation/host_paths.py",
@@ -96,7 +121,7 @@ MUTANTS: Final = (
         "allocation/host_paths.py",
         "if state is None and (spec.optional or not self.is_unseen(spec)):",
         "if state is None and not self.is_unseen(spec):",
-        "tests/unit/test_missing_mounts.py",
+        "tests/unit/test_scans.py -k mounts",
     ),
     Mutant(
         "allocation/policy.py",
@@ -112,8 +137,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         "allocation/policy.py",
-        'not set("*?[") & set(path)',
-        "bool(path)",
+        "(path in self.allow_devices and not is_wild(path))",
+        "path in self.allow_devices",
         "tests/security/test_device_classes.py",
     ),
     Mutant(
@@ -132,13 +157,13 @@ MUTANTS: Final = (
         "allocation/declaration.py",
         'and bool(named) and "index" not in named',
         "and bool(named)",
-        "tests/unit/test_allocation.py",
+        "tests/unit/test_scans.py -k allocate",
     ),
     Mutant(
         "allocation/declaration.py",
         "if not values or (rule.joined and first.joined):",
         "if not values or rule.joined:",
-        "tests/unit/test_allocation.py",
+        "tests/unit/test_scans.py -k allocate",
     ),
     Mutant(
         "allocation/preference.py",
@@ -219,31 +244,31 @@ MUTANTS: Final = (
         "discovery/identity.py",
         "(absent if rank == NEW else 0) >= limit",
         "0 >= limit",
-        "tests/unit/test_identity.py",
+        "tests/unit/test_scan.py",
     ),
     Mutant(
         "discovery/identity.py",
         "if before is None or lost[file] or file not in files_of(before):",
         "if before is None or file not in files_of(before):",
-        "tests/unit/test_identity.py tests/unit/test_groups.py",
+        "tests/unit/test_scans.py",
     ),
     Mutant(
         "discovery/identity.py",
         "if skipped.reason != DANGLING",
         "if True",
-        "tests/unit/test_identity.py",
+        "tests/unit/test_scans.py",
     ),
     Mutant(
         "discovery/scan.py",
         "and kept and not previous.mixed:",
         "and kept:",
-        "tests/unit/test_topology.py",
+        "tests/unit/test_scan.py",
     ),
     Mutant(
         "discovery/scan.py",
         "since = lost_at if other else before.swapped_at",
         "since = now if other else before.swapped_at",
-        "tests/unit/test_groups.py",
+        "tests/unit/test_scans.py",
     ),
     Mutant(
         "discovery/health.py",
@@ -280,7 +305,7 @@ MUTANTS: Final = (
         "host/owners.py",
         "waits = not self._may_share(resource, other, overlap=True)",
         "waits = False",
-        "tests/host/test_owners.py tests/host/test_reload.py tests/host/test_ownership.py",
+        "tests/host/test_owners.py",
     ),
     Mutant(
         "host/records.py",

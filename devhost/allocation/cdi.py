@@ -33,9 +33,6 @@ _DEVICE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _LOOKS_MADE: Final = re.compile(r".*-[0-9a-f]{10}", re.DOTALL)
 _MADE_HASH: Final = 10
 _MADE_PREFIX: Final = 52  # as long as a device ID may be, with the hash
-_FILE: Final = re.compile(
-    rf"{FILE_PREFIX}([0-9a-f]{{16}})_.*\.json|\.{FILE_PREFIX}([0-9a-f]{{16}})_.*\.tmp", re.DOTALL
-)
 _FILE_HASH: Final = 16
 _FILE_READABLE: Final = 100  # of the 255 bytes of a file's name
 _VERSION: Final = "0.5.0"  # the oldest that has all of what our specs may need
@@ -99,21 +96,10 @@ def qualified_name(resource_name: str, name: str) -> str:
     return f"{kind(resource_name)}={name}"
 
 
-def resource_hash(resource_name: str) -> str:
-    """Return the 16 hex digits that stand for a resource; its sockets have the first 12."""
-    return _hash(resource_name)[:_FILE_HASH]
-
-
 def file_name(resource_name: str) -> str:
     """Return the name of a resource's spec file."""
     readable = re.sub(r"[^A-Za-z0-9.-]", "_", resource_name)[:_FILE_READABLE]
-    return f"{FILE_PREFIX}{resource_hash(resource_name)}_{readable}.json"
-
-
-def hash_in(file_name: str) -> str | None:
-    """Return the resource's hash in the name of a spec file, perhaps an unfinished one; or none."""
-    match = _FILE.fullmatch(file_name)
-    return (match[1] or match[2]) if match else None
+    return f"{FILE_PREFIX}{_hash(resource_name)[:_FILE_HASH]}_{readable}.json"
 
 
 def _readable(text: str, illegal: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from devhost.allocation.policy import BLOCK, DeviceClasses, Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles, Walk, is_in_dev
+from devhost.hostfs.files import CachedFiles, HostFiles, Walk, is_in_dev
 from devhost.hostfs.mounts import BlockUse, mounts
 from devhost.hostfs.sysfs import Number
 from devhost.model import names
@@ -35,7 +35,7 @@ class HostPaths:
 
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
-        self._cached = files.cached()
+        self._cached = CachedFiles(files)
         self._classes: DeviceClasses | None = None
         self._use: BlockUse | None = None  # most resources have no disks
         self._places: dict[str, Place] = {}

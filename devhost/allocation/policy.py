@@ -10,11 +10,12 @@ name: anybody who may create nodes chooses that. ``docs/devices.md`` has a table
 
 import fnmatch
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from devhost.hostfs.files import HostFiles, is_in_dev
+from devhost.hostfs.files import HostFiles, is_in_dev, is_wild
 from devhost.hostfs.sysfs import Number, SysfsTree, ancestors, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
@@ -47,7 +48,14 @@ _ASSIGNED: Final = {
     226: "drm",
 }
 _ASSIGNED_MISC: Final = {183: "hw_random", 196: "vfio", 200: "tun", 229: "fuse", 232: "kvm"}
-_MEMORY_PATHS: Final = ("/dev/mem", "/dev/kmem", "/dev/port")
+# Names of the kernel that tell the class: to refuse such a node before there is a host.
+_BY_NAME: Final = {
+    _MEMORY: re.compile(r"/dev/(mem|kmem|port)"),
+    "block": re.compile(
+        r"/dev/((sd|hd|vd|xvd)[a-z]{1,2}\d*|(nvme\d+n|mmcblk)\d+(p\d+)?|"
+        r"(loop|md|dm-|nbd|zram|sr|ram|pmem)\d+)"
+    ),
+}
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
 # By which the container runtimes of NVIDIA, AMD, Habana and Ascend add devices.
@@ -75,6 +83,8 @@ class Policy:
         allow_paths: Globs on resolved host paths of mounts, and of files that not everybody may
             read; ``*`` also matches ``/``.
         enforced: Whether asking for more is refused; otherwise it is a warning.
+        by_name: Whether a file is also judged by names that tell the class of a node. Where there
+            is a host, that device is refused when it is found, and the rest of the file holds.
         allow_devices: Classes of devices, ``vendor:product`` of raw USB nodes, and globs on
             resolved paths of device nodes.
         allow_resources: Names of resources that another device plugin may serve too.
@@ -87,6 +97,7 @@ class Policy:
     allow_paths: tuple[str, ...] = ()
     allow_exec: bool = False
     enforced: bool = False
+    by_name: bool = True
     allow_devices: tuple[str, ...] = ()
     allow_resources: tuple[str, ...] = ()
     allow_cdi: tuple[str, ...] = ()
@@ -121,9 +132,6 @@ class Policy:
     def _node_globs(self) -> tuple[str, ...]:
         return tuple(one for one in self.allow_devices if "/" in one)
 
-    def _names_node(self, path: str) -> bool:
-        return path in self.allow_devices and not set("*?[") & set(path)
-
     def refused_path(self, path: str, *, mount: bool) -> str | None:
         """Return why a host path may not be in a configuration as it is written, or ``None``.
 
@@ -131,14 +139,22 @@ class Policy:
         """
         plain = posixpath.normpath(path)
         usual = next((to + plain[len(at) :] for at, to in _LINKS if plain.startswith(at)), plain)
-        if plain in _MEMORY_PATHS and not mount:
-            return self.refused_node(plain, DeviceClass(_MEMORY))
+        if not mount and (refusal := self.refused_by_name(plain)):
+            return refusal
         globs = self.allow_paths if mount else ("/dev", "/dev/*", *self._node_globs)
         if _matches(plain, globs) or _matches(usual, globs):
             return None
         if mount:
             return f"mounts need --allow-path '{path}'"
         return f"{path} is not below /dev: it needs --allow-device '{path}'"
+
+    def refused_by_name(self, path: str) -> str | None:
+        """Return why a node may not be given whose class is known by its name, or ``None``."""
+        plain = posixpath.normpath(path)
+        for name, pattern in _BY_NAME.items():
+            if pattern.fullmatch(plain) and (self.by_name or name == _MEMORY):
+                return self.refused_node(plain, DeviceClass(name))
+        return None
 
     def refused_file(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.
@@ -155,7 +171,7 @@ class Policy:
 
         A block device may be in ``use`` by the host.
         """
-        if self.trusted or self._names_node(path):
+        if self.trusted or (path in self.allow_devices and not is_wild(path)):
             return None
         if found.name == _MEMORY:
             return f"{path} is of class memory: it needs --allow-device '{path}', without wildcards"
@@ -274,7 +290,7 @@ def device_problem(text: str) -> str | None:
             vendor_product(text)
         except ValueError as error:
             return str(error)
-    elif set("*?[") & set(text):
+    elif is_wild(text):
         return f"{text!r} is not a class; a glob on paths begins with '/'"
     return None
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "devices", epilog="Exit status: 0 success, 1 there is no /sys or no such device, 2 usage error."
+    "devices",
+    epilog="Exit status: 0 success, 1 no /sys, or no such subsystem or device, 2 usage error.",
 )
 @click.argument("what", required=False)
 @click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
@@ -22,7 +23,12 @@ if TYPE_CHECKING:
 @click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")
 @click.option("--block", "subsystems", flag_value="block", multiple=True, help="Disks.")
 @click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem.")
-@click.option("--all", "everything", is_flag=True, help="Also hubs, bridges and what has no node.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also hubs, bridges, and what has no node or is for the host.",
+)
 @options.root_option
 @options.output_option(
     *("text", "json", "yaml"),
@@ -76,29 +82,40 @@ def _show(machine: "Machine", found: "Sequence[Described]", output: str) -> None
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
-    tables = {one: list(machine.rows(one)) for one in subsystems or ("usb", "pci")}
+    from devhost.discovery.machine import OTHER
+
+    for absent in filter(None, (machine.subsystem(one).missing for one in subsystems)):
+        printer.fail(absent)
+    tables = {one: list(machine.rows(one)) for one in subsystems or ("usb", "pci", OTHER)}
     if output == "json":
         printer.print_json({name: [row for row, _ in rows] for name, rows in tables.items()})
         return
     for number, (name, rows) in enumerate(tables.items()):
         some = [row for row, hidden in rows if everything or not hidden]
+        if name == OTHER and not rows:
+            continue
         if number:
             printer.echo()
         if some:
-            printer.print_table(list(some[0]), [list(row.values()) for row in some])
+            headings = [one.upper() for one in some[0]]
+            printer.print_table(headings, [[*map(_cell, row.values())] for row in some])
         left = len(rows) - len(some)
         if left or not some:
             printer.echo(f"{name}: {f'{left} left out (--all).' if left else 'none.'}")
 
 
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        value = ", ".join(one.removeprefix("/dev/") for one in value)
+    return "-" if value in (None, "") else str(value)
+
+
 def _print(machine: "Machine", one: "Described") -> None:
-    node, state, owners = one.node, one.state, machine.owners(one)
-    title = f"/dev/{node.file}" if node and node.file else node.name if node else ""
-    if node is None and one.owner is not None:
-        title = one.owner.name
-    if state is not None and owners is not None and state.number is not None:
-        number = f"{state.kind.value} {state.number[0]}:{state.number[1]}"
-        title += f" ({number}, {owners[0]} {state.mode:04o})"
+    node, state = one.node, one.state
+    title = (node.path or node.name) if node else one.owner.name if one.owner else ""
+    if state is not None and state.number is not None:
+        number, (user, group) = ":".join(map(str, state.number)), machine.owner_ids(state)
+        title += f" ({state.kind.value} {number}, {state.mode:04o}, user {user}, group {group})"
     printer.echo(title)
     lines = {
         **one.variables,
@@ -111,14 +128,14 @@ def _print(machine: "Machine", one: "Described") -> None:
 
 
 def _as_json(machine: "Machine", one: "Described") -> dict[str, Any]:
-    owners = machine.owners(one)
+    user, group = machine.owner_ids(one.state) if one.state else (None, None)
     return {
-        "node": f"/dev/{one.node.file}" if one.node and one.node.file else None,
+        "node": one.node and one.node.path,
         "number": list(one.state.number) if one.state and one.state.number else None,
         "mode": f"{one.state.mode:04o}" if one.state else None,
-        "uid": owners[1] if owners else None,
-        "gid": owners[2] if owners else None,
+        "uid": user,
+        "gid": group,
         "variables": dict(one.variables),
-        "nodes": [f"/dev/{n.file}" if n.file else n.name for n in one.nodes],
+        "nodes": [n.path or n.name for n in one.nodes],
         "parents": [{"name": name, "subsystem": subsystem} for name, subsystem in one.parents],
     }

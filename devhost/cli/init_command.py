@@ -13,7 +13,6 @@ from devhost.cli.devices_command import meant
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
-    from devhost.drafts.conversion import ForeignDevice
     from devhost.drafts.draft import DraftEntry
 
 
@@ -37,6 +36,7 @@ draft_options = options.together(
         help="File to write.",
     ),
     click.option("--force", is_flag=True, help="Overwrite the file of -o."),
+    click.option("--values", is_flag=True, help="Write values of the chart: below `config`."),
 )
 
 
@@ -70,7 +70,13 @@ def note_next(output: str, root: str = "/") -> None:
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
 @options.root_option
 def command(
-    what: tuple[str, ...], domain: str | None, output: str, force: bool, yes: bool, root: str
+    what: tuple[str, ...],
+    domain: str | None,
+    output: str,
+    force: bool,
+    values: bool,
+    yes: bool,
+    root: str,
 ) -> None:
     """Write a configuration for the devices of this host.
 
@@ -94,7 +100,7 @@ def command(
         printer.fail(str(error))
     if not (yes or what) and sys.stdin.isatty() and sys.stderr.isatty():
         found = [one for one in found if _is_wanted(one)]
-    write(host.text(found, domain or DOMAIN), output)
+    write(host.text(found, domain or DOMAIN, values=values), output)
     offered = sum(one.active for one in found)
     left = len(found) - offered
     more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"
@@ -115,53 +121,44 @@ def _is_wanted(one: "DraftEntry") -> bool:
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @draft_options
-def convert(files: tuple[str, ...], domain: str | None, output: str, force: bool) -> None:
+def convert(
+    files: tuple[str, ...], domain: str | None, output: str, force: bool, values: bool
+) -> None:
     """Convert settings of generic-device-plugin.
 
     FILE is its configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
     '-' is standard input. Resources keep their names, so that pods need no change.
     """
     from devhost.drafts import conversion, draft
-    from devhost.loading.loader import loads
-
-    check_output(output, force=force)
-    try:
-        entries = conversion.converted([one for file in files for one in _found(file)], domain)
-    except ValueError as error:
-        printer.fail(str(error))
-    count = sum(bool(one.resource) for one in entries)
-    lost = [why for one in entries for why in one.lost]
-    for one in lost:
-        printer.note(f"not carried over: {one}")
-    if not count:
-        printer.fail("nothing was converted")
-    text = draft.text([f"Converted by `devhost convert` from {', '.join(files)}."], entries)
-    write(text, output)
-    loaded = loads(text, "<converted>" if output == "-" else output)
-    printer.print_problems([one for one in loaded.problems if "--allow-" in one.message])
-    printer.note(
-        f"{count} resource{'s' * (count != 1)} converted, "
-        f"{len(lost)} setting{'s' * (len(lost) != 1)} not carried over"
-    )
-    note_next(output)
-    sys.exit(1 if lost else 0)
-
-
-def _found(file: str) -> "list[ForeignDevice]":
-    """Return the devices of the plugin in a file; exit with status 1 if there are none."""
-    from devhost.drafts.conversion import found
     from devhost.loading.loader import read
     from devhost.loading.syntax import TreeError, decoded
 
+    check_output(output, force=force)
+    devices = []
     try:
-        devices = found(decoded(read(file)))
+        for file in files:
+            devices += (found := conversion.found(decoded(read(file))))
+            if not found:
+                printer.fail(
+                    f"{file}: no devices of generic-device-plugin; if they are in the templates of "
+                    "a chart, use the output of `helm template` or `kubectl get daemonset NAME -o "
+                    "yaml`"
+                )
+        entries = conversion.converted(devices, domain)
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:
         printer.fail(f"{file}:{error.line}:{error.column}: {error}")
-    if not devices:
-        printer.fail(
-            f"{file}: no devices of generic-device-plugin; if they are in the templates of a "
-            "chart, use the output of `helm template` or `kubectl get daemonset NAME -o yaml`"
-        )
-    return devices
+    except ValueError as error:
+        printer.fail(str(error))
+    lost = [comment for one in entries for comment in one.comments]
+    for one in lost:
+        printer.note(one)
+    if len(lost) == len(entries):
+        printer.fail("nothing was converted")
+    header = f"Converted by `devhost convert` from {', '.join(files)}."
+    write(draft.text([header], entries, values=values), output)
+    count = len(entries) - len(lost)
+    printer.note(f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over")
+    note_next(output)
+    sys.exit(1 if lost else 0)

@@ -168,11 +168,6 @@ class _AllowOption(click.Option):
     def get_help_record(self, _ctx: click.Context) -> None:
         return None
 
-    def group_record(self, ctx: click.Context) -> tuple[str, str]:
-        """Return its flag with what a value is, and the help, without its variable."""
-        record = super().get_help_record(ctx)
-        return (record[0] if record else "", self.help or "")
-
 
 class Command(click.Command):
     """A command with `trust_options`."""
@@ -180,9 +175,10 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, and those about what is allowed as a group."""
         super().format_options(ctx, formatter)
-        some = [one for one in self.get_params(ctx) if isinstance(one, _AllowOption)]
+        some = (one for one in self.get_params(ctx) if isinstance(one, _AllowOption))
+        rows = [(f"{one.opts[0]} {one.metavar or ''}", one.help or "") for one in some]
         with formatter.section("What a configuration may use"):
-            formatter.write_dl([one.group_record(ctx) for one in some])
+            formatter.write_dl(rows)
             formatter.write_text(
                 "All but the last can be repeated. Each has a variable, such as "
                 "DEVHOST_ALLOW_PATH, where values are split at spaces."

@@ -160,7 +160,8 @@ def print_resource(
     shown: Mapping[str, Any], held: Mapping[str, str] | None = None, *, wide: bool
 ) -> None:
     """Print a resource of `-o json`, and the pods that have each device, where that is known."""
-    counts = f"{shown['allocatable']} of {shown['capacity']} allocatable"
+    shares = "shares " if shown["capacity"] > len(shown["devices"]) else ""
+    counts = f"{shown['allocatable']} of {shown['capacity']} {shares}allocatable"
     if shown.get("missing"):
         counts += f", {shown['missing']} missing"
     state = f"{shown['state']} since {shown['since']}, " if "state" in shown else ""

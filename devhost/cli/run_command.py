@@ -53,7 +53,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     from devhost.host.state_files import LastGood
     from devhost.hostfs.files import HostFiles
 
-    policy, state_dir = replace(flags["policy"], enforced=True), flags["state_dir"]
+    policy, state_dir = replace(flags["policy"], enforced=True, by_name=False), flags["state_dir"]
     copy = LastGood(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
@@ -132,7 +132,7 @@ def _log_start(
 ) -> None:
     """Log the version and the flags."""
     shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
-    for key in ("policy", "enforced", "trusted"):
+    for key in ("policy", "enforced", "by_name", "trusted"):
         del shown[key]
     names = [one.resource.name for one in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}

@@ -42,11 +42,6 @@ class Ended:
     status: int | None
     lines: tuple[str, ...] = ()
 
-    @property
-    def last_line(self) -> str:
-        """The last line of the output; empty where there is none."""
-        return self.lines[-1] if self.lines else ""
-
     def description(self) -> str:
         """Return the status in words."""
         if self.status is None:

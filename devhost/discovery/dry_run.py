@@ -228,7 +228,8 @@ def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...
             raise AllocationError(f"{name}: {wish} requested, {len(healthy)} available")
         count = int(request)
         return scanner.preferred(snapshot, healthy, (), count) or tuple(healthy[:count])
-    ids = {part for part in request.split(",") if part}
+    parts = filter(None, request.split(","))
+    ids = {share_ids(one, replicas)[0] if one in snapshot.devices else one for one in parts}
     for device_id in ids - known.keys():
         raise AllocationError(f"{name}: no device {device_id}")
     return tuple(names.natural(ids))

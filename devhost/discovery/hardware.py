@@ -3,7 +3,6 @@
 import fnmatch
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from devhost.discovery.roots import Readings, Root
@@ -175,12 +174,6 @@ def sysfs_devices(reading: SubsystemReading) -> Sequence[SysfsDevice]:
     return [SysfsDevice(path, reading.sysfs, {}, name) for name, path in reading.members.items()]
 
 
-def with_attributes(device: SysfsDevice, wanted: Iterable[str]) -> SysfsDevice:
-    """Return a device with attributes (``attr.FILE``) of it. Blocks."""
-    found = {one: device.sysfs.attribute(device.syspath, one[len("attr.") :]) for one in wanted}
-    return replace(device, facts={one: value or "" for one, value in found.items()})
-
-
 def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
     """Return the USB device or PCI function that a device is, or is below. Blocks."""
     if (above := sysfs.owner(syspath)) is None:
@@ -191,26 +184,29 @@ def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
 # ── what options match ──
 
 
-def any_matches(globs: Iterable[str], text: str | None) -> bool:
-    """Whether one of the globs matches a text as a whole; upper and lower case count."""
+def any_matches(globs: Iterable[str] | None, text: str | None) -> bool:
+    """Whether one of the globs matches a text as a whole, or none is wanted; letter case counts."""
+    if globs is None:
+        return True
     return text is not None and any(fnmatch.fnmatchcase(text, glob) for glob in globs)
 
 
-def _given(selector: UsbSelector | PciSelector) -> dict[str, Sequence[Any]]:
+Wanted = Mapping[str, Sequence[Any]]
+"""The options of a selector that are set."""
+
+
+def wanted_by(selector: UsbSelector | PciSelector) -> Wanted:
     """Return the options of a selector that are set."""
     kind = UsbSelector if isinstance(selector, UsbSelector) else PciSelector
     found = {key_of(kind, name): getattr(selector, name) for name in kind.model_fields}
     return {option: value for option, value in found.items() if value is not None}
 
 
-def bus_differs(
-    device: SysfsDevice, selector: UsbSelector | PciSelector, also: Iterable[str] = ()
-) -> dict[str, str]:
+def bus_differs(device: SysfsDevice, wanted: Wanted, also: Iterable[str] = ()) -> dict[str, str]:
     """Return what a device has instead of what is wanted, by option (`Missed.differs`).
 
     The names of its physical function's network interfaces count `also`.
     """
-    wanted = _given(selector)
     of_one = _INTERFACE & wanted.keys() if device.prefix == "usb." else frozenset()
     more = {"port": [device.name], "pf": also}
     found = {
@@ -222,7 +218,7 @@ def bus_differs(
     }
     # Its own class satisfies options that say nothing else of interfaces.
     own = of_one == {"class"} and _fits("class", wanted["class"], device.facts["class"])
-    if of_one and not (own or selected(device, selector)):
+    if of_one and not (own or selected(device, wanted)):
         found |= _interfaces_differ(device, {one: wanted[one] for one in wanted if one in of_one})
     return found
 
@@ -240,13 +236,13 @@ def _fits(option: str, wanted: Sequence[Any], value: str) -> bool:
     return bool(value) and any_matches(wanted, value)
 
 
-def selected(device: SysfsDevice, selector: UsbSelector | PciSelector) -> tuple[Interface, ...]:
+def selected(device: SysfsDevice, wanted: Wanted) -> tuple[Interface, ...]:
     """Return the interfaces of a USB device that satisfy all options about one."""
-    wanted = [one for one in _given(selector).items() if one[0] in _INTERFACE]
+    of_one = wanted.keys() & _INTERFACE
     return tuple(
         one
         for one in device.interfaces
-        if all(_fits(option, value, one.facts[option]) for option, value in wanted)
+        if of_one and all(_fits(option, wanted[option], one.facts[option]) for option in of_one)
     )
 
 
@@ -270,7 +266,9 @@ def member_differs(syspath: str, selector: SysfsSelector, sysfs: SysfsTree) -> d
         return found
     above = list(devices_above(syspath, sysfs)) if selector.parent else []
     for parent in selector.parent:
-        if not any(_is_parent(path, parent, sysfs) for path in above):
+        subsystem = {one: sysfs.linked(f"{one}/subsystem") for one in above}
+        some = (one for one in above if any_matches(parent.subsystem, subsystem[one]))
+        if all(_own_differs(one, parent, sysfs.linked(f"{one}/driver"), sysfs) for one in some):
             return {"parent": ", ".join(map(posixpath.basename, above))}
     return {}
 
@@ -281,24 +279,13 @@ def devices_above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
     return (path for path in above if sysfs.link(f"{path}/subsystem") is not None)
 
 
-def _is_parent(syspath: str, selector: ParentSelector, sysfs: SysfsTree) -> bool:
-    subsystem = selector.subsystem
-    if subsystem is not None and not any_matches(subsystem, sysfs.linked(f"{syspath}/subsystem")):
-        return False
-    return not _own_differs(syspath, selector, sysfs.linked(f"{syspath}/driver"), sysfs)
-
-
 def _own_differs(
     syspath: str, selector: SysfsSelector | ParentSelector, driver: str | None, sysfs: SysfsTree
 ) -> dict[str, str]:
     """Return what a device itself has instead; attributes are read where the rest matches."""
     name = posixpath.basename(syspath)
-    found = {}
-    if selector.name is not None and not any_matches(selector.name, name):
-        found["name"] = name
-    if selector.driver is not None and not any_matches(selector.driver, driver):
-        found["driver"] = driver or ""
-    if found:
+    own = {"name": (selector.name, name), "driver": (selector.driver, driver)}
+    if found := {one: it[1] or "" for one, it in own.items() if not any_matches(*it)}:
         return found
     keys = sysfs.uevent(syspath) if selector.uevent else {}
     checks = [(one, glob, sysfs.attribute(syspath, one)) for one, glob in selector.attr.items()]
@@ -318,6 +305,11 @@ class KernelNode:
     syspath: str
     file: str | None = None
     number: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Where it is."""
+        return f"/dev/{self.file}" if self.file else None
 
     @classmethod
     def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
@@ -347,7 +339,6 @@ def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
     at = sysfs.interface(node.syspath)
     if at is not None and (one := _interface(at, sysfs)) is not None:
         found["usb.interface"] = one.facts["interface"]
-        found["driver"] = one.facts["driver"] or found["driver"]
     return {name: value for name, value in found.items() if value}
 
 

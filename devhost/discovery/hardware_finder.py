@@ -13,6 +13,7 @@ from devhost.discovery.hardware import (
     USB,
     KernelNode,
     SysfsDevice,
+    Wanted,
     any_matches,
     bus_differs,
     described,
@@ -24,7 +25,7 @@ from devhost.discovery.hardware import (
     selected,
     sysfs_devices,
     usb_devices,
-    with_attributes,
+    wanted_by,
 )
 from devhost.discovery.roots import Match, Missed, Readings, Root
 from devhost.discovery.sysfs import NodesReading, NodesRoot, NumbersRoot, SubsystemRoot
@@ -36,13 +37,10 @@ from devhost.model.hardware import (
     VFIO_NODE,
     NodeChoice,
     Pci,
-    PciSelector,
     Sysfs,
     SysfsSelector,
     Usb,
-    UsbSelector,
 )
-from devhost.model.immutable import immutable
 
 _SHOWN_MAX: Final = 3
 _UNUSED: Final = "pci-stub"
@@ -55,41 +53,32 @@ def nodes_root(mentioned: frozenset[str]) -> NodesRoot:
     return NodesRoot(links=any(name.rpartition(".")[2] in LINK_VARIABLES for name in mentioned))
 
 
-@immutable
 class HardwareFinder:
     """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
-    Some variables are read only if templates have `mentioned` them.
+    Some variables are read only if templates have `mentioned` them. `roots` are the bus or
+    subsystem, the subsystems of the nodes, and /dev.
     """
 
-    options: Usb | Pci | Sysfs
-    mentioned: frozenset[str] = frozenset()
-
-    @property
-    def _main(self) -> SubsystemRoot:
-        match self.options:
-            case Usb():
-                return USB
-            case Pci():
-                return PCI
-            case Sysfs(subsystem=subsystem, exclude=exclude):
-                parents = (parent for one in (self.options, *exclude) for parent in one.parent)
-                above = (name for parent in parents for name in parent.subsystem or ())
-                return SubsystemRoot(subsystem, frozenset(above))
-
-    @property
-    def roots(self) -> tuple[Root, ...]:
-        """Return the bus or subsystem, the subsystems of the nodes, and /dev."""
-        options = self.options
-        found: list[Root] = [nodes_root(self.mentioned)]
-        if not isinstance(options, Sysfs):
+    def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str] = frozenset()) -> None:
+        self.options, self.mentioned = options, mentioned
+        self._wanted: Wanted = {}
+        self._selectors: tuple[Wanted | SysfsSelector, ...]
+        found: list[Root] = [nodes_root(mentioned)]
+        if isinstance(options, Sysfs):
+            self._selectors = selectors = (options, *options.exclude)
+            parents = (parent for one in selectors for parent in one.parent)
+            above = (name for parent in parents for name in parent.subsystem or ())
+            self._main = SubsystemRoot(options.subsystem, frozenset(above))
+        else:
+            self._selectors = bus = tuple(map(wanted_by, (options, *options.exclude)))
+            self._wanted = bus[0]
+            self._main = USB if isinstance(options, Usb) else PCI
             chosen = [one.subsystem for one in options.node]
             found += (SubsystemRoot(one) for one in chosen if one not in (USB_NODE, NO_NODE))
             found += (_NUMBERS,) if USB_NODE in chosen else ()
-        selectors = (options, *options.exclude)
-        if any(isinstance(one, PciSelector) and one.pf for one in selectors):
-            found.append(NET)
-        return tuple(dict.fromkeys((self._main, *found)))
+            found += (NET,) if any("pf" in one for one in bus) else ()
+        self.roots = tuple(dict.fromkeys((self._main, *found)))
 
     def find(self, readings: Readings) -> Iterator[Match | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches."""
@@ -99,14 +88,16 @@ class HardwareFinder:
         for device, differ in self._compared(readings):
             if differ:
                 continue
-            if not all(_differs(device, one, readings) for one in options.exclude):
+            if not all(_differs(device, one, readings) for one in self._selectors[1:]):
                 yield Skipped(device.name, "excluded")
             elif isinstance(options, Sysfs):
                 if (node := KernelNode.of(options.subsystem, device.syspath, device.sysfs)) is None:
                     without.append(device.name)
                 else:
-                    attributes = (one for one in self.mentioned if one.startswith("attr."))
-                    yield nodes.match(with_attributes(device, attributes), node)
+                    wanted = [one for one in self.mentioned if one.startswith("attr.")]
+                    values = (device.sysfs.attribute(device.syspath, one[5:]) for one in wanted)
+                    facts = {one: value or "" for one, value in zip(wanted, values, strict=True)}
+                    yield nodes.match(replace(device, facts=facts), node)
             elif options.node[0].subsystem == VFIO_NODE:
                 group = device.facts["group"]
                 if not group:
@@ -116,8 +107,7 @@ class HardwareFinder:
                     yield self._group(device, nodes, readings)
             else:
                 # Its own class selects it as a whole, unless some interfaces are of that class.
-                by_interface = isinstance(options, Usb) and options.by_interface
-                some = selected(device, options) if by_interface else ()
+                some = selected(device, self._wanted)
                 yield from nodes.of(replace(device, chosen=some) if some else device)
         if without:  # of input and sound, most devices; a line of each would hide the others
             shown = without[:_SHOWN_MAX]
@@ -134,15 +124,14 @@ class HardwareFinder:
     def _compared(self, readings: Readings) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices, and how they differ from the options; hubs only if asked for."""
         options, reading = self.options, members(readings, self._main)
-        if isinstance(options, Sysfs):
-            devices, classes = reading.once(sysfs_devices), None
-        else:
-            devices = reading.once(usb_devices if isinstance(options, Usb) else pci_functions)
-            classes = options.class_
-        for device in devices:
+        make = sysfs_devices
+        if not isinstance(options, Sysfs):
+            make = usb_devices if isinstance(options, Usb) else pci_functions
+        classes = self._wanted.get("class", ())
+        for device in reading.once(make):
             code = BETWEEN.get(device.prefix, "-")
-            if not device.is_between or any(one.startswith(code) for one in classes or ()):
-                yield device, _differs(device, options, readings)
+            if not device.is_between or any(one.startswith(code) for one in classes):
+                yield device, _differs(device, self._selectors[0], readings)
 
     def _group(self, function: SysfsDevice, nodes: "_Nodes", readings: Readings) -> Match | Skipped:
         """Return the node of an IOMMU group, or why it is not offered.
@@ -172,7 +161,7 @@ class HardwareFinder:
 
 
 def _differs(
-    device: SysfsDevice, selector: UsbSelector | PciSelector | SysfsSelector, readings: Readings
+    device: SysfsDevice, selector: Wanted | SysfsSelector, readings: Readings
 ) -> Mapping[str, str]:
     """Return what a device has instead of what a selector says (`Missed.differs`). Blocks."""
     if isinstance(selector, SysfsSelector):
@@ -214,9 +203,7 @@ class _Nodes:
                 absent.append(choice)
         incomplete = None
         if absent:
-            why = _why_none(device)
-            if not found:
-                why = why or self._others(absent[0], device) or _drivers(device)
+            why = _why_none(device) or ("" if found else self._others(absent[0], device))
             lack = " and no ".join(one.subsystem for one in (absent if found else absent[:1]))
             text = f"no {lack} node{f': {why}' if why else ''}"
             if not found:
@@ -236,7 +223,7 @@ class _Nodes:
         reading = members(self._readings, SubsystemRoot(choice.subsystem))
         wanted = {one.syspath for one in device.chosen or ()}
         for name, syspath in reading.below(device.syspath):
-            if choice.name is not None and not any_matches(choice.name, name):
+            if not any_matches(choice.name, name):
                 continue
             if wanted and device.sysfs.interface(syspath) not in wanted:
                 continue
@@ -248,14 +235,15 @@ class _Nodes:
             if node is not None:
                 yield node
 
-    def _others(self, choice: NodeChoice, device: SysfsDevice) -> str | None:
-        """Name the nodes that are there but not chosen."""
-        if choice.subsystem == USB_NODE or (choice.name is None and not choice.attr):
-            return None
-        plain = NodeChoice(subsystem=choice.subsystem)
-        some = ", ".join(node.name for node in self._chosen(plain, device))
-        wanted = f"is named {' or '.join(choice.name)}" if choice.name else "has that attr"
-        return f"none {wanted} (there is {some})" if some else None
+    def _others(self, choice: NodeChoice, device: SysfsDevice) -> str:
+        """Name the nodes that are there but not chosen, or the drivers."""
+        some = [node.name for node in self._chosen(NodeChoice(subsystem=choice.subsystem), device)]
+        if some:
+            wanted = f"is named {' or '.join(choice.name)}" if choice.name else "has that attr"
+            return f"none {wanted} (there is {', '.join(some)})"
+        facts = [device.facts, *(one.facts for one in device.parts)]
+        drivers = dict.fromkeys(one["driver"] for one in facts if one.get("driver"))
+        return f"bound to {', '.join(drivers)}" if drivers else ""
 
     def _ids(self, device: SysfsDevice, found: Sequence[KernelNode]) -> Mapping[KernelNode, str]:
         if not self._split or not device.id:
@@ -331,11 +319,3 @@ def _why_none(device: SysfsDevice) -> str | None:
     if idle is not None:
         return f"no driver is bound to {posixpath.basename(idle.syspath)} ({idle.facts['class']})"
     return None if device.facts.get("driver", "-") else "no driver is bound to it"
-
-
-def _drivers(device: SysfsDevice) -> str | None:
-    """Say which drivers a device has."""
-    facts = [device.facts, *(one.facts for one in device.parts)]
-    drivers = dict.fromkeys(one["driver"] for one in facts if one.get("driver"))
-    verb = "its driver is" if len(drivers) == 1 else "its drivers are"
-    return f"{verb} {', '.join(drivers)}" if drivers else None

@@ -184,7 +184,7 @@ class _Round:
             if end.status != 0:
                 late = f"did not answer in {self._timeout:g} s"
                 text = late if end.status is None else end.description()
-                raise _FailedError(": ".join(filter(None, (words[0], text, end.last_line))))
+                raise _FailedError(": ".join((words[0], text, *end.lines[-1:])))
 
 
 def _reason(error: Exception) -> str:

@@ -280,8 +280,13 @@ def _assign(
     by_source = sorted(filter(None, found), key=lambda one: one[1].nodes[0].source)
     natural = sorted(by_source, key=lambda one: (names.natural_key(one[1].id), one[1].id))
     ordered = sorted(natural, key=lambda one: one[0])
-    kept = sum(1 for device in result.moment.previous.devices.values() if not device.replaced)
-    absent = kept - len({device.id for rank, device in ordered if rank != NEW})
+    failed = result.selection.failed
+    staying = {
+        device.id
+        for device in result.moment.previous.devices.values()
+        if not device.replaced and (failed or not _orphan(device))
+    }
+    absent = len(staying - {device.id for rank, device in ordered if rank != NEW})
     limit = result.moment.limit
     for rank, device in ordered:
         if (other := result.devices.get(device.id)) is not None:

@@ -3,7 +3,7 @@
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from typing import Any, Final
 
 from devhost.discovery.hardware import (
     NET,
@@ -25,7 +25,16 @@ from devhost.model.device import FileState
 from devhost.model.hardware import PCI_CLASSES
 from devhost.model.immutable import immutable
 
-Row = tuple[dict[str, str], bool]  # a device by column, and whether only `--all` shows it
+Row = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
+
+OTHER: Final = "other"
+# Of the devices that are on no bus of their own, those that are made for programs.
+CLASSES: Final = frozenset(
+    {
+        *("accel", "cec", "counter", "dma_heap", "drm", "gnss", "gpio", "i2c-dev", "iio", "lirc"),
+        *("pps", "spidev", "tpmrm", "uacce", "video4linux"),
+    }
+)
 
 
 @immutable
@@ -60,7 +69,7 @@ class Described:
             kind = class_name(owner.facts["class"])
             title = f"PCI {owner.name}: {kind} ({owner.facts['device']})"
         nodes = self.nodes if owner is not None else (node,)
-        shown = ", ".join(f"/dev/{one.file}" for one in nodes if one is not None and one.file)
+        shown = ", ".join(one.path for one in nodes if one is not None and one.path)
         return f"{title}. Now {shown}." if shown else f"{title}."
 
 
@@ -90,36 +99,43 @@ class Machine:
         return SubsystemRoot(name).read(self._files)
 
     def rows(self, subsystem: str) -> Iterator[Row]:
-        """Yield the devices of a subsystem; hubs, and functions without nodes, for `--all`."""
-        if subsystem not in ("usb", "pci"):
-            yield from self._members(subsystem)
-            return
-        is_usb = subsystem == "usb"
+        """Yield the devices of a subsystem, or the `OTHER` ones; some only for `--all`."""
+        if subsystem == OTHER:
+            yield from self._others()
+        elif subsystem in ("usb", "pci"):
+            yield from self._owners(is_usb=subsystem == "usb")
+        else:
+            reading = self.subsystem(subsystem)
+            for name, path in reading.members.items():
+                node = KernelNode.of(subsystem, path, reading.sysfs)
+                yield {"name": name, "node": node and node.path, **self._ways(node)}, False
+
+    def _owners(self, *, is_usb: bool) -> Iterator[Row]:
         for one in self.usb_devices if is_usb else self.pci_functions:
             facts, nodes = one.facts, self.nodes(one.syspath)
-            more = (
-                {"NAME": _product(one), "SERIAL": facts["serial"]}
-                if is_usb
-                else {"CLASS": class_name(facts["class"])}
-                | {name.upper(): facts[name] for name in ("driver", "group")}
-            )
-            row = {subsystem.upper(): one.name, "DEVICE": facts["device"], **more}
-            row["NODES"] = ", ".join(node.file or node.name for node in nodes)
-            hidden = one.is_between or not (is_usb or nodes)
-            yield {name: value or "-" for name, value in row.items()}, hidden
+            row: dict[str, Any] = {"usb" if is_usb else "pci": one.name, "device": facts["device"]}
+            if is_usb:
+                row |= {"name": _product(one) or None, "serial": facts["serial"] or None}
+            else:
+                row |= {"class": class_name(facts["class"]), "driver": facts["driver"] or None}
+                row["group"] = int(facts["group"]) if facts["group"].isdecimal() else None
+            row["nodes"] = [node.path or node.name for node in nodes]
+            yield row, one.is_between or not (is_usb or nodes)
 
-    def _members(self, subsystem: str) -> Iterator[Row]:
-        reading = self.subsystem(subsystem)
-        for name, path in reading.members.items():
-            node = KernelNode.of(subsystem, path, reading.sysfs)
-            found = described(node, reading.sysfs) if node else {}
-            row = {
-                "NAME": name,
-                "NODE": f"/dev/{node.file}" if node and node.file else "-",
-                "DRIVER": found.get("driver", "-"),
-                "PLACE": found.get("place", "-"),
-            }
-            yield row, False
+    def _others(self) -> Iterator[Row]:
+        """Yield the nodes below no USB device or PCI function, such as those of a board."""
+        every = (path for path in self._numbers.members.values() if not self.sysfs.owner(path))
+        nodes = [node for path in every if (node := self._node(path, self.sysfs)) is not None]
+        for node in sorted(nodes, key=lambda one: (one.subsystem, names.natural_key(one.name))):
+            is_for_programs = node.subsystem in CLASSES
+            if is_for_programs or not node.syspath.startswith("/sys/devices/virtual/"):
+                row = {"node": node.path, "subsystem": node.subsystem, **self._ways(node)}
+                is_port = node.subsystem == "tty" and self.sysfs.text(f"{node.syspath}/type") != "0"
+                yield row, not (is_for_programs or is_port)
+
+    def _ways(self, node: KernelNode | None) -> dict[str, str | None]:
+        found = described(node, self.sysfs) if node is not None else {}
+        return {name: found.get(name) for name in ("driver", "place")}
 
     def nodes(self, owner: str) -> list[KernelNode]:
         """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
@@ -202,27 +218,10 @@ class Machine:
         known = {name: value for name, value in variables.items() if value}
         return Described(shown, state, owner, known, parents, nodes)
 
-    def owners(self, found: Described) -> tuple[str, int, int] | None:
-        """Return who owns the node of a device, and both numbers: ``root dialout (20)``."""
-        if found.state is None:
-            return None
-        there = os.lstat(self._files.to_local(found.state.realpath))
-        user, group = self._accounts("passwd"), self._accounts("group")
-        shown = group.get(there.st_gid, str(there.st_gid))
-        if there.st_gid in group and there.st_gid:
-            shown += f" ({there.st_gid})"
-        text = f"{user.get(there.st_uid, there.st_uid)} {shown}"
-        return text, there.st_uid, there.st_gid
-
-    def _accounts(self, file: str) -> dict[int, str]:
-        """Return the names of users or groups by their numbers."""
-        path = Path(self._files.to_local(self._files.resolve(f"/etc/{file}")))
-        try:
-            lines = path.read_text("utf-8", "replace").splitlines()
-        except OSError:
-            lines = []
-        parts = [[*line.split(":"), "", ""] for line in reversed(lines)]  # the first counts
-        return {int(one[2]): one[0] for one in parts if one[2].isdecimal()} | {0: "root"}
+    def owner_ids(self, state: FileState) -> tuple[int, int]:
+        """Return the user and the group that own a node."""
+        there = os.lstat(self._files.to_local(state.realpath))
+        return there.st_uid, there.st_gid
 
 
 def _product(device: SysfsDevice) -> str:

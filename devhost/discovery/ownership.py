@@ -8,7 +8,7 @@ At the start, those that pods were given nodes of before decide about them first
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(eq=False, slots=True)
@@ -16,8 +16,8 @@ class Member:
     """A resource among those that may find the same nodes, by its place in the file.
 
     Attributes:
-        former: Where it was in the file before; infinite for one that was not there.
-        edited: No decision was made since the file was read.
+        order: The file's at the last decision about it; while it is new, that of the file before.
+        former: Its place in that order; infinite while it is new.
         shares: Its nodes may be offered by others too (``overlap: allow``).
         finds_links: It may find a node by a link, which udev makes after the node.
         offered: The nodes that it offers (`Node.key`).
@@ -27,8 +27,8 @@ class Member:
 
     name: str
     place: int
+    order: Mapping[str, int] = field(default_factory=dict)
     former: float = math.inf
-    edited: bool = True
     shares: bool = False
     finds_links: bool = False
     offered: frozenset[str] = frozenset()
@@ -44,7 +44,8 @@ class Ownership:
         self._members: list[Member] = []  # in the order of the file
         self._offering: dict[str, list[Member]] = {}  # by node
         self._expecting: dict[str, list[Member]] = {}
-        self._arranged: dict[str, bool] = {}  # who shares, in the order of the file
+        self._order: dict[str, int] = {}  # the places of those that are in the file
+        self._sharing = set[str]()  # of those in the file
 
     def expect(self, given: Mapping[str, Collection[str]]) -> None:
         """Say which nodes pods were given before the start, of resources that are to be entered."""
@@ -71,17 +72,20 @@ class Ownership:
         Those are returned that have to be scanned again: all if the order of some changes, or who
         shares nodes; else who has left a node to a resource that is now behind it.
         """
-        former, places = self._arranged, {name: place for place, name in enumerate(order)}
-        for member in self._members:
-            new = member.edited and member.former == math.inf  # since the file before, too
-            member.former = math.inf if new or member.name not in former else member.place
-            member.edited = True
+        places = {name: place for place, name in enumerate(order)}
         self._members.sort(key=lambda one: places.get(one.name, len(places)))
+        here = [one for one in self._members if one.name in places]
+        former, self._order = self._order, {one.name: place for place, one in enumerate(here)}
+        sharing, self._sharing = self._sharing, {one.name for one in here if one.shares}
         for place, member in enumerate(self._members):
             member.place = place
-        self._arranged = {one.name: one.shares for one in self._members if one.name in places}
-        before = [pair for pair in former.items() if pair[0] in self._arranged]
-        changed = before != [pair for pair in self._arranged.items() if pair[0] in former]
+            if member.name not in places:
+                member.former = math.inf  # if it comes back, it is new
+            if member.former == math.inf:
+                member.order = former
+        staying = [name for name in self._order if name in former]
+        changed = staying != sorted(staying, key=former.__getitem__)
+        changed = changed or not (sharing ^ self._sharing).isdisjoint(staying)
         return [one for one in self._members if changed or self._has_left_in_vain(one)]
 
     def owner(self, member: Member, key: str) -> str | None:
@@ -97,7 +101,7 @@ class Ownership:
     def links_to_come(self, member: Member) -> bool:
         """Whether a resource before this one may find a new node a moment later, by a link."""
         before = self._members[: member.place]
-        return any(one.finds_links and one.name in self._arranged for one in before)
+        return any(one.finds_links and one.name in self._order for one in before)
 
     def decide(
         self,
@@ -121,7 +125,8 @@ class Ownership:
             offering = self._offering.setdefault(key, [])
             concerned.update(one for one in offering if one.place > member.place)
             offering.append(member)
-        member.offered, member.left, member.edited = now, frozenset(left), False
+        member.offered, member.left = now, frozenset(left)
+        member.order, member.former = self._order, self._order.get(member.name, math.inf)
         member.expected &= expected - now
         if lost:
             concerned.update(one for one in self._members if not one.left.isdisjoint(lost))
@@ -144,4 +149,4 @@ def _keeps(one: Member, member: Member, key: str) -> bool:
         return before and not one.shares  # both do: after an edit, the first in the file keeps it
     if one.shares:
         return before and key not in member.expected
-    return before or not (member.edited and member.former > one.former)
+    return before or member.order.get(one.name, math.inf) >= member.former

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from devhost.hostfs.files import HostFiles, Tally, Walk, failure, is_wild
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, failure, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.model import names
 from devhost.model.device import NO_VARIABLES, FileState, Hardware
@@ -79,7 +79,7 @@ class Reading:
         failure: str | None = None,
         beside: Sequence[str] = (),
     ) -> None:
-        self.root, self._files, self._looks = root, files, files.cached()
+        self.root, self._files, self._looks = root, files, CachedFiles(files)
         self._base = root.base
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)

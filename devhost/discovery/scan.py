@@ -12,7 +12,7 @@ from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
 from devhost.discovery.identity import HOLD_S, NO_SOURCE, Identified, Moment, OwnerOf
 from devhost.discovery.roots import Readings, Root
-from devhost.discovery.selection import Selection, Selector, compiled, select
+from devhost.discovery.selection import Selection, Selector, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number
@@ -41,7 +41,8 @@ class Scanner(Declaration):
     @functools.cached_property
     def selectors(self) -> tuple[Selector, ...]:
         """What selects for each source."""
-        return compiled(self.resource)
+        mentioned, sources = self.resource.mentioned, enumerate(self.resource.sources)
+        return tuple(Selector(index, source, mentioned) for index, source in sources)
 
     @property
     def roots(self) -> tuple[Root, ...]:
@@ -56,7 +57,9 @@ class Scanner(Declaration):
     @functools.cached_property
     def _clashing(self) -> Rules:
         """The rules by which two devices may come to the same name or container path."""
-        return clashing(self.rules)
+        exclusive = tuple(rule for rule in self.rules if rule.exclusive)
+        made_of = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
+        return () if len(exclusive) == 1 and made_of in ({"id"}, {"realpath"}) else exclusive
 
     @functools.cached_property
     def _host_rules(self) -> Rules:
@@ -86,9 +89,8 @@ class Scanner(Declaration):
         links_to_come: bool = False,
     ) -> Identified:
         """Find out which devices there are; pure."""
-        moment = Moment(
-            previous, owner_of, now, self.hold_s, self.constants, self._limit, links_to_come
-        )
+        limit, hold_s = self._limit, self.hold_s
+        moment = Moment(previous, owner_of, now, hold_s, self.constants, limit, links_to_come)
         return identity.identify(self.resource, found, moment)
 
     def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
@@ -102,12 +104,15 @@ class Scanner(Declaration):
         devices, mixed = placed(
             self.resource.topology, devices, moment.previous, self.files, thorough=thorough
         )
+        cut = [f"{identified.cut} devices left out: {identity.NO_ROOM}"] if identified.cut else ()
+        if identified.gone:
+            devices = {one: devices[one] for one in names.natural(devices)}
         return Snapshot(
-            devices=_in_order(devices) if identified.gone else devices,
+            devices=devices,
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
             error="; ".join(found.failed.values()) or None,
-            notes=(*found.notes, *_unseen(unseen, self.files.root), *_cut(identified)),
+            notes=(*found.notes, *_unseen(unseen, self.files.root), *cut),
             why_none=tuple if devices else found.why_none,
             deferred=identified.deferred,
             again_at=self._again_at(devices, identified),
@@ -238,15 +243,6 @@ def placed(
     return placed, mixed
 
 
-def _in_order(devices: Mapping[str, HostDevice]) -> dict[str, HostDevice]:
-    return {device_id: devices[device_id] for device_id in names.natural(devices)}
-
-
-def _cut(identified: Identified) -> Iterator[str]:
-    if identified.cut:
-        yield f"{identified.cut} devices left out: {identity.NO_ROOM}"
-
-
 def _shortened(reason: str) -> str:
     """Return a reason as it is kept for each device: it may cite a text of the file."""
     return f"{reason[:_REASON_MAX]}…" if len(reason) > _REASON_MAX else reason
@@ -327,13 +323,6 @@ def carried_over(found: Snapshot, old: Resource, new: Resource) -> Snapshot:
 
 Taken = dict[int, tuple[int, str]]
 """What devices have: names and container paths with their values, as hashes, and the device."""
-
-
-def clashing(rules: Rules) -> Rules:
-    """Return the rules by which two devices may come to the same name or container path."""
-    exclusive = tuple(rule for rule in rules if rule.exclusive)
-    made_of = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
-    return () if len(exclusive) == 1 and made_of in ({"id"}, {"realpath"}) else exclusive
 
 
 def _turn(former: HostDevice | None) -> int:

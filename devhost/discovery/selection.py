@@ -15,7 +15,6 @@ from devhost.discovery.hardware_finder import HardwareFinder
 from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
 from devhost.hostfs.files import HostFiles, failure, fits, is_wild
 from devhost.model import names, pattern
-from devhost.model.config import Resource
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
 from devhost.model.hardware import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
@@ -53,12 +52,6 @@ class Selection:
 def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
     """Read roots, one after the other. Blocks."""
     return {root: read(root, files) for root in roots}
-
-
-def compiled(resource: Resource) -> tuple["Selector", ...]:
-    """Return what selects for each source of a resource."""
-    mentioned = resource.mentioned
-    return tuple(Selector(index, one, mentioned) for index, one in enumerate(resource.sources))
 
 
 def select(selectors: Iterable["Selector"], readings: Readings, *, grouped: bool) -> Selection:

@@ -9,13 +9,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar, cast
 
+from devhost.allocation.policy import SAFE
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, WatchRoot
-from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally
 from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
 from devhost.model.immutable import immutable
-from devhost.model.spelling import did_you_mean
+from devhost.model.spelling import nearest_name
 
 T = TypeVar("T")
 
@@ -117,11 +118,11 @@ def _absent(subsystem: str, files: HostFiles) -> str:
     if not os.path.isdir(files.to_local("/sys/devices")):
         where = "/sys" if files.is_host else f"/sys below {files.root}"
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
-    if subsystem in ("usb", "pci"):
-        return f"this kernel has no {subsystem.upper()}"
     sysfs = SysfsTree(files)
-    known = (*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ()))
-    return f"this kernel has no subsystem {subsystem}{did_you_mean(subsystem, known)}"
+    there = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
+    near = "" if subsystem in SAFE else nearest_name(subsystem, there & {*SAFE, "tty"})
+    hint = f"; did you mean '{near}'?" if near else ""
+    return f"this kernel has no subsystem {subsystem}{hint}"
 
 
 @immutable
@@ -145,14 +146,12 @@ class NodesRoot(Root):
 
     def read(self, files: HostFiles, tally: Tally | None = None) -> "NodesReading":
         """Read udev's links; nodes are read when a source asks for them."""
-        reading, looks = NodesReading(self, files), files.cached()
+        reading, looks = NodesReading(self, files), CachedFiles(files)
         for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
-            for by in (
-                LINK_VARIABLES.values()
-                if directory.is_directory and above not in NOT_DEVICES
-                else ()
-            ):
+            if not directory.is_directory or above in NOT_DEVICES:
+                continue
+            for by in LINK_VARIABLES.values():
                 entries = looks.entries(f"{above}/{by}", tally=tally) or ()
                 for link in names.natural(one.name for one in entries if one.is_link):
                     path, found = f"{above}/{by}/{link}", reading.by[by]

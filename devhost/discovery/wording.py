@@ -5,11 +5,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
+from devhost.allocation.policy import SAFE
 from devhost.discovery.roots import Missed
 from devhost.model import names
-from devhost.model.hardware import PCI_CLASSES, USB_CLASSES, Pci
+from devhost.model.hardware import PCI_CLASSES, USB_CLASSES, Pci, Sysfs
 from devhost.model.sources import Kind
-from devhost.model.spelling import nearest, nearest_node
+from devhost.model.spelling import is_proposed, nearest, nearest_name, nearest_node
 from devhost.model.values import ConfigModel, options_of
 
 _MAIN: Final = {
@@ -53,15 +54,26 @@ def _said(value: object) -> str:
 
 def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
     """Say that a source finds nothing, and what comes nearest."""
-    if not (some := in_order(missed)):
+    if not (every := in_order(missed)):
         return f"{summary(kind)}: there is nothing to select"
+    some = [one for one in every if _is_proposed(kind, one.name)]
     hint = _nearest(kind, some)
-    if not hint and len(some) <= _NAMED_MAX:
-        hint = f": {', '.join(one.name for one in some)}"
-    return names.printable(f"none of {len(some)} is {summary(kind)}{hint}")
+    if not hint and some and len(every) <= _NAMED_MAX:
+        more = ["…"] if len(some) < len(every) else []
+        hint = f": {', '.join([*(one.name for one in some), *more])}"
+    return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
+
+
+def _is_proposed(kind: Kind, name: str) -> bool:
+    """Whether a hint may name something: nothing that a flag is for, such as memory or a disk."""
+    if isinstance(kind, Sysfs):
+        return kind.subsystem in SAFE or is_proposed(name)
+    return not name.startswith("/dev/") or is_proposed(name)
 
 
 def _nearest(kind: Kind, some: Sequence[Missed]) -> str:
+    if not some:
+        return ""
     first, last = some[0], some[-1]
     if "" in first.differs or _failed(first) < _failed(last):
         return f"; nearest: {first.name} ({'; '.join(reasons(first))})"
@@ -107,8 +119,15 @@ def _wanted(kind: Kind, option: str) -> Sequence[str]:
 def _alike(option: str, glob: str, found: Collection[str]) -> str:
     """Return what is most like a glob or pattern, or an empty string."""
     plain = max(_NO_LITERAL.split(glob.rpartition("/")[2]), key=len)
-    if option in ("paths", "pattern"):
-        return nearest_node(plain, found)
+    match option:
+        case "paths" | "pattern":
+            return nearest_node(plain, found)
+        case "name":
+            return nearest_name(plain, found)
+        case "port" | "address" | "pf":  # another one is another device
+            return ""
+        case "device" | "subsystem":
+            found = [one for one in found if one[:5] == glob[:5]]  # of the same vendor
+            return nearest(plain, found, _ALIKE if len(found) > 1 else 0.0)
     in_letters = (one for one in found if fnmatch.fnmatchcase(one.lower(), glob.lower()))
-    of_vendor = (one for one in found if option == "device" and one[:5] == glob[:5])
-    return next(in_letters, "") or nearest(plain, found, _ALIKE) or next(of_vendor, "")
+    return next(in_letters, "") or nearest(plain, found, _ALIKE)

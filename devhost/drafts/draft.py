@@ -11,7 +11,7 @@ import yaml
 from devhost.model.immutable import immutable
 from devhost.model.names import printable
 
-_COLUMNS: Final = 100
+_COLUMNS: Final = 96
 
 
 @immutable
@@ -20,22 +20,22 @@ class DraftEntry:
 
     resource: Mapping[str, Any]
     comments: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()  # settings that it does not have
     active: bool = True  # else it is commented out
 
 
-def text(header: Iterable[str], entries: Sequence[DraftEntry]) -> str:
-    """Return a configuration file."""
-    lines = [*_comments(header, ""), "version: v1"]
+def text(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool = False) -> str:
+    """Return a configuration file, or values of the chart that have it."""
+    above, indent = ("config:", "  ") if values else ("version: v1", "")
+    lines = [*_comments(header), above]
     if any(one.active and one.resource for one in entries):
-        lines.append("resources:")
+        lines.append(f"{indent}resources:")
     else:
-        lines += ["resources: []  # remove the brackets when there is an entry", ""]
+        lines += [f"{indent}resources: []  # remove the brackets when there is an entry", ""]
     for number, entry in enumerate(entries):
-        lines += [*([""] if number else []), *_comments(entry.comments, "  ")]
-        lines += _comments((f"Not carried over: {one}" for one in entry.lost), "  ")
         shown = resource_lines(entry.resource) if entry.resource else ()
-        lines += [f"  {'' if entry.active else '# '}{line}" for line in shown]
+        mark = "" if entry.active else "# "
+        some = [*([""] if number else []), *_comments(entry.comments)]
+        lines += [f"{indent}  {one}" for one in (*some, *(f"{mark}{line}" for line in shown))]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -74,13 +74,13 @@ def _set_style(node: Any, *, flow: bool = False) -> None:
                 item.flow_style = flow  # needs no braces
 
 
-def _comments(texts: Iterable[str], indent: str) -> Iterator[str]:
+def _comments(texts: Iterable[str]) -> Iterator[str]:
     for one in texts:
         yield from textwrap.wrap(
             printable(one),
             _COLUMNS,
-            initial_indent=f"{indent}# ",
-            subsequent_indent=f"{indent}# ",
+            initial_indent="# ",
+            subsequent_indent="# ",
             break_long_words=False,
             break_on_hyphens=False,
-        ) or [f"{indent}#"]
+        ) or ["#"]

@@ -4,9 +4,9 @@ An entry has the options that tell its device from the others of the host, also 
 when the kernel counts in another order.
 """
 
-import collections
 import fnmatch
 import glob
+import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
@@ -23,11 +23,18 @@ _SERIAL_MIN: Final = 4
 _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
 _COUNTER: Final = re.compile("[0-9]+")
 _ONE_OF_EQUALS: Final = ("serial", "port", "address")
+_RTL_SDR: Final = "dvb_usb_rtl28xxu"  # the driver for television of sticks that receive anything
+_SDR: Final = (
+    "SDR programs open this USB node with libusb: keep the kernel's driver off the stick, by "
+    f"`blacklist {_RTL_SDR}` in /etc/modprobe.d. Programs for television need `node: dvb`."
+)
 
 _Options = dict[str, Any]
 
 
-def entries(machine: Machine, found: Iterable[Described], domain: str = DOMAIN) -> list[DraftEntry]:
+def entries(
+    machine: Machine, found: Iterable[Described], domain: str = DOMAIN, taken: Iterable[str] = ()
+) -> list[DraftEntry]:
     """Return resources that offer exactly these devices, under a name each. Blocks.
 
     Devices that differ in their serial number or place alone are one resource.
@@ -42,14 +49,25 @@ def entries(machine: Machine, found: Iterable[Described], domain: str = DOMAIN) 
         before, devices = equal.setdefault(repr({**resource, "sources": options}), (resource, []))
         before["sources"] += [source] if devices else []
         devices.append(one)
-    seen: collections.Counter[str] = collections.Counter()
+    used = {f"{domain}/{name}" for name in taken}
     for resource, _ in equal.values():
-        seen[name := f"{domain}/{resource['name']}"] += 1
-        resource["name"] = f"{name}-{seen[name]}" if seen[name] > 1 else name
+        name = f"{domain}/{resource['name']}"
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        resource["name"] = next(one for one in names if one not in used)
+        used.add(resource["name"])
     return [
-        DraftEntry(resource, tuple(one.title for one in devices))
+        DraftEntry(
+            resource, (*(one.title for one in devices), *((_SDR,) if _is_sdr(devices[0]) else ()))
+        )
         for resource, devices in equal.values()
     ]
+
+
+def _is_sdr(found: Described) -> bool:
+    """Whether a device is an RTL-SDR whose USB node is meant, and the kernel has it."""
+    parts = found.owner.interfaces if found.owner is not None else ()
+    is_whole = found.node is None or found.node.subsystem == USB_NODE
+    return is_whole and any(one.facts["driver"] == _RTL_SDR for one in parts)
 
 
 def _resource(machine: Machine, found: Described) -> _Options:
@@ -64,9 +82,10 @@ def _resource(machine: Machine, found: Described) -> _Options:
         source = {"usb": options}
     elif owner is not None and (choice := _pci_node(found)) is not None:
         name = class_name(owner.facts["class"])
+        name = owner.facts["driver"] if name == owner.facts["class"] else name
         source = {"pci": {**_pci_options(machine, owner), "node": choice}}
     elif node is not None:
-        name, source = node.name, f"/dev/{node.file}"
+        name, source = node.name, node.path
         if node.subsystem:  # else sysfs does not know it
             more = {"id": "${place}"} if "place" in found.variables else {}
             source = {"sysfs": _sysfs_options(machine, node)}
@@ -90,7 +109,8 @@ def _usb_node(machine: Machine, found: Described) -> _Options:
     """Return which node of a USB device is meant."""
     node = found.node
     if node is None or node.subsystem == USB_NODE:
-        return {"node": _subsystems(found.nodes)} if found.nodes else {}
+        has_nodes = found.nodes and not _is_sdr(found)
+        return {"node": _subsystems(found.nodes)} if has_nodes else {}
     options: _Options = {}
     alike = [one for one in found.nodes if one.subsystem == node.subsystem]
     if len(alike) > 1 and "usb.interface" in found.variables:
@@ -162,7 +182,8 @@ def _subsystems(nodes: Sequence[KernelNode]) -> str | list[str]:
     found = list(dict.fromkeys(one.subsystem for one in nodes))
     if "vfio" in found:
         return "vfio"
-    plain = [one for one in found if one not in ("input", "usbmisc")] or found
+    again = ("input", "usbmisc") if "hidraw" in found else ("input",)
+    plain = [one for one in found if one not in again] or found
     return plain[0] if len(plain) == 1 else plain
 
 

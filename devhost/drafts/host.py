@@ -1,13 +1,14 @@
 """A first configuration for a host: its devices that containers may want, each with a comment."""
 
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.hardware import SysfsDevice
-from devhost.discovery.machine import Described, Machine
+from devhost.discovery.hardware import KernelNode, SysfsDevice
+from devhost.discovery.machine import CLASSES, OTHER, Described, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, entries
@@ -17,23 +18,22 @@ from devhost.loading.loader import loads
 # What the host needs for itself, and what says nothing without the rest.
 _OWN: Final = frozenset(
     {
-        *("block", "bsg", "graphics", "hwmon", "i2c-dev", "input", "mei", "net", "nvme"),
-        *("nvme-generic", "ptp", "rtc", "scsi_generic", "watchdog"),
+        *("block", "bsg", "drm_dp_aux_dev", "graphics", "hwmon", "i2c-dev", "infiniband_mad"),
+        *("input", "mei", "net", "nvme", "nvme-generic", "ptp", "rtc", "scsi_generic", "watchdog"),
     }
 )
 _HID: Final = "03"
 _USB_HOST: Final = "0c03"
-# Of the devices that are on no bus of their own, those that are made for programs.
-_CLASSES: Final = (
-    *("accel", "cec", "counter", "dma_heap", "drm", "gnss", "gpio", "i2c-dev", "iio", "lirc"),
-    *("pps", "spidev", "tpmrm", "uacce", "video4linux"),
-)
 _SHARED: Final = {
     "/dev/kvm": "Virtual machines.",
     "/dev/fuse": "File systems in a container.",
     "/dev/net/tun": "Network tunnels in a container.",
 }
 _REPLICAS: Final = 100
+_NVIDIA: Final = {
+    "sources": [{"dev": "nvidia(?P<minor>[0-9]+)"}],
+    "allocate": {"devices": [], "env": {"NVIDIA_VISIBLE_DEVICES": "${minor}"}},
+}
 
 
 def offers(
@@ -45,7 +45,11 @@ def offers(
     """
     machine = Machine(files)
     if chosen is None:
-        found = [] if machine.problem else entries(machine, _interesting(machine), domain)
+        some = () if machine.problem else _interesting(machine)
+        found = entries(machine, some, domain, ("nvidia", *map(posixpath.basename, _SHARED)))
+        if any(one.facts["driver"] == "nvidia" for one in machine.pci_functions):
+            comment = "NVIDIA GPUs, for pods with the runtime class of NVIDIA's container runtime."
+            found.append(DraftEntry({"name": f"{domain}/nvidia", **_NVIDIA}, (comment,)))
         found += [_shared(path, domain) for path in _SHARED if files.stat(path) is not None]
     else:
         found = entries(machine, chosen, domain)
@@ -69,7 +73,7 @@ def _reason(found: ResourceReport) -> str | None:
     return next(filter(None, (found.snapshot.error, *why)), "nothing is found")
 
 
-def text(found: Iterable[DraftEntry], domain: str) -> str:
+def text(found: Iterable[DraftEntry], domain: str, *, values: bool = False) -> str:
     """Return a configuration with these entries, or one to begin with."""
     header = (
         "Written by `devhost init`. A pod requests a resource by its name, below "
@@ -81,38 +85,43 @@ def text(found: Iterable[DraftEntry], domain: str) -> str:
     if not entries:
         header += " Nothing was found on this host: remove `[]`, and the # before what you need."
         entries = [replace(_shared(path, domain), active=False) for path in _SHARED]
-    return draft.text([header], entries)
+    return draft.text([header], entries, values=values)
 
 
 def _interesting(machine: Machine) -> Iterator[Described]:
     for usb in machine.usb_devices:
         if not usb.is_between and _is_wanted_usb(machine, usb):
             (found,) = machine.find(usb.name)
-            yield replace(found, nodes=tuple(n for n in found.nodes if n.subsystem not in _OWN))
+            yield replace(found, nodes=_wanted(found.nodes))
     for function in machine.pci_functions:
-        nodes = [one for one in machine.nodes(function.syspath) if one.subsystem not in _OWN]
-        if nodes and not function.facts["class"].startswith(_USB_HOST):
+        nodes = _wanted(machine.nodes(function.syspath))
+        facts = function.facts
+        if nodes and not (facts["class"].startswith(_USB_HOST) or facts["driver"] == "nvidia"):
             render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
-            yield machine.find(render or function.name)[0]
-    for subsystem in _CLASSES:
-        for row, _ in machine.rows(subsystem):
-            for one in machine.find(row["NODE"]) if row["NODE"] != "-" else ():
-                if one.owner is None:
-                    yield one
+            yield replace(machine.find(render or function.name)[0], nodes=nodes)
+    for row, _ in machine.rows(OTHER):
+        if row["subsystem"] in CLASSES and not row["node"].startswith("/dev/dri/card"):
+            yield from machine.find(row["node"])
+
+
+def _wanted(nodes: Iterable[KernelNode]) -> tuple[KernelNode, ...]:
+    """Return the nodes for containers: no card that only displays, such as that of a BMC."""
+    found = tuple(one for one in nodes if one.subsystem not in _OWN)
+    renders = any(one.name.startswith("renderD") for one in found)
+    return tuple(one for one in found if renders or one.subsystem != "drm")
 
 
 def _is_wanted_usb(machine: Machine, device: SysfsDevice) -> bool:
-    interfaces = list(device.interfaces)
     # Keyboards, mice and the like.
-    if all(one.facts["class"].startswith(_HID) for one in interfaces):
+    if all(one.facts["class"].startswith(_HID) for one in device.interfaces):
         return False
     if nodes := machine.nodes(device.syspath):
-        return any(node.subsystem not in _OWN for node in nodes)
+        return bool(_wanted(nodes))
     # Without nodes it is for libusb, if no driver of the kernel has it.
-    return not any(one.facts["driver"] for one in interfaces)
+    return not any(one.facts["driver"] for one in device.interfaces)
 
 
 def _shared(path: str, domain: str) -> DraftEntry:
-    name = f"{domain}/{path.rpartition('/')[2]}"
+    name = f"{domain}/{posixpath.basename(path)}"
     resource = {"name": name, "sources": [path], "replicas": _REPLICAS}
     return DraftEntry(resource, (f"{_SHARED[path]} Up to {_REPLICAS} containers share {path}.",))

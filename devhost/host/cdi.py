@@ -6,8 +6,7 @@ They remain when devhost stops: the containers of a running pod may restart and 
 import asyncio
 import contextlib
 import logging
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -19,8 +18,7 @@ from devhost.host.state_files import replace_file
 from devhost.model.device import Snapshot
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
-_RETRY_S: Final = 1.0
-_RETRY_MAX_S: Final = 8.0
+_RETRY_S: Final = 2.0
 _UNWRITTEN: Final = "it is not in the CDI spec yet"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,44 +40,8 @@ class CdiFiles:
                 return
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
-        prefix = f".{cdi.FILE_PREFIX}{cdi.resource_hash(resource_name)}_"
-        replace_file(path, content, prefix=prefix, suffix=".tmp", mode=0o644)
+        replace_file(path, content, suffix=".tmp", mode=0o644)
         self.writes += 1
-
-    async def remove_stale(
-        self, configured: Collection[str], alive: Callable[[str], bool]
-    ) -> list[str]:
-        """Remove and return devhost's files of resources that are not served, and unfinished ones.
-
-        `alive` tells, in a thread, whether another instance serves a resource, by its hash.
-
-        Raises:
-            OSError: The directory exists and cannot be read; a `TimeoutError` after 10 s.
-        """
-        hashes = {cdi.resource_hash(name) for name in configured}
-        calls = BlockingCalls("stale cdi files", self.directory)
-        return await calls.run(
-            lambda: _remove_stale(self.directory, hashes, alive), patience=PATIENCE_S
-        )
-
-
-def _remove_stale(
-    directory: Path, configured: Collection[str], alive: Callable[[str], bool]
-) -> list[str]:
-    try:
-        with os.scandir(directory) as entries:
-            names = sorted(one.name for one in entries if one.is_file(follow_symlinks=False))
-    except FileNotFoundError:
-        return []
-    removed = []
-    for name in names:
-        resource = cdi.hash_in(name)
-        if resource is None or resource in configured or alive(resource):
-            continue
-        with contextlib.suppress(OSError):
-            (directory / name).unlink()
-            removed.append(name)
-    return removed
 
 
 class CdiInjection:
@@ -90,9 +52,8 @@ class CdiInjection:
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("cdi devices", files.directory, serial=True)
         self._written: Mapping[str, CdiDevice] | None = None  # by device
-        self._unwritten: Mapping[str, CdiDevice] = {}  # the devices while there is a problem
+        self._wanted: Mapping[str, CdiDevice] = {}  # what was last to be written
         self._problem: str | None = None
-        self._pause = _RETRY_S
         self._retry: asyncio.TimerHandle | None = None
         self._resource: str | None = None  # its name, as soon as there was something to write
 
@@ -107,20 +68,20 @@ class CdiInjection:
         if self._written is None and found.error:
             return
         before = self._written or {}
-        devices: Mapping[str, CdiDevice] = {}
+        wanted: Mapping[str, CdiDevice] = {}
 
         def work() -> None:
-            nonlocal devices
-            devices = cdi_devices(scanner, found, before)
-            self._files.write(name, cdi.serialize(name, list(devices.values())))
+            nonlocal wanted
+            wanted = cdi_devices(scanner, found, before)
+            self._files.write(name, cdi.serialize(name, list(wanted.values())))
 
         try:
             await self._calls.run(work, patience=PATIENCE_S, on_late=self._rescan)
         except OSError as error:  # a TimeoutError, too
             self._failed(name, error)
-            self._unwritten = devices
         else:
-            self._written, self._problem, self._pause = devices, None, _RETRY_S
+            self._written, self._problem = wanted, None
+        self._wanted = wanted
 
     def close(self) -> None:
         """Stop retrying a write that has failed."""
@@ -133,8 +94,7 @@ class CdiInjection:
             fields = {"resource": name, "reason": str(error)}
             _LOG.warning("CDI spec not written", extra={"fields": fields})
         self._problem = problem
-        self._retry = asyncio.get_running_loop().call_later(self._pause, self._rescan)
-        self._pause = min(self._pause * 2, _RETRY_MAX_S)
+        self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self._rescan)
 
     def judged(self, snapshot: Snapshot) -> Snapshot:
         """Set the CDI names of devices; make those unhealthy that the spec does not have.
@@ -145,11 +105,7 @@ class CdiInjection:
             return snapshot
         written = self._written or {}
         snapshot = named(self._resource, snapshot, written)
-        good = {
-            device_id
-            for device_id, one in written.items()
-            if self._problem is None or self._unwritten.get(device_id) == one
-        }
+        good = {key for key, one in written.items() if self._wanted.get(key) == one}
         devices = {
             device_id: device
             if not device.healthy or device_id in good

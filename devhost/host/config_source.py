@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
 from devhost.host.state_files import CLOSE_S, LastGood, report
-from devhost.loading.loader import Loaded, load_bytes, read, refuse, unusable
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import Loaded, loads, read, refuse, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
@@ -35,7 +36,6 @@ _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
 _HASH_LENGTH: Final = 16
-_LINKS_MAX: Final = 40  # the kernel's limit
 _READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -171,9 +171,7 @@ class ConfigSource:
         if raw is None or loaded.config is None:
             self._failed(loaded, reason)
             what = "cannot be read" if raw is None else "invalid"
-            applied = self.status.applied.isoformat(timespec="seconds")
-            text = "configuration file %s; still serving the version of %s"
-            _LOG.error(text, what, applied, extra=fields)
+            _LOG.error("configuration file %s; still serving the last good one", what, extra=fields)
             return
         now, reloads = datetime.now(UTC), self.status.reloads + 1
         self._well(applied=now, reloads=reloads, hash=_hash(raw))
@@ -227,7 +225,7 @@ class ConfigSource:
         if raw is None:
             return unusable(file, reason)
         try:
-            return load_bytes(raw, file, self._policy)
+            return loads(raw, file, self._policy)
         except Exception as error:  # noqa: BLE001 (logged; what is in force stays)
             _LOG.exception("loading failed")
             return unusable(file, f"cannot be loaded because of a bug: {error!r}")
@@ -289,17 +287,6 @@ def _may_wait(file: str) -> bool:
 
 def _watch_targets(file: str) -> frozenset[WatchTarget]:
     """Return the directories in which the file, or a symlink on the way to it, may be replaced."""
-    place, rest = Path("/"), list(reversed(Path(file).absolute().parts))
-    found, links = set(), 0
-    while rest:
-        part = rest.pop()
-        path = place / part  # a target that begins with / leads to the top
-        if part == "..":
-            place = place.parent
-        elif links < _LINKS_MAX and os.path.islink(path):
-            links += 1
-            found.add(place)
-            rest += reversed(path.readlink().parts)
-        else:
-            place = path
-    return frozenset(WatchTarget(str(path), writes=True) for path in found | {place.parent})
+    *way, end = (place for place, _ in HostFiles().way(str(Path(file).absolute())))
+    replaced = {*filter(os.path.islink, way), end}
+    return frozenset(WatchTarget(os.path.dirname(one), writes=True) for one in replaced)

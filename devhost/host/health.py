@@ -27,8 +27,6 @@ _FIRST_POLL_S: Final = 0.01
 UNCHECKED: Final = "not checked yet"
 _LOG: Final = logging.getLogger(__name__)
 
-_Identity = tuple[object, ...]
-
 
 @immutable
 class HealthState:
@@ -250,7 +248,7 @@ def _can_be_checked(device: HostDevice) -> bool:
     return bool(device.nodes) and device.reason is None and not device.replaced
 
 
-def _identity(device: HostDevice) -> _Identity:
+def _identity(device: HostDevice) -> tuple[object, ...]:
     """Return what tells its nodes from others; their change times are not part of it.
 
     They change with the permissions and the content, too.

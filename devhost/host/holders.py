@@ -74,10 +74,6 @@ class Holders:
         """Return the device IDs that pods hold, by the last list and the last trusted one."""
         return frozenset(one for held in self._counted() for one in held.get(resource, ()))
 
-    def resources(self) -> frozenset[str]:
-        """Return the resources whose devices pods hold, by the lists of `held`."""
-        return frozenset(name for held in self._counted() for name in held)
-
     def _counted(self) -> list[Mapping[str, HeldBy]]:
         """Return the last list, and the last trusted one if that is another."""
         counted: list[Mapping[str, HeldBy]] = []
@@ -112,13 +108,6 @@ class Holders:
     def ask_soon(self) -> None:
         """Let `run` ask now, and once more `AGAIN_S` later."""
         self._soon.set()
-
-    async def until_known(self) -> None:
-        """Wait until there is a list; return immediately without --pod-resources."""
-        while self.asked and not self.known:
-            await self.refresh()
-            if not self.known:
-                await asyncio.sleep(POLL_S)
 
     async def refresh(self) -> None:
         """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""

@@ -128,14 +128,12 @@ class Host:
         try:
             async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
                 start = self._tasks.create_task
-                await self._directory.watch(watcher)
-                start(self._directory.run(), name="plugin directory")
+                start(self._directory.run(watcher), name="plugin directory")
                 start(shared.holders.run(), name="holders")
                 start(shared.owners.run(), name="owners")
                 shared.scanning.ownership.expect(await shared.owners.load())
                 start(shared.scanning.run(), name="scan")
                 self.apply(self._first)
-                start(self._clear_cdi(), name="stale CDI specs")
                 if self.source:
                     start(self.source.run(watcher, self.apply), name="configuration")
         except* DirectoryGoneError as errors:
@@ -209,20 +207,6 @@ class Host:
         return Scanner.of(
             resource, settings.files, settings.policy, settings.node_name, hold_s=settings.hold_s
         )
-
-    async def _clear_cdi(self) -> None:
-        """Remove the CDI specs of resources that are no longer declared and that no pod holds."""
-        holders = self.shared.holders
-        await holders.until_known()
-        needed = self._served.keys() | holders.resources()
-        try:
-            removed = await self.shared.cdi_files.remove_stale(needed, self._directory.is_served)
-        except OSError as error:
-            reason = {"fields": {"reason": str(error)}}
-            _LOG.warning("stale CDI specs could not be looked for", extra=reason)
-        else:
-            if removed:
-                _LOG.info("stale CDI specs removed", extra={"fields": {"files": removed}})
 
     async def _kept_alive(self, served: ServedResource) -> None:
         """Start a resource again when it fails: one resource's failure never touches another."""

@@ -37,7 +37,7 @@ _RESULT: Final = {True: "ok", False: "error"}
 # What is read of a host when it is scraped: the labels, and the text.
 _GAUGES: Final = {
     "devhost_build_info": ("version python", "The version of devhost and of Python."),
-    "devhost_devices": ("resource_name health", "Distinct devices by health."),
+    "devhost_devices": ("resource_name health", "Distinct devices that are there, by health."),
     "devhost_devices_expected": ("resource_name", "minDevices, or the most so far."),
     "devhost_devices_missing": ("resource_name", "Expected devices that are not there."),
     "devhost_devices_in_use": ("resource_name", "Distinct devices that pods have."),
@@ -202,10 +202,11 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
 
 
 def _of_resource(served: "ServedResource", count: "DeviceCount") -> Iterator[_Sample]:
-    name, found = served.name, served.snapshot.devices.values()
-    healthy = sum(device.healthy for device in found)
-    yield "devhost_devices", (name, "Healthy"), healthy
-    yield "devhost_devices", (name, "Unhealthy"), len(found) - healthy
+    name, found = served.name, served.snapshot.present
+    if not served.draining:
+        healthy = sum(device.healthy for device in found)
+        yield "devhost_devices", (name, "Healthy"), healthy
+        yield "devhost_devices", (name, "Unhealthy"), len(found) - healthy
     yield "devhost_devices_expected", (name,), count.expected
     yield "devhost_devices_missing", (name,), count.missing
     yield "devhost_registered", (name,), served.registered
@@ -278,7 +279,7 @@ class DeviceCounts:
         resource, found = self._published[name]()
         if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
             return  # not the final number; another scan follows
-        there = sum(device.missing_since is None for device in found.devices.values())
+        there = len(found.present)
         before = self.of(name)
         expected = resource.min_devices
         if expected is None:

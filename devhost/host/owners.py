@@ -27,7 +27,7 @@ from devhost.model.names import distinct, share_ids, without_share
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
 _NODES_S: Final = 0.25  # Allocate waits for it
-_MARKS_S: Final = 2.0  # it fails without: a busy disk takes longer than nodes have
+_MARKS_S: Final = 2.0  # it fails without, which ends the pod: a busy disk takes longer
 _LOAD_S: Final = 2.0
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
@@ -180,12 +180,12 @@ class Owners:
     ) -> None:
         """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s for nodes, and for none that are recorded: what could not be written
-        by then is written later. For what is fresh it waits 2 s.
+        It waits at most 0.25 s, for nothing that is recorded, and 2 s for what is fresh. Nodes that
+        could not be written by then are written later.
 
         Raises:
             AllocationError: Something of it was handed out under another name, or that it is fresh
-                could not be written.
+                could not be written by then.
         """
         served, new = self._served[resource.name], list[Allocated]()
         overlap = resource.overlap == "allow"

@@ -59,7 +59,6 @@ async def until_signal(
 
     task = asyncio.create_task(work, name="main")
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_failed)
     callbacks: dict[int, Callable[[], object]] = {
         signal.SIGTERM: task.cancel,
         signal.SIGINT: task.cancel,
@@ -73,20 +72,6 @@ async def until_signal(
             await asyncio.wait({task})
         if not task.cancelled():
             task.result()  # raises its exception
-
-
-def _failed(loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> None:
-    """Log the exception of a callback.
-
-    An error of the operating system (too few descriptors to accept a connection) is not a bug, and
-    needs no traceback.
-    """
-    error = context.get("exception")
-    if isinstance(error, OSError):
-        reason = {"fields": {"reason": error.strerror or str(error)}}
-        _LOG.warning("%s", context["message"], extra=reason)
-    else:
-        loop.default_exception_handler(context)
 
 
 @contextlib.contextmanager

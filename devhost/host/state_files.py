@@ -70,9 +70,7 @@ def write_atomically(path: Path, raw: bytes) -> None:
     """
     if len(raw) > STATE_BYTES_MAX:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    replace_file(path, raw, prefix=f".{path.name}.")
+    replace_file(path, raw)
     # Without this the former file may be back after a power cut.
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -100,10 +98,11 @@ def move_aside(path: Path, why: str) -> str:
     return said
 
 
-def replace_file(
-    path: Path, raw: bytes, *, prefix: str, suffix: str = "", mode: int = 0o600
-) -> None:
+def replace_file(path: Path, raw: bytes, *, suffix: str = "", mode: int = 0o600) -> None:
     """Replace a file, by renaming a temporary one; if that fails, the former one is still there."""
+    prefix = f".{path.name}."
+    for left in path.parent.glob(f"{prefix}*"):  # by a process that was killed
+        left.unlink(missing_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -92,6 +92,7 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
         "streams": served.published.state.streams,
         "expected": count.expected,
         "missing": count.missing,
+        "unhealthy": sum(not device.healthy for device in served.snapshot.present),
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
@@ -139,7 +140,7 @@ def _troubles(shown: Json) -> Iterator[str]:
     if config is not None:
         if config["problems"]:
             what = config["unreadable"] or "invalid"
-            yield f"configuration file {what}; still serving the version of {config['appliedAt']}"
+            yield f"configuration file {what}; still serving the last good one"
         if config["unsaved"]:
             yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
@@ -155,17 +156,14 @@ def _resource_troubles(resource: Json) -> Iterator[str]:
     if resource["error"]:
         yield f"a source failed: {resource['error']}"
     devices = resource["devices"]
-    bad = sum(device["health"] != "Healthy" for device in devices)
-    if bad and resource["state"] != State.DRAINING:
-        yield f"{bad} of {len(devices)} devices unhealthy"
+    if bad := resource["unhealthy"]:
+        withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
+        why = f"; {withheld[0]['id']} is {withheld[0]['reason']}" if withheld else ""
+        more = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
+        yield f"{bad} of {len(devices)} devices unhealthy{why}{more}"
     if resource["missing"]:
         there = resource["expected"] - resource["missing"]
         yield (
             f"{resource['missing']} of {resource['expected']} devices missing "
             f"(set minDevices: {there} to accept)"
         )
-    withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
-    if withheld:
-        first, *more = withheld
-        others = f" (and {len(more)} more)" if more else ""
-        yield f"{first['id']} is {first['reason']}{others}"

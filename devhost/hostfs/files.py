@@ -148,12 +148,12 @@ class HostFiles:
         through a process's own view: the text of such a link (``/proc/1/root``, ``/proc/1/fd/3``)
         is not where the kernel goes.
         """
-        *_, (place, _) = self._way(path)
+        *_, (place, _) = self.way(path)
         return place
 
     def stays_in_dev(self, path: str) -> bool:
         """Whether only the host decides where a path leads: no link on the way leaves its /dev."""
-        return all(is_in_dev(place) for place, _ in self._way(path))
+        return all(is_in_dev(place) for place, _ in self.way(path))
 
     def check_shown(self, directory: str, name: str | None = None) -> None:
         """Refuse (EACCES) to tell what is in a directory that not every user may look into.
@@ -162,7 +162,7 @@ class HostFiles:
         """
         if self.shown is None:
             return
-        for place, rest in self._way(directory):
+        for place, rest in self.way(directory):
             if place == "/" or is_in_dev(place):
                 continue
             try:
@@ -178,7 +178,7 @@ class HostFiles:
                 text = f"not every user may look into {place}: it needs --allow-path '{whole}'"
                 raise OSError(errno.EACCES, text)
 
-    def _way(self, path: str) -> Iterator[tuple[str, list[str]]]:
+    def way(self, path: str) -> Iterator[tuple[str, list[str]]]:
         """Yield each place on a path's way, the end too, and the names that follow, last first."""
         pending = _parts(path)
         done: list[str] = []
@@ -230,10 +230,6 @@ class HostFiles:
     def entries(self, path: str) -> list[DirectoryEntry] | None:
         """Return a directory's entries; ``None`` where there is none. Very many are an error."""
         return CachedFiles(self).entries(path)
-
-    def cached(self) -> "CachedFiles":
-        """Return a reader of many paths that resolves each directory once."""
-        return CachedFiles(self)
 
 
 def _parts(path: str) -> list[str]:
@@ -353,7 +349,7 @@ class Walk:
         hidden: bool = False,
         leave_out: Iterable[str] = (),
     ) -> None:
-        self._looks, self._base, self._tally = files.cached(), base, tally or Tally()
+        self._looks, self._base, self._tally = CachedFiles(files), base, tally or Tally()
         self._hidden, self._leave_out = hidden, frozenset(leave_out)
         self.found: dict[str, bool] = {}
         self.unreadable: dict[str, str] = {}

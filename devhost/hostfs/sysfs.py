@@ -109,9 +109,12 @@ class SysfsTree:
         return self.link(f"/sys/dev/{kind}/{number[0]}:{number[1]}")
 
     def driver(self, device: str) -> str | None:
-        """Return the driver of a device, or of the nearest one above it that has one."""
-        found = (self.linked(f"{one}/driver") for one in ancestors(device))
-        return next(filter(None, found), None)
+        """Return the nearest driver, from a device upwards to the device on a bus that owns it."""
+        for one in ancestors(device):
+            driver = self.linked(f"{one}/driver")
+            if driver or self.is_usb_device(one) or self.is_pci_function(one):
+                return driver
+        return None
 
     def numa(self, device: str) -> int | None:
         """Return the NUMA node that the nearest device, from one upwards, says it is on."""

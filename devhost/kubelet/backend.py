@@ -59,8 +59,7 @@ class PublishedResource:
     def publish(self, resource: Resource, snapshot: Snapshot) -> bool:
         """Set what kubelet is to have; return whether IDs have left that it cannot know."""
         device_list = self.device_list
-        before, left = device_list.entries, device_list.left_count
-        omitted = device_list.omitted
+        before, omitted = device_list.entries, device_list.omitted
         wanted = entries(snapshot, resource.replicas)
         held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
         device_list.update(wanted)
@@ -78,7 +77,7 @@ class PublishedResource:
         if resource is not self._resource:
             self._resource = resource
             self._registration.declared()
-        return device_list.left_count != left
+        return not before.keys() <= device_list.entries.keys()
 
     @property
     def state(self) -> Published:

@@ -75,7 +75,6 @@ class DeviceList:
         self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
         self.last_answer_at = -math.inf  # to one of those calls
         self.lists_sent = 0
-        self.left_count = 0
         self.omitted = 0  # how many IDs did not fit into it
 
     def __len__(self) -> int:
@@ -138,7 +137,6 @@ class DeviceList:
         self.leaving = leaving
         if entries == self.entries:
             return False
-        self.left_count += len(self.entries.keys() - entries.keys())
         self.entries = entries
         for stream in self._streams:
             stream.wake()

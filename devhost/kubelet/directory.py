@@ -1,7 +1,6 @@
 """Kubelet's plugin directory, and kubelet itself."""
 
 import asyncio
-import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -15,9 +14,9 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources, ServedNames
-from devhost.kubelet.resource_lock import ResourceLock, is_served, remove_dead_sockets
+from devhost.kubelet.resource_lock import ResourceLock
 from devhost.kubelet.sockets import connect_error, open_channel
-from devhost.watch.watcher import Subscription, Watcher, WatchTarget
+from devhost.watch.watcher import Watcher, WatchTarget
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 15.0
@@ -60,8 +59,6 @@ class PluginDirectory:
         self.path, self.leave_after = path, leave_after
         self.unanswered = pod_resources.unanswered if pod_resources else []
         self.served_names = ServedNames(pod_resources) if pod_resources else None
-        self._targets = frozenset({WatchTarget(str(path))})
-        self._subscription: Subscription | None = None
         self._socket = str(path / KUBELET_SOCKET)
         self._locks: dict[str, ResourceLock] = {}
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
@@ -89,23 +86,15 @@ class PluginDirectory:
         """Whether another instance of devhost serves a resource."""
         return self.lock(resource).elsewhere
 
-    def is_served(self, sha256: str) -> bool:
-        """Whether a process serves the resource whose name has this SHA-256, in hex."""
-        return is_served(self.path, sha256)
-
-    async def watch(self, watcher: Watcher) -> None:
-        """Watch the directory."""
-        self._subscription = watcher.subscribe(self.on_change)
-        await self._subscription.watch(self._targets)
-
-    async def run(self) -> None:
-        """Check the directory regularly, in case the watch missed something.
+    async def run(self, watcher: Watcher) -> None:
+        """Watch the directory; check it regularly too, in case the watch missed something.
 
         Raises:
             DirectoryGoneError: The directory was removed and the path leads to no new one.
         """
-        with contextlib.suppress(OSError):
-            remove_dead_sockets(self.path)
+        subscription = watcher.subscribe(self.on_change)
+        targets = frozenset({WatchTarget(str(self.path))})
+        await subscription.watch(targets)
         clock = asyncio.get_running_loop().time
         seen_at: float | None = None
         while True:
@@ -115,8 +104,8 @@ class PluginDirectory:
             elif seen_at is not None and clock() - seen_at >= _GONE_S:
                 raise DirectoryGoneError(f"{self.path} was removed and not recreated")
             await asyncio.sleep(_POLL_S)
-            if self._subscription is not None and self._subscription.degraded:
-                await self._subscription.watch(self._targets)
+            if subscription.degraded:
+                await subscription.watch(targets)
 
     def _exists(self) -> bool:
         try:
@@ -178,9 +167,7 @@ class PluginDirectory:
             except TimeoutError:
                 pause = min(pause * 1.25, _CONNECT_MAX_S)
 
-    async def register(
-        self, resource: str, endpoint: str, *, pre_start: bool
-    ) -> SocketIdentity | None:
+    async def register(self, resource: str, endpoint: str) -> SocketIdentity | None:
         """Register one resource; return which kubelet has connected and asked for the options.
 
         Raises:
@@ -190,16 +177,7 @@ class PluginDirectory:
             # The calls on the former one end with it, when nobody refers to it any more.
             self._channel, self._channel_of = open_channel(self._socket), self.identity()
         channel, identity = self._channel, self._channel_of
-        request = pb.RegisterRequest(
-            version="v1beta1",
-            endpoint=endpoint,
-            resource_name=resource,
-            # Kubelet ignores these and asks (v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
-            # PluginConnected); they are here for people who read traces.
-            options=pb.DevicePluginOptions(
-                pre_start_required=pre_start, get_preferred_allocation_available=True
-            ),
-        )
+        request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
         try:
             await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:

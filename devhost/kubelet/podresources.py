@@ -24,7 +24,6 @@ from devhost.model.state import HeldBy
 from devhost.watch.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
-_PATIENCE_S: Final = 2.0  # of a registration
 # Kubelet sets no limit to what it sends. The pods of a node with some 10,000 devices need 1 MiB;
 # parsing a message holds Python's lock, for 4 MiB some 50 ms.
 ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -75,13 +74,9 @@ class PodResources:
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
-        return await self._ask(_LIST, _by_resource)
+        return await self.ask(_LIST, _by_resource)
 
-    async def served(self) -> frozenset[str]:
-        """Return the resources that have healthy devices, held or not; raise as `holders` does."""
-        return await self._ask(_ALLOCATABLE, _allocatable)
-
-    async def _ask(self, method: str, read: Callable[[bytes], T]) -> T:
+    async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
         """Call a method whose request is empty; read the answer in a thread."""
         if number := (await self._look())[1]:
             reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
@@ -131,11 +126,9 @@ class ServedNames:
         return resource in await asyncio.shield(self._asking)
 
     async def _ask(self) -> frozenset[str]:
-        try:
-            async with asyncio.timeout(_PATIENCE_S):
-                return await self._pod_resources.served()
-        except (KubeletError, TimeoutError):
-            return frozenset()
+        with contextlib.suppress(KubeletError):
+            return await self._pod_resources.ask(_ALLOCATABLE, _allocatable)
+        return frozenset()
 
     def close(self) -> None:
         """End what is running."""

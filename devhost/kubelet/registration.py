@@ -184,9 +184,7 @@ class Registration:
         """Register, and wait until kubelet has opened its stream; return which kubelet."""
         servicer = server.servicer
         async with self._directory.concurrency:
-            identity = await self._directory.register(
-                self._answers.name, server.endpoint, pre_start=servicer.pre_start_required
-            )
+            identity = await self._directory.register(self._answers.name, server.endpoint)
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
                 # they differ by resource only (k8s.io/kubernetes v1.36.3

@@ -87,18 +87,6 @@ class ResourceLock:
             self._descriptor = None
 
 
-def remove_dead_sockets(directory: Path) -> None:
-    """Remove the sockets of resources that no process serves: one that was killed left them."""
-    for path in directory.glob(f"{_PREFIX}*.sock"):
-        if not is_served(directory, path.name.removeprefix(_PREFIX)):
-            path.unlink(missing_ok=True)
-
-
-def is_served(directory: Path, sha256: str) -> bool:
-    """Whether a process has the lock of the resource whose name has this SHA-256, in hex."""
-    return _is_locked(_path(directory, sha256))
-
-
 def _is_locked(path: Path) -> bool:
     try:
         descriptor = _locked(path)

@@ -6,14 +6,14 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from devhost.errors import DevhostError
 from devhost.library.plugin import Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.values import SHARES_MAX
+from devhost.watch.threads import in_time
 
 # Less than the 5 s after which Allocate fails with an error that does not name the method.
 ANSWER_S: Final = 4.0
@@ -37,7 +37,7 @@ class PluginMethods:
         self._plugin, self.interval = plugin, plugin.interval
         self._refresh_due = threading.Event()
         self._scanning: str | None = None  # the method that is running in `devices`
-        self._late: dict[str, list[Future[Any]]] = defaultdict(list)
+        self._late: dict[str, list[threading.Event]] = defaultdict(list)
         self._late_lock = threading.Lock()
         self._logged: dict[str, str] = {}  # the last error, by method
 
@@ -113,26 +113,25 @@ class PluginMethods:
         return result
 
     def _call(self, method: str, work: Callable[[], T], within: float) -> T:
-        """Call a method in a thread of its own; wait for so many seconds, but do not stop it."""
+        """Call a method in a thread; wait for so many seconds, but do not stop it."""
         with self._late_lock:
-            late = self._late[method] = [one for one in self._late[method] if not one.done()]
+            late = self._late[method]
+            late[:] = [one for one in late if not one.is_set()]
         if len(late) >= UNRETURNED_MAX:
             raise CallError(f"{method}() not called: {len(late)} earlier calls have not returned")
-        answer: Future[T] = Future()
+        returned = threading.Event()
 
-        def run() -> None:
+        def run() -> T:
             try:
-                answer.set_result(self._call_here(method, work))
-            except CallError as error:
-                answer.set_exception(error)
+                return self._call_here(method, work)
+            finally:
+                returned.set()
 
-        name = f"{method} {self._plugin.name}"
-        threading.Thread(target=run, name=name, daemon=True).start()
         try:
-            return answer.result(max(within, 0.0))
+            return in_time(run, max(within, 0.0))
         except TimeoutError:
             with self._late_lock:
-                self._late[method].append(answer)
+                late.append(returned)
             text = f"{method}() did not return within {within:.3g} s"
             self._log(method, text, None)
             raise CallError(text) from None

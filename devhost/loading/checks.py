@@ -8,13 +8,13 @@ from devhost.allocation.declaration import Rule, rules_of
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
-from devhost.loading.source_checks import check_amounts, check_sources, is_single
+from devhost.loading.source_checks import check_amounts, check_sources, is_single, named_paths
 from devhost.loading.template_checks import check_owners, check_steps, check_templates
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import Probe, Resource
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
-from devhost.model.sources import Dev, Directory, Glob
+from devhost.model.sources import Dev, Directory, Glob, Kind
 from devhost.model.template import Template
 
 Entries = Sequence[tuple[Path, Rule]]
@@ -218,10 +218,24 @@ def _check_trust(
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
             yield severity, where, refusal, on_key
-    for index, source in enumerate(() if policy.allows_block else resource.sources):
-        if isinstance(source.kind, Directory | Glob | Dev) and source.kind.types == ("block",):
-            message = "block devices need --allow-device 'GLOB', such as '/dev/sd[b-z]'"
-            yield severity, (*path, "sources", index), message, False
+    given = any(rule.target == "devices" and rule.per_device for _, rule in entries)
+    touched = given or resource.pre_start or resource.health
+    for index, source in enumerate(resource.sources if touched else ()):
+        if refusal := _refused_source(source.kind, policy):
+            yield severity, (*path, "sources", index), refusal, False
+
+
+def _refused_source(kind: Kind, policy: Policy) -> str | None:
+    """Return why a policy refuses the nodes of a source, as far as their names tell."""
+    if not isinstance(kind, Directory | Glob | Dev):
+        return None
+    links = isinstance(kind, Glob) and all(one.startswith("/dev/disk/") for one in kind.paths)
+    named = links and not kind.types and policy.by_name
+    if (kind.types == ("block",) or named) and not policy.allows_block:
+        return "block devices need --allow-device 'GLOB', such as '/dev/sd[b-z]'"
+    if not policy.by_name:
+        return None
+    return next(filter(None, map(policy.refused_by_name, named_paths(kind))), None)
 
 
 def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:

@@ -75,13 +75,8 @@ def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
 
 
-def load_bytes(raw: bytes, file: str, policy: Policy | None = None) -> Loaded:
-    """Check what `read` returned; ``file`` is its name."""
-    return _only(_all(raw, file, policy), file)
-
-
-def loads(text: str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
-    """Check a configuration's text; ``file`` is the name in its problems."""
+def loads(text: bytes | str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
+    """Check a configuration's text, or what `read` returned; ``file`` is its name in problems."""
     return _only(_all(text, file, policy), file)
 
 
@@ -155,10 +150,14 @@ def _found(document: Document, resources: list[ParsedResource], policy: Policy) 
         errors = result.errors(include_url=False)
         for path, message, at in shapes.shape_problems(errors, base, tree, reported):
             yield "error", path, message, at
+    seen = set[_Found]()  # a name and its value are at one place
     for severity, full, message, on_key in checks.check(resources, policy):
         path = tree.known(full)
         position = tree.position(path)
-        yield severity, path, message, position.key if on_key else position[:2]
+        one: _Found = severity, path, message, position.key if on_key else position[:2]
+        if one not in seen:
+            seen.add(one)
+            yield one
 
 
 def _validated(

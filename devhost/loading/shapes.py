@@ -1,6 +1,8 @@
 """Pydantic's errors, and what YAML alone gets wrong, in words and with positions in the file."""
 
 import functools
+import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
@@ -11,12 +13,24 @@ from devhost.model.config import Config, Resource
 from devhost.model.hardware import PciSelector, UsbSelector
 from devhost.model.names import printable
 from devhost.model.sources import Source
-from devhost.model.spelling import did_you_mean, nearest
+from devhost.model.spelling import nearest
 from devhost.model.template import TemplateError
-from devhost.model.values import ConfigModel, DuplicateError, key_of
+from devhost.model.values import ConfigModel, key_of
 
 _KEY_MAX: Final = 400  # longer than any valid key
-_ALIKE: Final = 0.61  # how alike keys are of which one is meant by the other, from 0 to 1
+_ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
+OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
+_PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
+# What others call a key: Kubernetes, other device plugins, another key of this file.
+_MEANT: Final = {
+    **dict.fromkeys(("resource", "resourceName"), "name"),
+    **dict.fromkeys(("shares", "count"), "replicas"),
+    **dict.fromkeys(("every", "periodSeconds"), "interval"),
+    "groups": "sources",
+    "limit": "maxDevices",
+    "mountPath": "containerPath",
+    "nodeSelector": "nodeNames",
+}
 # What is right, by the type of pydantic's error.
 _EXPECTED: Final = {
     "bool_type": "should be true or false",
@@ -67,10 +81,10 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
         for index, inner in enumerate(value):
             yield from _nulls(inner, (*path, index), tree)
     elif value is None:
-        better = "set one or remove the key"
+        better = ""
         if _is_bare_template(path, tree):
-            better = f"missing '$' before a template; write \"${{{path[-1]}}}\""
-        yield path, f"has no value; {better}", tree.position(path).key
+            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
+        yield path, f"has no value{better}", tree.position(path).key
 
 
 def _is_bare_template(path: Path, tree: Tree) -> bool:
@@ -110,17 +124,12 @@ def shape_problems(
             continue  # its items have errors of their own
         if path in reported or path in around:
             continue
-        error, offset, first = details.get("ctx", {}).get("error"), 0, ""
-        if isinstance(error, DuplicateError):
-            first = (
-                f" (first defined on line {tree.position(tree.known((*full, error.first))).line})"
-            )
-            path = tree.known((*full, error.again))
+        error, offset = details.get("ctx", {}).get("error"), 0
         at, on_key = tree.position(path), full[-1:] == ("[key]",)
         if isinstance(error, TemplateError) and at.verbatim and not on_key:
             offset = error.offset + (0 if at.plain else 1)
         place = at.key if on_key else (at.line, at.column + offset)
-        yield path, _shape_message(details, at) + first, place
+        yield path, _shape_message(details, at), place
 
 
 def _shape_message(details: ErrorDetails, at: Position) -> str:
@@ -134,21 +143,42 @@ def _shape_message(details: ErrorDetails, at: Position) -> str:
         message = _EXPECTED[kind].format(**context)
     if not message.startswith("should be"):
         return message
-    if message == "should be a string" and at.plain and not isinstance(given, str):
-        return f'{message}; quote it: "{at.text}"'
-    unquoted = {"int_type": str(given).isdecimal(), "bool_type": given in ("true", "false")}
-    if unquoted.get(kind) and isinstance(given, str) and not at.plain:
-        return f"{message}; remove the quotes of '{given}'"
+    if better := _better(details, message, at):
+        return f"{message}; {better}"
     if isinstance(given, dict | list):
-        message += f", not a {'mapping' if isinstance(given, dict) else 'list'}"
-    else:
-        message += f", not '{given if at.text is None else at.text}'"
-    if kind == "tuple_type" and isinstance(given, str | dict):
-        return f"{message}; begin each item with '- '"
-    if kind == "literal_error" and isinstance(given, str):
-        options = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        message += did_you_mean(given, options)
-    return message
+        return f"{message}, not a {'mapping' if isinstance(given, dict) else 'list'}"
+    return f"{message}, not '{given if at.text is None else at.text}'"
+
+
+def _better(details: ErrorDetails, message: str, at: Position) -> str:
+    """Return what to write instead of a value of another type."""
+    kind, given, path = details["type"], details["input"], details["loc"]
+    if message == "should be a string" and at.plain and not isinstance(given, str):
+        if isinstance(given, bool) and path[-1] == "group":
+            return "write what its nodes share, such as ${usb.port}"
+        if {"pci", "device"}.issubset(path) and "." in str(at.text):
+            return f'for an address, write address: "{at.text}"'
+        return f'quote it: "{at.text}"'
+    match kind, given:
+        case "int_type", str() if given.isdecimal() and not at.plain:
+            return f"remove the quotes of '{given}'"
+        case "bool_type", "true" | "false" if not at.plain:
+            return f"remove the quotes of '{given}'"
+        case "tuple_type", str() if path[-1] in ("run", "exec") and given.strip():
+            return command_hint(given)
+        case "tuple_type", str() | dict():
+            return "begin each item with '- '"
+        case "model_type", str() if path[-2:-1] == ("preStart",):
+            return f"for a command, below 'run' {command_hint(given)}"
+    return ""
+
+
+def command_hint(text: str) -> str:
+    """Say how to write a command that is one string."""
+    if not OF_SHELLS.isdisjoint(text.split()):
+        return f"write [sh, -c, {json.dumps(text)}]; devhost's own image has no shell"
+    words = (one if _PLAIN.fullmatch(one) else json.dumps(one) for one in text.split())
+    return f"write [{', '.join(words)}]; there is no shell"
 
 
 def _unknown_key(full: Path, tree: Tree) -> tuple[str, str]:
@@ -162,12 +192,14 @@ def _unknown_key(full: Path, tree: Tree) -> tuple[str, str]:
         other = tree.position((*path[:-1], "product")).text if "product" in present else None
         return f'; write device: "{text}:{other or "*"}"', "product"
     below = [name for name, one in _fields(model).items() if key in keys_of(one)]
-    if owners := [one for one in below if one in present or model is not Source]:
+    any_kind = model is not Source or len(present) == len(below) == 1
+    if owners := [one for one in below if one in present or any_kind]:
         return f"; it belongs below '{owners[0]}'", owners[0]
-    if meant := nearest(key, absent, _ALIKE):
+    meant = _MEANT.get(key, "")
+    if meant in absent or (meant := nearest(key, absent, _ALIKE)):
         return f"; did you mean '{meant}'?", meant
-    if owner := _owners().get(key):
-        return f"; it belongs below '{owner}'", ""
+    if key.lower().startswith("allow"):
+        return "; flags say what is allowed, such as --allow-path (chart: allow.paths)", ""
     return f"; known keys: {', '.join(keys_of(model))}", ""
 
 
@@ -200,19 +232,3 @@ def _models(annotation: Any) -> Iterator[type[ConfigModel]]:
         yield annotation
     for one in get_args(annotation):
         yield from _models(one)
-
-
-def _below(model: type[ConfigModel]) -> Iterator[tuple[str, type[ConfigModel]]]:
-    for name, one in _fields(model).items():
-        yield name, one
-        yield from _below(one)
-
-
-@functools.cache
-def _owners() -> dict[str, str]:
-    """Return below which key each key is, of those that are below one alone."""
-    owners: dict[str, set[str]] = {}
-    for name, model in _below(Config):
-        for key in keys_of(model):
-            owners.setdefault(key, set()).add(name)
-    return {key: names.pop() for key, names in owners.items() if len(names) == 1}

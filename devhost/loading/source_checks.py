@@ -6,20 +6,19 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
+from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
 from devhost.model.hardware import USB_NODE, Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
-from devhost.model.sources import Dev, Glob, Kind, Static
+from devhost.model.sources import Dev, Directory, Glob, Kind, Static
 
 # Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
-_LITERAL_START: Final = re.compile("[A-Za-z0-9/_-]*")
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-")
 _WILD: Final = re.compile(r"[*?[]")
-_GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
 # Names that the kernel numbers in the order of discovery, so that a reboot may assign them to other
 # devices, by subsystem.
 _FORMS: Final = {
@@ -45,6 +44,16 @@ _COUNTED: Final = [
     for form in forms
     for name in dict.fromkeys(form.format(number) for number in range(10))
 ]
+# What tells devices of a subsystem apart and stays, by the beginning of their names: their place,
+# where each has its own.
+_STABLE: Final = {
+    **dict.fromkeys(("ttyUSB", "ttyACM", "hidraw", "lp", "cdc-wdm", "nvme", "renderD"), "${place}"),
+    "gpiochip": "${parent}",
+    "i2c-": "${attr.name}",
+    "iio:device": "${parent}-${attr.name}",
+    "media": "${place}-${attr.model}",
+    "video": "${place}-${attr.name}-${attr.index}",
+}
 # What is another one after a replug or reboot, and what stays.
 _CHANGING: Final = {
     "usb.devnum": ("a replug", "usb.port"),
@@ -89,8 +98,17 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
             case Glob(paths=paths, exclude=excluded):
                 yield from _paths((*where, "glob", "paths"), paths)
                 yield from _paths((*where, "glob", "exclude"), excluded)
-            case Usb() as kind:
-                yield from _usb((*where, "usb"), kind)
+            case Usb(node=choices, class_=[*codes]) if any(
+                code.startswith("08") for code in codes
+            ) and USB_NODE in (choice.subsystem for choice in choices):
+                message = (
+                    "a storage device's USB node gives access to the whole disk, whether or not "
+                    "the host uses it"
+                )
+                yield "warning", (*where, "usb", "class"), message, False
+            case Directory(path=text, types=("file",)) if is_in_dev(text):
+                message = "finds plain files only; for device nodes, set `types: char`"
+                yield "warning", (*where, "directory"), message, False
         if isinstance(source.kind, Usb | Pci) and source.kind.split and resource.group is not None:
             message = "split makes each node a device, and group joins nodes: remove one of them"
             yield "error", (*where, type(source.kind).__name__.lower(), "split"), message, True
@@ -121,7 +139,12 @@ def _ids(path: Path, resource: Resource) -> Iterator[Finding]:
         if (name := _counted(source.kind)) is not None:
             better = "use the links below /dev/*/by-id or by-path, or set `id`"
             if isinstance(source.kind, Sysfs):
-                better = "set `id: ${place}`"
+                stable = _STABLE.get(name.rstrip("0123456789"))
+                better = (
+                    f"set `id: {stable}`"
+                    if stable
+                    else "select them by `usb` or `pci`, or set `id`"
+                )
             message = (
                 f"IDs such as '{name}' depend on the order of discovery and may change; {better}"
             )
@@ -143,7 +166,7 @@ def _pattern(path: Path, text: str) -> Iterator[Finding]:
         if group in BUILT_IN_VARIABLES:
             message = f"the group '{group}' has the name of a built-in variable; rename it"
             yield "error", path, message, False
-    regex = _GLOB_MARK.sub(lambda mark: {"*": ".*", "?": "."}[mark[0]], text)
+    regex = pattern.GLOB_MARK.sub(lambda mark: {"*": ".*", "?": "."}[mark[0]], text)
     meant = _by_pattern(regex) if regex != text else None
     if meant is not None and pattern.fullmatch(text, meant) is None:
         message = f"does not match {meant}: a regular expression, not a glob; write {regex}"
@@ -159,19 +182,6 @@ def _paths(path: Path, globs: Sequence[str]) -> Iterator[Finding]:
         is_regex = "." in text and not _by_glob(text) and _by_pattern(below)
         if is_regex and below != text:
             yield "error", (*path, index), f"{pattern.NO_REGEX}; for one, write dev: {below}", False
-
-
-def _usb(path: Path, kind: Usb) -> Iterator[Finding]:
-    own = any(choice.subsystem == USB_NODE for choice in kind.node)
-    if own and any(code.startswith("08") for code in kind.class_ or ()):
-        message = (
-            "a storage device's USB node gives access to the whole disk, whether or not the host "
-            "uses it"
-        )
-        yield "warning", (*path, "class"), message, False
-    if own and "*:*" in (kind.device or ()):
-        message = "offers every USB device, also keyboards and what is built in"
-        yield "warning", (*path, "device"), message, False
 
 
 def _counted(kind: Kind) -> str | None:
@@ -195,11 +205,9 @@ def _by_glob(text: str) -> str | None:
 
 
 def _by_pattern(text: str) -> str | None:
-    # What each name begins with that it matches; the last character may be one that '?' ends.
-    literal = "" if "|" in text else _LITERAL_START.match(text)[0][:-1]  # type: ignore[index]
-    names = (name for _, name in _COUNTED if name.startswith(literal))
+    names = (name for _, name in _COUNTED if pattern.fullmatch(text, name) is not None)
     try:
-        return next((one for one in names if pattern.fullmatch(text, one) is not None), None)
+        return next(names, None)
     except PatternError:  # reported by another check
         return None
 
@@ -211,11 +219,19 @@ def is_single(resource: Resource) -> bool:
     if len(resource.sources) != 1:
         return False
     match resource.sources[0].kind:
-        case Dev(pattern=text):
-            return set(text) <= _LITERAL
-        case Glob(paths=(only,)):
-            return not set(only) & set("*?[")
+        case Dev() | Glob(paths=(_,)) as kind:
+            return bool(named_paths(kind))
         case Static(count=count, ids=ids):
             return (count or len(ids or ())) <= 1
         case _:
             return False
+
+
+def named_paths(kind: Kind) -> list[str]:
+    """Return the paths that a source names, without a pattern."""
+    match kind:
+        case Dev(pattern=text):
+            return [f"/dev/{text}"] if set(text) <= _LITERAL else []
+        case Glob(paths=globs):
+            return [one for one in globs if not is_wild(one)]
+    return []

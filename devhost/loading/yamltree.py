@@ -125,17 +125,18 @@ def parse(text: str, extent: Extent | None = None) -> Tree:
     return first
 
 
-def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
-    """Read YAML documents, at least one; a `TreeError` for what is not plain, or too large.
+def parse_all(text: str, extent: Extent | None = None, *, texts: bool = False) -> list[Tree]:
+    """Read YAML documents; a `TreeError` for what is not plain, or too large.
 
-    ``extent`` is what was read before, of a file that contains several texts.
+    ``extent`` is what was read before, of a file that contains several texts. With ``texts``, all
+    scalars are strings as they are written; without, there is at least one document.
     """
     try:
         text.encode()
         loader, extent, trees = _Loader(text), extent or Extent(), []
         while loader.check_node():
             line, column = place(loader.peek_event())
-            trees.append(_Builder(loader, extent).document(line, column))
+            trees.append(_Builder(loader, extent, texts=texts).document(line, column))
     except UnicodeEncodeError as error:
         position = syntax.position_after(text[: error.start])
         raise TreeError("not UTF-8", *position) from None
@@ -146,7 +147,7 @@ def parse_all(text: str, extent: Extent | None = None) -> list[Tree]:
         character = chr(error.character)
         position = syntax.position_after(text[: max(text.find(character), 0)])
         raise TreeError(f"{error.reason}: {character!r}", *position) from None
-    if not trees:
+    if not trees and not texts:
         raise TreeError("the file is empty; needs 'version: v1' and 'resources:'", 1, 1)
     return trees
 
@@ -184,8 +185,8 @@ class _Loader(Composer, yaml.CSafeLoader):
 
 
 class _Builder:
-    def __init__(self, loader: _Loader, extent: Extent) -> None:
-        self._loader, self._extent = loader, extent
+    def __init__(self, loader: _Loader, extent: Extent, *, texts: bool) -> None:
+        self._loader, self._extent, self._texts = loader, extent, texts
         self._tree = Tree()
         self._open: set[Node] = set()  # an alias to one of them is part of it
 
@@ -246,7 +247,7 @@ class _Builder:
         show something else.
         """
         text, kind = self._text(node), node.tag.removeprefix(_TAG)
-        if node.tag in (_STRING, _MERGE, _VALUE):  # "<<" and "=" are special only as keys
+        if self._texts or node.tag in (_STRING, _MERGE, _VALUE):  # << and = are special as keys
             return text
         if kind == "null":
             return None

@@ -253,6 +253,11 @@ class Snapshot:
     mixed: bool = False
     scanned: bool = False
 
+    @property
+    def present(self) -> list[HostDevice]:
+        """The devices that are there; the others are missing, or leave kubelet's list."""
+        return [one for one in self.devices.values() if one.missing_since is None]
+
 
 # ── what nodes give to templates ──
 

@@ -1,12 +1,10 @@
 """Sources that select devices by what the kernel knows of them: one class for each kind."""
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, model_validator
 
-from devhost.model.spelling import did_you_mean
 from devhost.model.values import ConfigModel, OneOrMore, Several, main_option, refuses, shorthand
 
 USB_NODE: Final = "usb"
@@ -29,6 +27,8 @@ PCI_CLASSES: Final = _classes(
     "usb 0c03, wireless 0d, crypto 10, accelerator 12"
 )
 _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
+_ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_OF_NODE: Final = re.compile(r"[g-z/]|^\d{1,3}-")  # names of nodes and USB devices
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Reading them is slow, has effects, or gives no text.
@@ -39,6 +39,10 @@ _REFUSED_ATTRIBUTES: Final = re.compile(
 
 def vendor_product(text: str) -> str:
     """Return a pair of numbers in lower case; a `ValueError` if it is of another form."""
+    if _ADDRESS.fullmatch(text.lower()):
+        raise ValueError(f'an address, not vendor:device; write address: "{text}"')
+    if _OF_NODE.search(text) and ":" not in text:
+        raise ValueError(f"a name, not vendor:product; see devhost devices {text} -o yaml")
     if not _PAIR.fullmatch(text.lower()):
         raise ValueError(
             f"{text!r} should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: "
@@ -52,8 +56,8 @@ def _class_of(known: dict[str, str]) -> AfterValidator:
         code = known.get(text.lower(), text.lower())
         if not _CODE.fullmatch(code):
             raise ValueError(
-                f"unknown class {text!r}{did_you_mean(text.lower(), known)} (known: "
-                f"{', '.join(known)}; or 2, 4 or 6 hexadecimal digits in quotes)"
+                f"unknown class {text!r} (known: {', '.join(known)}; "
+                "or 2, 4 or 6 hexadecimal digits in quotes)"
             )
         return code
 
@@ -84,6 +88,30 @@ def attribute_problem(name: str) -> str | None:
     if _REFUSED_ATTRIBUTES.fullmatch(name):
         return f"reading {name!r} is slow, has effects or gives no text: use another attribute"
     return None
+
+
+def _check(source: Any) -> Any:
+    """Refuse what selects everything, or nodes that cannot be there."""
+    if any(one == type(one)() for one in source.exclude):
+        raise ValueError("exclude: an entry without options excludes everything")
+    if isinstance(source, Sysfs):
+        return source
+    is_usb = isinstance(source, Usb)
+    what, foreign, other = "PCI function", USB_NODE, "usb"
+    if is_usb:
+        what, foreign, other = "USB device", VFIO_NODE, "pci"
+    options = (UsbSelector if is_usb else PciSelector).model_fields
+    if all(getattr(source, name) is None for name in options):
+        raise ValueError(f"selects every {what}: say which, by device, class or any other option")
+    subsystems = [choice.subsystem for choice in source.node]
+    if foreign in subsystems:
+        raise ValueError(f"node: {foreign} is there only in {other}")
+    for one in (NO_NODE, VFIO_NODE):
+        if one in subsystems and len(subsystems) > 1:
+            raise ValueError(f"node: {one} stands alone")
+    if source.split and subsystems in ([USB_NODE], [NO_NODE], [VFIO_NODE]):
+        raise ValueError(f"split makes each node a device: {subsystems[0]} gives one at most")
+    return source
 
 
 Globs = OneOrMore[str]
@@ -130,11 +158,6 @@ class UsbSelector(ConfigModel):
     driver: Globs | None = None
     """Globs of an interface's driver."""
 
-    @property
-    def by_interface(self) -> bool:
-        """Whether it is about an interface."""
-        return not (self.class_ is None and self.interface is None and self.driver is None)
-
 
 class Usb(UsbSelector):
     """Each USB device that matches, with all its nodes, is a device."""
@@ -150,12 +173,7 @@ class Usb(UsbSelector):
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_selected(self, UsbSelector, "USB device")
-        _check_exclude(self.exclude)
-        _check_nodes(self.node, VFIO_NODE, "pci", split=self.split)
-        return self
+    _checked = model_validator(mode="after")(_check)
 
 
 class PciSelector(ConfigModel):
@@ -191,12 +209,7 @@ class Pci(PciSelector):
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_selected(self, PciSelector, "PCI function")
-        _check_exclude(self.exclude)
-        _check_nodes(self.node, USB_NODE, "usb", split=self.split)
-        return self
+    _checked = model_validator(mode="after")(_check)
 
 
 class _Facts(ConfigModel):
@@ -236,28 +249,4 @@ class Sysfs(SysfsSelector):
     in_use: bool = False
     """Include block devices that are mounted, used for swap or part of another device."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_exclude(self.exclude)
-        return self
-
-
-def _check_selected(kind: ConfigModel, options: type[ConfigModel], what: str) -> None:
-    if all(getattr(kind, name) is None for name in options.model_fields):
-        raise ValueError(f"selects every {what}: say which, by device, class or any other option")
-
-
-def _check_exclude(selectors: Iterable[UsbSelector | PciSelector | SysfsSelector]) -> None:
-    if any(one == type(one)() for one in selectors):
-        raise ValueError("exclude: an entry without options excludes everything")
-
-
-def _check_nodes(choices: tuple[NodeChoice, ...], foreign: str, other: str, *, split: bool) -> None:
-    subsystems = [choice.subsystem for choice in choices]
-    if foreign in subsystems:
-        raise ValueError(f"node: {foreign} is there only in {other}")
-    for one in (NO_NODE, VFIO_NODE):
-        if one in subsystems and len(subsystems) > 1:
-            raise ValueError(f"node: {one} stands alone")
-    if split and subsystems in ([USB_NODE], [NO_NODE], [VFIO_NODE]):
-        raise ValueError(f"split makes each node a device: {subsystems[0]} gives one at most")
+    _checked = model_validator(mode="after")(_check)

@@ -73,12 +73,9 @@ def env_name_problem(name: str) -> str | None:
     """Check the name of an environment variable (the runtime writes ``NAME=value``)."""
     if _ENV_NAME.fullmatch(name):
         return None
-    suggestion = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    if not suggestion or suggestion[0].isdigit():
-        suggestion = f"_{suggestion}"
     return (
         f"{name!r} is not a valid name of an environment variable: use letters, digits and '_', "
-        f"not beginning with a digit, such as {suggestion!r}"
+        "not beginning with a digit"
     )
 
 

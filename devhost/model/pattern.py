@@ -33,6 +33,7 @@ _REGEX: Final = re.compile(
 _REGEX_OF_TEXT: Final = re.compile(
     r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
 )
+GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
 # docker's form of a device or mount: docs.docker.com/reference/cli/docker/container/run
 _DOCKER: Final = re.compile(
     r"(?P<host>(?:/|\$\{)[^:]*):"
@@ -164,7 +165,10 @@ def directory_problem(path: str) -> str | None:
 def dev_problem(text: str) -> str | None:
     """Explain what a pattern for the path below /dev cannot be."""
     if text.startswith("/"):
-        return "a dev pattern matches the path below /dev; remove the leading '/dev/'"
+        better = "remove the leading '/dev/'"
+        if GLOB_MARK.search(text):
+            better = f"for a glob, write the source as {text}"
+        return f"a dev pattern matches the path below /dev; {better}"
     return variable_problem(text)
 
 

@@ -12,7 +12,8 @@ from devhost.model.values import ConfigModel, main_option, shorthand
 def _static(value: object) -> object:
     if isinstance(value, dict):
         return value
-    return {"ids" if isinstance(value, list) else "count": value}
+    is_list = isinstance(value, list) or (isinstance(value, str) and not value.isdecimal())
+    return {"ids" if is_list else "count": value}
 
 
 class Directory(ConfigModel):

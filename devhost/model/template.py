@@ -16,9 +16,9 @@ from devhost.model.immutable import immutable
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
 _VARIABLES_MAX: Final = 1000  # a value may be as long as a path, and is put in for each
-# The variable that is meant by '$(a)', '${ a }', '${{a}}' or '${a:-b}'.
+# The variable that is meant by '${ a }', '${{a}}' or '${a:-b}'.
 _WORD: Final = re.compile("[A-Za-z0-9_]+")
-_MEANT: Final = re.compile(r"(?:[{ ]+|\((?=[\w.]+\)))(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_MEANT: Final = re.compile(r"[{ ]+(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
 class TemplateError(ValueError):
@@ -125,7 +125,7 @@ def _explain(text: str, offset: int) -> str:
     meant = _MEANT.match(rest)
     better = f"${{{meant['name']}}}" if meant else "${name}"
     if rest.startswith("("):
-        return f"invalid template; write {better}, or '$$(' for a literal '$('"
+        return "'$(' is for Kubernetes; write a variable such as ${nodeName}, or '$$(' for the text"
     if rest.startswith("{") and "}" not in rest:
         return f"unclosed '${{'; write {better}, or '$$' for a literal '$'"
     if rest.startswith("{"):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar
 
@@ -194,20 +195,9 @@ def _role_problem(name: str) -> str | None:
     return f"{name!r} should be letters, digits and '_', beginning with a letter"
 
 
-class DuplicateError(ValueError):
-    """An item of a list is there twice: at these indexes."""
-
-    def __init__(self, item: str, first: int, again: int) -> None:
-        super().__init__(f"duplicate ID {item!r}")
-        self.first, self.again = first, again
-
-
-def _distinct(ids: Sequence[str]) -> Sequence[str]:
-    first: dict[str, int] = {}
-    for index, one in enumerate(ids):
-        if first.setdefault(one, index) != index:
-            raise DuplicateError(one, first[one], index)
-    return ids
+def _duplicate(ids: Sequence[str]) -> str | None:
+    again = next((one for one, count in Counter(ids).items() if count > 1), None)
+    return None if again is None else f"duplicate ID {again!r}"
 
 
 ResourceName = Annotated[
@@ -259,7 +249,7 @@ NameGlobs = Several[GlobText]
 ContentGlobs = Several[Annotated[str, refuses(pattern.length_problem)]]
 NodeNames = OneOrMore[GlobText]
 DeviceIds = Annotated[
-    tuple[Annotated[str, refuses(names.id_problem)], ...], AsTuple, AfterValidator(_distinct)
+    tuple[Annotated[str, refuses(names.id_problem)], ...], AsTuple, refuses(_duplicate)
 ]
 Templates = OneOrMore[TemplateText]
 Argv = Annotated[tuple[TemplateText, ...], NotEmpty, refuses(_command_problem)]

@@ -68,7 +68,11 @@ async def serving(
     more than is allowed.
     """
     policy = Policy(
-        tuple(allow_paths), allow_exec, enforced=True, allow_devices=tuple(allow_devices)
+        tuple(allow_paths),
+        allow_exec,
+        enforced=True,
+        by_name=False,
+        allow_devices=tuple(allow_devices),
     )
     configs = [one for one in what if isinstance(one, str | Path)]
     plugins = served(one for one in what if not isinstance(one, str | Path))

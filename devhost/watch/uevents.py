@@ -6,9 +6,7 @@ is read again.
 
 import asyncio
 import errno
-import fcntl
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -19,8 +17,6 @@ _RECEIVE_BUFFER: Final = 1 << 20  # an event takes 832 bytes; the default holds 
 _MESSAGE_MAX: Final = 8192
 _MESSAGES_MAX: Final = 1000  # in one turn of the event loop
 _ACTIONS: Final = frozenset({b"add", b"remove", b"bind", b"unbind", b"move", b"online", b"offline"})
-_NS_GET_USERNS: Final = 0xB701  # linux/nsfs.h
-_PROC_USER_INIT_INO: Final = 0xEFFFFFFD  # linux/proc_ns.h
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -35,30 +31,6 @@ def open_socket() -> socket.socket:
         found.close()
         raise
     return found
-
-
-def deafness() -> str | None:
-    """Return why the kernel sends this process no events, if it does not.
-
-    It sends those of devices to network namespaces that the initial user namespace owns (Linux's
-    lib/kobject_uevent.c, since 4.18); in others nothing arrives, and no call fails.
-    """
-    try:
-        descriptor = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        owner = fcntl.ioctl(descriptor, _NS_GET_USERNS)
-    except OSError:  # EPERM: it is further up
-        return None
-    finally:
-        os.close(descriptor)
-    try:
-        if os.fstat(owner).st_ino == _PROC_USER_INIT_INO:
-            return None
-    finally:
-        os.close(owner)
-    return "a user namespace owns the network namespace, so the kernel sends no device events"
 
 
 def subsystem_of(message: bytes) -> str | None:
@@ -109,16 +81,15 @@ class Uevents:
         """Open the socket, if there is none; `deaf` says why that fails."""
         if self._socket is not None:
             return
-        before, self.deaf = self.deaf, deafness()
-        if self.deaf is None:
-            try:
-                self._socket = self._connect()
-            except OSError as error:
-                self.deaf = f"no socket for device events: {error.strerror or error}"
-        if self._socket is not None:
+        before, self.deaf = self.deaf, None
+        try:
+            self._socket = self._connect()
+        except OSError as error:
+            self.deaf = f"no socket for device events: {error.strerror or error}"
+            if self.deaf != before:
+                _LOG.warning("device events unavailable, polling instead: %s", self.deaf)
+        else:
             asyncio.get_running_loop().add_reader(self._socket, self._read, self._socket)
-        elif self.deaf != before:
-            _LOG.warning("device events unavailable, polling instead: %s", self.deaf)
 
     def _read(self, source: socket.socket) -> None:
         """Read what has arrived, and call those who are interested in it."""

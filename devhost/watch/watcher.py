@@ -81,7 +81,6 @@ class Inotify:
         if self._descriptor == -1:
             raise _failure()
         self.watches: set[int] = set()
-        self._closed = False
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable when there are events."""
@@ -100,8 +99,6 @@ class Inotify:
         encoded = os.fsencode(path)
         if b"\0" in encoded:  # the kernel would see only what is before it
             raise ValueError("embedded null byte")
-        if self._closed:  # another file may have the descriptor's number by now
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
         mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
         watch = inotify_add_watch(self._descriptor, encoded, mask)
         if watch == -1:
@@ -123,23 +120,18 @@ class Inotify:
         return events
 
     def close(self) -> None:
-        """End all watches."""
-        self._closed = True
-        os.close(self._descriptor)
+        """End all watches; another file may have the descriptor's number from now on."""
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
 
 def parsed(buffer: bytes) -> Iterator[Event]:
-    """Parse what the kernel wrote; after a part of an event, events count as lost."""
-    at = 0
-    while len(buffer) - at >= _HEAD.size:
-        watch, mask, _, length = _HEAD.unpack_from(buffer, at)
-        end = at + _HEAD.size + length
-        if end > len(buffer):
-            break
+    """Parse what the kernel wrote: whole events, always."""
+    end = 0
+    while end < len(buffer):
+        watch, mask, _, length = _HEAD.unpack_from(buffer, end)
+        end += _HEAD.size + length
         yield Event(watch, mask, os.fsdecode(buffer[end - length : end].rstrip(b"\0")))
-        at = end
-    if at < len(buffer):
-        yield Event(-1, OVERFLOW, "")
 
 
 def _failure(path: str | None = None) -> OSError:

@@ -64,7 +64,6 @@ SHELLS: Final = (
 def test_completion_in_a_shell_makes_a_command_line_that_runs(
     shell: str, arguments: list[str], source: str, tmp_path: Path
 ) -> None:
-    """TAB completes the command's name, a file and an option."""
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell}")

@@ -122,9 +122,7 @@ async def test_try_shows_changes_until_it_is_interrupted(config: Path) -> None:
 # ── run ──
 
 
-async def test_run_follows_its_file_until_sigterm(
-    daemon: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_run_follows_file_until_sigterm(daemon: Daemon, standin: SimulatedKubelet) -> None:
     await daemon.start(tokens(token=3))
     await standin.wait(TOKEN, 3, 3)
     before = daemon.sockets()
@@ -142,7 +140,7 @@ async def test_run_follows_its_file_until_sigterm(
     assert not [line for line in daemon.lines if line["level"] == "raw"]
 
 
-async def test_run_after_a_bad_edit_starts_with_the_last_good_file(
+async def test_run_after_a_bad_edit_starts_last_good(
     daemon: Daemon, standin: SimulatedKubelet
 ) -> None:
     copy = daemon.state / "last-good.yaml"
@@ -166,7 +164,7 @@ async def test_run_after_a_bad_edit_starts_with_the_last_good_file(
     }
 
 
-async def test_run_reads_standard_input_once(
+async def test_run_stdin_is_read_once(
     config: Path, directory: Path, standin: SimulatedKubelet
 ) -> None:
     running = await asyncio.create_subprocess_shell(
@@ -182,9 +180,7 @@ async def test_run_reads_standard_input_once(
     assert running.returncode == 0
 
 
-def test_run_that_is_refused_logs_each_problem_as_an_object_or_a_line(
-    config: Path, short_path: Path
-) -> None:
+def test_run_refused_logs_each_problem_as_object_or_line(config: Path, short_path: Path) -> None:
     config.write_text(MISTAKE)
     arguments = ("run", config, "--plugin-dir", short_path, "--log-format")
     done = process(*arguments, "json")

@@ -117,10 +117,10 @@ async def test_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path:
         screen.type("\r")
         await screen.shows("example.com/token: 3 of 3 allocatable")
         save(config, f"{CONFIG.format(tmp_path)}{TOKENS}".replace("3", "many"))
-        await screen.shows("configuration file invalid; still serving the version of ")
+        await screen.shows("configuration file invalid; still serving the last good one")
 
 
-async def test_ctrl_c_during_an_edit_is_the_editors_and_its_modes_are_undone(
+async def test_edit_ctrl_c_is_the_editors_and_modes_are_undone(
     config: Path, tmp_path: Path
 ) -> None:
     editor = tmp_path / "editor"
@@ -156,7 +156,7 @@ async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])
-async def test_terminal_gets_its_modes_back_however_it_ends(
+async def test_terminal_gets_its_modes_back_always(
     config: Path, short_path: Path, how: str
 ) -> None:
     async with playing(config, TMPDIR=str(short_path)) as screen:

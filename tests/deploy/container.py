@@ -22,17 +22,6 @@ PATIENCE: Final = 25.0
 
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
-# What a container runtime mounts and hides by itself.
-_SYSTEM_MOUNTS: Final = (
-    ("/proc", "proc", "proc", ("nosuid", "noexec", "nodev")),
-    ("/dev", "tmpfs", "tmpfs", ("nosuid", "strictatime", "mode=755", "size=65536k")),
-    ("/dev/pts", "devpts", "devpts", ("nosuid", "noexec", "newinstance", "ptmxmode=0666")),
-    ("/dev/shm", "tmpfs", "shm", ("nosuid", "noexec", "nodev", "mode=1777", "size=65536k")),
-    ("/sys", "sysfs", "sysfs", ("nosuid", "noexec", "nodev", "ro")),
-)
-_MASKED: Final = ("/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware")
-_READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-
 
 class Containers:
     """Runs containers of an image, each with a bundle below a directory."""
@@ -103,8 +92,11 @@ class Containers:
         bundle = self._directory / f"devhost-test-{uuid.uuid4().hex[:12]}"
         bundle.mkdir()
         self._bundles.append(bundle)
-        spec = self._spec(args, mounts, rootfs)
-        (bundle / "config.json").write_text(json.dumps(spec))
+        subprocess.run(self._runc("spec", f"--bundle={bundle}"), check=True)
+        file = bundle / "config.json"
+        spec = json.loads(file.read_text())
+        self._settle(spec, args, mounts, rootfs)
+        file.write_text(json.dumps(spec))
         places = (f"--bundle={bundle}", f"--pid-file={bundle}/pid")
         return self._runc("run", *places, bundle.name)
 
@@ -112,45 +104,29 @@ class Containers:
         root = f"--root={self._directory}/runc"
         return debian.with_tools(self.image.tools, "runc", root, *arguments)
 
-    def _spec(self, args: Sequence[str], mounts: Mounts, rootfs: Path) -> dict[str, Any]:
+    def _settle(
+        self, spec: dict[str, Any], args: Sequence[str], mounts: Mounts, rootfs: Path
+    ) -> None:
+        """Make of runc's example what the chart asks for."""
         config = self.image.config["config"]
         user, group = map(int, config["User"].split(":"))
         sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
-        return {
-            "ociVersion": "1.0.2",
-            "process": {
-                "user": {"uid": user, "gid": group},
-                "args": list(args),
-                "terminal": False,
-                "env": [
-                    *config["Env"],
-                    "DEVHOST_NODE_NAME=node-1",
-                    "TERM=xterm",
-                ],
-                "cwd": config["WorkingDir"],
-                "capabilities": {each: [] for each in sets},
-                "noNewPrivileges": True,
-            },
-            "root": {"path": str(rootfs), "readonly": True},
-            "hostname": "devhost",
-            "mounts": [
-                *(
-                    _mount(to, kind, source, options)
-                    for to, kind, source, options in _SYSTEM_MOUNTS
-                ),
-                *(_bind(to, source) for to, source in mounts.items()),
-            ],
-            "linux": {
-                "namespaces": [{"type": t} for t in ("pid", "network", "ipc", "uts", "mount")],
-                "resources": {
-                    "devices": [{"allow": False, "access": "rwm"}],
-                    "memory": {"limit": MEMORY},
-                },
-                "seccomp": self._seccomp(),
-                "maskedPaths": _MASKED,
-                "readonlyPaths": _READ_ONLY,
-            },
+        spec["process"] |= {
+            "user": {"uid": user, "gid": group},
+            "args": list(args),
+            "terminal": False,
+            "env": [*config["Env"], "DEVHOST_NODE_NAME=node-1", "TERM=xterm"],
+            "cwd": config["WorkingDir"],
+            "capabilities": {each: [] for each in sets},
         }
+        spec["root"] = {"path": str(rootfs), "readonly": True}
+        spec["mounts"] = [one for one in spec["mounts"] if one["type"] not in ("cgroup", "mqueue")]
+        spec["mounts"] += [_bind(to, source) for to, source in mounts.items()]
+        spec["linux"]["namespaces"] = [
+            one for one in spec["linux"]["namespaces"] if one["type"] != "cgroup"
+        ]
+        spec["linux"]["resources"]["memory"] = {"limit": MEMORY}
+        spec["linux"]["seccomp"] = self._seccomp()
 
     def _seccomp(self) -> dict[str, Any]:
         """Return the default profile of container engines, for no capability at all."""
@@ -173,10 +149,7 @@ class Containers:
         }
 
 
-def _mount(to: str, kind: str, source: str, options: Sequence[str]) -> dict[str, Any]:
-    return {"destination": to, "type": kind, "source": source, "options": list(options)}
-
-
 def _bind(to: str, source: Path) -> dict[str, Any]:
     path = to.removesuffix(":ro")
-    return _mount(path, "bind", str(source), ("rbind", "rprivate", "rw" if path == to else "ro"))
+    options = ["rbind", "rprivate", "rw" if path == to else "ro"]
+    return {"destination": path, "type": "bind", "source": str(source), "options": options}

@@ -39,12 +39,12 @@ def recorded(helm: Helm) -> dict[str, str]:
     return {rule["record"]: rule["expr"] for rule in sums["rules"]}
 
 
-def of(name: str, *values: float, **labels: str) -> Series:
+def of(name: str, *values: float | None, **labels: str) -> Series:
     """Return a series of a target: the values minute by minute, the last one from then on."""
     spread = [values[min(minute, len(values) - 1)] for minute in range(MINUTES)]
     return Series({"__name__": name, **TARGET, **labels}, spread)
 
 
-def ours(name: str, *values: float, **labels: str) -> Series:
+def ours(name: str, *values: float | None, **labels: str) -> Series:
     """Return a series of a resource."""
     return of(name, *values, resource_name="example.com/a", **labels)

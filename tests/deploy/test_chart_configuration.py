@@ -1,17 +1,16 @@
 """The configuration from values to devhost: through Helm, the ConfigMap and the loader."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import load_bytes
+from devhost.loading.loader import loads
 from devhost.model.config import Config
 from tests.deploy.helm import Helm
-from tests.deploy.pods import SYSFS
 from tests.deploy.values import EXAMPLES, TOKENS, Values, example
 
 # Texts that YAML 1.1 or 1.2 would take for something else if they were not quoted.
@@ -43,7 +42,7 @@ def served(helm: Helm, values: Values, name: str = "test-devhost") -> bytes:
 
 
 def loaded(raw: bytes) -> Config:
-    found = load_bytes(raw, "config.yaml", Policy(("*",), allow_exec=True))
+    found = loads(raw, "config.yaml", Policy(("*",), allow_exec=True))
     assert found.config is not None, found.problems
     return found.config
 
@@ -75,29 +74,23 @@ def test_profile_serves_its_own_configuration(helm: Helm) -> None:
     assert loaded(served(helm, values)) == loaded(EXAMPLES[0].read_bytes())
 
 
-def test_mounted_host_path_is_where_devices_are_found(helm: Helm, tmp_path: Path) -> None:
-    """From values to what a container would receive, with the host as the pod's mounts show it."""
-    cola = next(path for path in EXAMPLES if path.stem == "cola")
-    values: Values = example(cola) | {"hostPaths": ["/etc/colas"]}
+@pytest.mark.parametrize(("more", "found"), [({"hostPaths": ["/etc/colas"]}, ["cherry"]), ({}, [])])
+def test_mounted_host_path_is_where_devices_are_found(
+    helm: Helm, tmp_path: Path, more: Values, found: list[str]
+) -> None:
+    """From values to what would be offered, with the host as the pod's mounts show it."""
+    values = example(next(path for path in EXAMPLES if path.stem == "cola")) | more
     host, pod = tmp_path / "host", tmp_path / "pod"
     make_host(host)
     place(helm, values, host, pod)
-    (found,) = dry_run(served(helm, values), pod / "host", {"myway5.com/cola": "1"})
-    assert found["error"] is None
-    assert found["allocation"]["envs"] == {"COLA_DEVICES": "cherry"}
-
-
-def test_unmounted_host_path_has_no_devices(helm: Helm, tmp_path: Path) -> None:
-    cola = next(path for path in EXAMPLES if path.stem == "cola")
-    host, pod = tmp_path / "host", tmp_path / "pod"
-    make_host(host)
-    place(helm, example(cola), host, pod)
-    (found,) = dry_run(served(helm, example(cola)), pod / "host", {})
-    assert found["devices"] == []
+    config = loaded(served(helm, values))
+    (shown,) = report(config, HostFiles(str(pod / "host")), Policy(), "node")
+    assert list(shown.snapshot.devices) == found
 
 
 def make_host(host: Path) -> None:
-    for path in ("/etc/colas", "/dev", *SYSFS):
+    sysfs = (f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices"))
+    for path in ("/etc/colas", "/dev", *sysfs):
         (host / path.lstrip("/")).mkdir(parents=True)
     (host / "etc" / "colas" / "cherry").touch()
 
@@ -114,8 +107,3 @@ def place(helm: Helm, values: Values, host: Path, pod: Path) -> None:
             target.mkdir(parents=True)
             for entry in source.iterdir():
                 (target / entry.name).hardlink_to(entry)
-
-
-def dry_run(raw: bytes, root: Path, wanted: dict[str, str]) -> Sequence[dict[str, Any]]:
-    reports = report(loaded(raw), HostFiles(str(root)), Policy(), "node", wanted)
-    return [one.as_json() for one in reports]

@@ -12,6 +12,7 @@ from tests.support.promql import evaluate
 
 # By the PodMonitor, its relabeling and its podTargetLabels, and by Prometheus itself.
 TARGET = {"job", "namespace", "pod", "node", "app_kubernetes_io_component"}
+KUBE_STATE_METRICS = {"kube_daemonset_status_desired_number_scheduled": {"namespace", "daemonset"}}
 
 
 def expressions(helm: Helm) -> Iterator[str]:
@@ -41,9 +42,20 @@ def test_expressions_use_only_labels_of_their_metrics(helm: Helm) -> None:
         named = set(re.findall(r"[{,]\s*(\w+)\s*[=!]", bare))
         for listed in re.findall(r"by \(([^)]*)\)", bare):
             named |= set(re.split(r",\s*", listed))
-        of = [METRICS[name] for name in METRICS if re.search(rf"\b{name}(_bucket)?\b", expression)]
+        all_metrics = METRICS | KUBE_STATE_METRICS
+        of = [
+            labels
+            for name, labels in all_metrics.items()
+            if re.search(rf"\b{name}(_bucket)?\b", expression)
+        ]
         known = set().union(*of) | TARGET | {"le"}
         assert named <= known, expression
+
+
+def test_dashboard_filters_each_metric_by_node() -> None:
+    texts = [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    assert [text for text in texts if re.search(r'devhost_\w+\b(?!{node=~"\$node")', text)] == []
+    assert "node" in [variable["name"] for variable in dashboard()["templating"]["list"]]
 
 
 def test_expressions_are_promql(helm: Helm) -> None:
@@ -69,15 +81,6 @@ def test_alert_for_a_silent_pod_uses_the_job_of_the_monitor(helm: Helm) -> None:
     monitor = helm.render(SWITCHED_ON).one("PodMonitor")["metadata"]["name"]
     (down,) = [rule for rule in rules(helm) if rule["alert"] == "DevhostDown"]
     assert down["expr"] == f'up{{job="{NAMESPACE}/{monitor}"}} == 0'
-
-
-def test_monitor_names_the_port_of_the_pod(helm: Helm) -> None:
-    rendered = helm.render(SWITCHED_ON)
-    (endpoint,) = rendered.one("PodMonitor")["spec"]["podMetricsEndpoints"]
-    (container,) = rendered.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
-    assert endpoint["port"] in {port["name"] for port in container["ports"]}
-    assert endpoint["path"] == "/metrics"
-    assert endpoint["honorLabels"] is True
 
 
 def test_dashboard_is_rendered_unchanged(helm: Helm) -> None:

@@ -23,10 +23,6 @@ BASE = TOKENS["resources"][0]
 PROFILE: Values = {"name": "a", "nodeSelector": {"a": "b"}, "config": TOKENS}
 
 
-def test_schema_is_a_json_schema() -> None:
-    jsonschema.Draft7Validator.check_schema(SCHEMA)
-
-
 def patterns(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         if isinstance(node.get("pattern"), str):
@@ -36,12 +32,10 @@ def patterns(node: Any) -> Iterator[str]:
         yield from patterns(item)
 
 
-def test_patterns_are_accepted_by_re2() -> None:
+def test_schema_is_one_of_json_with_patterns_of_re2_and_its_own_references_alone() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
     for pattern in set(patterns(SCHEMA)):
         re2.compile(pattern)
-
-
-def test_references_stay_within_the_schema() -> None:
     assert set(re.findall(r'"\$ref": "([^#"]*)', json.dumps(SCHEMA))) == {""}
 
 
@@ -114,7 +108,7 @@ def test_bad_resource_is_refused_with_its_place_and_a_reason(
 ) -> None:
     config = {"version": "v1", "resources": [BASE | resource]}
     assert loads(json.dumps(config)).config is None, "the loader takes it"
-    profile = {"name": "a", "nodeSelector": {"a": "b"}, "config": config}
+    profile = PROFILE | {"config": config}
     for values, prefix in (
         ({"config": config}, "/config"),
         ({"profiles": [profile]}, "/profiles/0/config"),
@@ -141,14 +135,8 @@ def test_bad_resource_is_refused_with_its_place_and_a_reason(
         ({"profiles": [PROFILE | {"nodeSelector": {"a": None}}]}, "/profiles/0/nodeSelector'"),
         ({"image": {"digest": "sha256:0"}}, "/image/digest': 'sha256:0' does not match"),
         ({"profiles": [{"name": "a", "config": TOKENS}]}, "missing property 'nodeSelector'"),
-        (
-            {"profiles": [{"name": "A", "nodeSelector": {"a": "b"}, "config": TOKENS}]},
-            "/profiles/0/name",
-        ),
-        (
-            {"profiles": [{"name": "a", "nodeSelector": {"a": "b"}, "config": {}}]},
-            "/profiles/0/config': missing properties 'version', 'resources'",
-        ),
+        ({"profiles": [PROFILE | {"name": "A"}]}, "/profiles/0/name"),
+        ({"profiles": [PROFILE | {"config": {}}]}, "config': missing properties 'version', 'reso"),
     ],
 )
 def test_bad_value_is_refused_with_its_place(helm: Helm, values: Values, reason: str) -> None:

@@ -41,10 +41,12 @@ def found(*expressions: str) -> list[list[dict[str, str]]]:
     return [vectors[0] for vectors in evaluate(fleet(), expressions, 1)]
 
 
-def test_dashboard_table_of_nodes_has_hash_and_version_of_each() -> None:
+def test_dashboard_table_of_nodes_has_hash_and_version_of_those_chosen() -> None:
     (panel,) = (one for one in dashboard()["panels"] if one["title"] == "Nodes" and one["id"] == 16)
-    (rows,) = found(panel["targets"][0]["expr"])
-    assert {(row["node"], row["hash"], row["version"]) for row in rows} == {OLD, NEW}
+    text = panel["targets"][0]["expr"]
+    every, one = found(*(text.replace("$node", chosen) for chosen in (".*", "node-1")))
+    assert {(row["node"], row["hash"], row["version"]) for row in every} == {OLD, NEW}
+    assert [row["node"] for row in one] == ["node-1"]
 
 
 def test_recording_rules_sum_devices_over_nodes(helm: Helm) -> None:

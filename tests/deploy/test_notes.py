@@ -51,76 +51,68 @@ def test_notes_without_resources_say_so(helm: Helm, config: Values, text: str) -
     assert text in helm.notes({"config": config})
 
 
-@pytest.mark.parametrize(
-    ("source", "missing"),
-    [
-        ({"directory": "/etc/colas"}, "/etc/colas"),
-        ("/srv/a/*.tok", "/srv/a"),
-        ({"glob": ["/srv/[ab]", "/dev/x*", "/opt/b/*"]}, "/opt/b, /srv"),
-        ({"glob": {"paths": "/srv/**/x"}}, "/srv"),
-        ({"directory": "/device"}, "/device"),
-        ({"directory": "/sys/class/x"}, None),
-        ({"directory": "/sys/kernel/x"}, "/sys/kernel/x"),
-        ({"dev": "x"}, None),
-        ({"static": 3}, None),
-    ],
-)
-def test_warning_names_host_paths_that_are_not_mounted(
-    helm: Helm, source: Any, missing: str | None
-) -> None:
-    said = warnings(helm.notes(resource(sources=[source])))
-    if missing is None:
-        assert said == []
-    else:
-        (warning,) = said
-        assert f"test-devhost uses {missing}, which is not mounted" in warning
+COLAS = resource(sources=[{"directory": "/etc/colas"}])
+UNASKED: Values = {"podResources": {"enabled": False}}
+DEVICE_METRICS: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
+OWN_COLAS: Values = PROFILE | {"config": COLAS["config"]}
+AWAY: Values = {"name": "one", "affinity": {"nodeAffinity": {}}, "config": TOKENS}
+STEP = {"waitFor": "/run/a/${name}", "every": "start"}
+MATCHES = {"file": {"path": "/run/${name}/x", "matches": "a"}}
+# Values, and what each warning says.
+WARNINGS: list[tuple[Values, list[str]]] = [
+    # host paths that are not mounted
+    *(
+        (resource(sources=[source]), [f"test-devhost uses {missing}, which is not mounted"])
+        for source, missing in (
+            ({"directory": "/etc/colas"}, "/etc/colas"),
+            ("/srv/a/*.tok", "/srv/a"),
+            ({"glob": ["/srv/[ab]", "/dev/x*", "/opt/b/*"]}, "/opt/b, /srv"),
+            ({"glob": {"paths": "/srv/**/x"}}, "/srv"),
+            ({"directory": "/device"}, "/device"),
+            ({"directory": "/sys/kernel/x"}, "/sys/kernel/x"),
+        )
+    ),
+    *((resource(sources=[one]), []) for one in ({"directory": "/sys/class/x"}, {"dev": "x"})),
+    (COLAS | {"hostPaths": ["/etc"]}, []),
+    (COLAS | {"hostRoot": {"enabled": True}}, []),
+    ({"profiles": [OWN_COLAS]}, ["hostPaths (of the profile)"]),
+    ({"profiles": [OWN_COLAS | {"hostPaths": ["/etc"]}]}, []),
+    # what the values do not allow
+    (resource(health="readable"), ["deviceAccess.privileged"]),
+    (resource(health={"checks": [MATCHES]}), ["uses /run,"]),
+    (resource(health={"checks": [MATCHES]}) | {"hostPaths": ["/run"]}, []),
+    (resource(preStart=[STEP]), ["uses /run/a,"]),
+    (resource(preStart=[STEP]) | {"hostPaths": ["/run/a"]}, []),
+    (resource(preStart=[{"mode": "0660"}]), ["deviceAccess.writable"]),
+    (resource(preStart=[{"mode": "0660"}]) | {"deviceAccess": {"writable": True}}, []),
+    (resource(inject="cdi"), ["cdi.enabled"]),
+    (resource(inject="cdi") | {"cdi": {"enabled": True}}, []),
+    # what does not go together
+    (DEVICE_METRICS | UNASKED, ["metrics.devices requires podResources.enabled"] * 2),
+    (
+        DEVICE_METRICS | UNASKED | {"profiles": [PROFILE | {"podResources": {"enabled": True}}]},
+        ["test-devhost does not know"],
+    ),
+    (DEVICE_METRICS, []),
+    (resource(preStart=[{"waitFor": "/dev/y"}]) | UNASKED, []),
+    (
+        resource() | {"podResources": {"enabled": False, "assumeFree": True}},
+        ["drain the nodes before such an edit"],
+    ),
+    ({"config": TOKENS, "profiles": [AWAY]}, ["profile one selects nodes by affinity"]),
+    ({"profiles": [AWAY]}, []),
+    ({"metrics": {"prometheusRule": {"enabled": True}}}, ["metrics.podMonitor"]),
+]
 
 
-@pytest.mark.parametrize("values", [{"hostPaths": ["/etc"]}, {"hostRoot": {"enabled": True}}])
-def test_warning_is_absent_for_mounted_host_paths(helm: Helm, values: Values) -> None:
-    assert warnings(helm.notes(resource(sources=[{"directory": "/etc/colas"}]) | values)) == []
+@pytest.mark.parametrize(("values", "said"), WARNINGS)
+def test_notes_warn_of_what_the_values_lack(helm: Helm, values: Values, said: list[str]) -> None:
+    found = warnings(helm.notes(values))
+    assert len(found) == len(said), found
+    assert [one for one, text in zip(found, said, strict=True) if text not in one] == []
 
 
-def test_warning_of_a_profile_respects_its_own_mounts(helm: Helm) -> None:
-    config = resource(sources=[{"directory": "/etc/colas"}])["config"]
-    profile = PROFILE | {"config": config}
-    (warning,) = warnings(helm.notes({"profiles": [profile]}))
-    assert "hostPaths (of the profile)" in warning
-    assert warnings(helm.notes({"profiles": [profile | {"hostPaths": ["/etc"]}]})) == []
-
-
-@pytest.mark.parametrize(
-    ("more", "allowed", "said"),
-    [
-        ({"health": "readable"}, {"deviceAccess": {"privileged": True}}, "deviceAccess.privileged"),
-        (
-            {"health": {"checks": [{"file": {"path": "/run/${name}/x", "matches": "a"}}]}},
-            {"hostPaths": ["/run"]},
-            "uses /run,",
-        ),
-        (
-            {"preStart": [{"waitFor": "/run/a/${name}", "every": "start"}]},
-            {"hostPaths": ["/run/a"]},
-            "uses /run/a,",
-        ),
-        (
-            {"preStart": [{"mode": "0660", "every": "start"}]},
-            {"deviceAccess": {"writable": True}},
-            "deviceAccess.writable",
-        ),
-        ({"inject": "cdi"}, {"cdi": {"enabled": True}}, "cdi.enabled"),
-    ],
-)
-def test_warning_names_what_the_values_do_not_allow(
-    helm: Helm, more: Values, allowed: Values, said: str
-) -> None:
-    (warning,) = warnings(helm.notes(resource(**more)))
-    assert said in warning
-    left = warnings(helm.notes(resource(**more) | allowed))
-    assert [one for one in left if "is privileged" not in one] == []
-
-
-def test_warning_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path: Path) -> None:
+def test_notes_warn_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path: Path) -> None:
     """Only `helm template` takes a version of Kubernetes, and it does not show notes."""
     chart = tmp_path / "devhost"
     shutil.copytree(CHART, chart)
@@ -133,38 +125,6 @@ def test_warning_where_mounts_are_not_read_only_recursively(helm: Helm, tmp_path
         assert said.count("WARNING: Mounts can be read-only recursively") == count
 
 
-def test_warning_of_device_metrics_without_pod_resources(helm: Helm) -> None:
-    unasked = {"podResources": {"enabled": False}}
-    values: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
-    said = warnings(helm.notes(values | unasked))
-    assert len(said) == 2
-    assert all("metrics.devices requires podResources.enabled" in one for one in said)
-    holders = {"podResources": {"enabled": True}}
-    (warning,) = warnings(helm.notes(values | unasked | {"profiles": [PROFILE | holders]}))
-    assert "test-devhost does not know" in warning
-    assert warnings(helm.notes(values)) == []
-
-
-def test_warning_where_pod_resources_are_disabled(helm: Helm) -> None:
-    step = resource(preStart=[{"waitFor": "/dev/y"}])
-    assert warnings(helm.notes(step | {"podResources": {"enabled": False}})) == []
-    assumed = {"podResources": {"enabled": False, "assumeFree": True}}
-    (warning,) = warnings(helm.notes(resource() | assumed))
-    assert "drain the nodes before such an edit" in warning
-
-
-def test_warning_of_the_namespace_default(helm: Helm) -> None:
+def test_notes_warn_of_the_namespace_default(helm: Helm) -> None:
     (warning,) = warnings(helm.notes({}, namespace="default"))
     assert "default" in warning
-
-
-def test_warning_of_profiles_that_cannot_be_kept_apart(helm: Helm) -> None:
-    profile = {"name": "one", "affinity": {"nodeAffinity": {}}, "config": TOKENS}
-    (warning,) = warnings(helm.notes({"config": TOKENS, "profiles": [profile]}))
-    assert "the profile one selects nodes by affinity" in warning.replace("The", "the")
-    assert warnings(helm.notes({"profiles": [profile]})) == []
-
-
-def test_warning_of_alerts_without_a_monitor(helm: Helm) -> None:
-    (warning,) = warnings(helm.notes({"metrics": {"prometheusRule": {"enabled": True}}}))
-    assert "metrics.podMonitor" in warning

@@ -12,12 +12,10 @@ from click import Option
 from devhost.cli.run_command import command
 from devhost.cli.validate_command import command as validate_command
 from tests.deploy.helm import NAMESPACE, Helm
-from tests.deploy.pods import container_of, mounts_of
 from tests.deploy.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, example
 from tools.helm import CHART, RefusedError
 
 GOLDEN: Final = Path(__file__).with_name("golden")
-POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 # ── each set of values ──────────────────────────────────────────────────────
 
 
@@ -63,33 +61,6 @@ def test_flags_and_variables_are_those_of_devhost(helm: Helm, values: str) -> No
         assert {one for one in own if one.startswith("DEVHOST_")} <= {
             one.envvar for one in of.params
         }
-
-
-@pytest.mark.parametrize("values", SETS)
-def test_pods_have_no_token_no_host_namespaces_and_one_switch_to_privileges(
-    helm: Helm, values: str
-) -> None:
-    given = copy.deepcopy(SETS[values])
-    given.pop("deviceAccess", None)
-    rendered = helm.render(given)
-    pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
-    tests = [one["spec"] for one in rendered.of("Pod")]
-    for pod in pods + tests:
-        assert pod["automountServiceAccountToken"] is False
-        assert pod["enableServiceLinks"] is False
-        assert not {"hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"} & set(pod)
-        (container,) = pod["containers"]
-        context = container["securityContext"]
-        assert "privileged" not in context
-        assert context["allowPrivilegeEscalation"] is False
-        assert context["capabilities"] == {"drop": ["ALL"]}
-        assert context["readOnlyRootFilesystem"] is True
-    for pod in tests:
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        assert [set(volume) for volume in pod["volumes"]] == [{"name", "configMap"}]
-    for account in rendered.of("ServiceAccount"):
-        assert account["automountServiceAccountToken"] is False
-    assert not [one for one in rendered.documents if "rbac" in one["apiVersion"]]
 
 
 @pytest.mark.parametrize("values", SETS)
@@ -213,96 +184,8 @@ def test_edit_of_resources_rolls_no_pod(helm: Helm) -> None:
     assert helm.render({}).texts[daemonset] == first.texts[daemonset]
 
 
-# ── rights, mounts, variables and flags ─────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    ("options", "made"),
-    [
-        (None, {}),
-        ({"type": None}, {"seLinuxOptions": {}}),
-        ({"level": "s0"}, {"seLinuxOptions": {"type": "spc_t", "level": "s0"}}),
-    ],
-)
-def test_privileged_profile_has_nothing_that_the_api_refuses_beside_it(
-    helm: Helm, options: Values | None, made: Values
-) -> None:
-    own = profile(deviceAccess={"privileged": True}, securityContext={"seLinuxOptions": options})
-    context = container_of(helm, {"profiles": [own]}, "test-devhost-a")["securityContext"]
-    usual = {"privileged": True, "runAsUser": 0, "runAsGroup": 0, "readOnlyRootFilesystem": True}
-    assert context == usual | made
-
-
 @pytest.mark.parametrize("kubernetes", ["1.28", "1.30"])
 def test_mounts_on_older_kubernetes_are_not_recursive(helm: Helm, kubernetes: str) -> None:
     (daemonset,) = helm.render({}, kubernetes).of("DaemonSet")
     (container,) = daemonset["spec"]["template"]["spec"]["containers"]
     assert not [mount for mount in container["volumeMounts"] if "recursiveReadOnly" in mount]
-
-
-@pytest.mark.parametrize(
-    ("values", "more", "less"),
-    [
-        (
-            {"hostPaths": ["/etc/colas/", "/a/../../b", "/c//d/."]},
-            {
-                path: ("Directory", f"/host{path}", True, "HostToContainer")
-                for path in ("/etc/colas", "/b", "/c/d")
-            },
-            set(),
-        ),
-        (
-            {"allow": {"devices": ["hidraw"]}},
-            {"/proc": ("Directory", "/host/proc", "recursively", None)},
-            set(),
-        ),
-        (
-            {"deviceAccess": {"writable": True}},
-            {"/dev": ("Directory", "/host/dev", False, None)},
-            set(),
-        ),
-        ({"podResources": {"enabled": False}}, {}, {POD_RESOURCES}),
-    ],
-)
-def test_each_switch_changes_its_mounts_alone(
-    helm: Helm, values: Values, more: dict[str, Any], less: set[str]
-) -> None:
-    expected = mounts_of(helm, {}) | more
-    assert mounts_of(helm, values) == {k: v for k, v in expected.items() if k not in less}
-
-
-def test_pod_resources_that_are_disabled_do_not_let_devices_count_as_free(helm: Helm) -> None:
-    args = container_of(helm, {"podResources": {"enabled": False}})["args"]
-    given = {one.partition("=")[0] for one in args}
-    assert not given & {"--pod-resources", "--assume-free"}
-
-
-@pytest.mark.parametrize(
-    ("image", "reference"),
-    [
-        ({"registry": "r.example.com/", "tag": "1"}, "r.example.com/devhost:1"),
-        ({"registry": "r:5000", "repository": "a/devhost"}, "r:5000/a/devhost:0.1.0"),
-        ({"repository": "localhost/devhost"}, "localhost/devhost:0.1.0"),
-        ({"pullPolicy": "Never"}, "devhost:0.1.0"),
-        ({"tag": "1", "digest": f"sha256:{'a' * 64}"}, f"devhost@sha256:{'a' * 64}"),
-    ],
-)
-def test_image_has_a_tag_or_a_digest(helm: Helm, image: Values, reference: str) -> None:
-    rendered = helm.render({"image": image})
-    (tested,) = rendered.one("Pod")["spec"]["containers"]
-    assert [container_of(helm, {"image": image})["image"], tested["image"]] == [reference] * 2
-
-
-def test_labels_of_the_user_do_not_replace_those_that_are_selected_by(helm: Helm) -> None:
-    own = {"app.kubernetes.io/name": "mine", "app.kubernetes.io/component": "mine", "team": "x"}
-    given = {"podLabels": own, "podAnnotations": {"kubectl.kubernetes.io/default-container": "y"}}
-    template = helm.render(given).one("DaemonSet")["spec"]["template"]
-    assert template["metadata"] == {
-        "labels": {
-            "app.kubernetes.io/name": "devhost",
-            "app.kubernetes.io/instance": "test",
-            "app.kubernetes.io/component": "default",
-            "team": "x",
-        },
-        "annotations": {"kubectl.kubernetes.io/default-container": "y"},
-    }

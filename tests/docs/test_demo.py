@@ -7,7 +7,7 @@ from pathlib import Path
 DEMO = Path(__file__).parents[2] / "docs" / "demo.py"
 
 
-def test_a_warning_is_below_the_step_that_caused_it() -> None:
+def test_demo_warning_is_below_its_step() -> None:
     done = subprocess.run(
         [sys.executable, DEMO],
         check=True,

@@ -1,24 +1,20 @@
 """How many modules of devhost a reader has to follow for what happens most."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 import devhost
-from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
 from devhost.host import metrics
-from devhost.kubelet.servicer import Servicer
 from devhost.observe.logs import LogLimit, LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread
@@ -37,11 +33,11 @@ resources:
     allocate:
       env: {{NULL_IDS: "${{id}}"}}
 """
-ALLOCATE_MODULES: Final = 12
+ALLOCATE_MODULES: Final = 17
 # The fewer the better: who follows a device reads them.
 FILE_MODULES: Final = 21
 NODE_MODULES: Final = 24  # where containers are given it: its path, number and place are read
-USB_MODULES: Final = 29  # and what the kernel says of it
+USB_MODULES: Final = 27  # and what the kernel says of it
 STICK: Final = """
 pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
   usb usb1 1d6b:0002 class=090001 bus=1 dev=1
@@ -55,72 +51,18 @@ FILES: Final = "example.com/files"
 
 
 class Modules:
-    """Notes the modules of devhost whose functions run."""
+    """Notes the modules of devhost whose functions run, in all threads."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
-    def __call__(self, frame: FrameType, _event: str, _argument: object) -> None:
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         """Note a call."""
         file = frame.f_code.co_filename
-        if file.startswith(PACKAGE):
-            self.seen.add(file.removeprefix(PACKAGE))
-            self.seen.discard(EQUALITY)
-
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note what runs in this thread until the block ends."""
-        before = sys.getprofile()
-        sys.setprofile(self)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
-
-
-async def test_an_allocate_crosses_few_modules(
-    directory: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the servicer to its answer, in the event loop and in the thread that reads the host.
-
-    What is logged and counted comes after the answer.
-    """
-    serve, allocate, crossed = Servicer.Allocate, Declaration.allocate, []
-
-    async def served(self: Servicer, request: Any, context: Any) -> Any:
-        crossed.append(Modules())
-        with crossed[-1].noted():
-            return await serve(self, request, context)
-
-    def allocated(self: Declaration, *arguments: Any) -> Any:
-        with crossed[-1].noted():
-            return allocate(self, *arguments)
-
-    monkeypatch.setattr(Servicer, "Allocate", served)
-    monkeypatch.setattr(Declaration, "allocate", allocated)
-    kubelet = SimulatedKubelet(directory / "plugins")
-    await kubelet.start()
-    hosting.start(CONFIG, policy=Policy(enforced=True))
-    await kubelet.wait(NULL, 1, 1)
-    for number in range(5):
-        pod = f"pod-{number}"
-        assert await kubelet.admit(pod, {"app": {NULL: 1}})
-        await kubelet.free(pod)
-    await kubelet.stop()
-    # Each time, as something else may run meanwhile.
-    modules = set.intersection(*(one.seen for one in crossed))
-    assert "hostfs/files.py" in modules
-    assert len(modules) <= ALLOCATE_MODULES, " ".join(sorted(modules))
-
-
-class EventModules(Modules):
-    """Notes modules in all threads."""
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Note a call."""
-        ours = frame.f_code.co_filename.removeprefix(PACKAGE).startswith(("standin/", "testing/"))
-        if event == "call" and not ours:
-            super().__call__(frame, event, argument)
+        module = file.removeprefix(PACKAGE)
+        ours = file.startswith(PACKAGE) and module != EQUALITY
+        if event == "call" and ours and not module.startswith(("standin/", "testing/")):
+            self.seen.add(module)
 
     async def begin(self) -> None:
         """Note what runs from now on."""
@@ -136,7 +78,7 @@ class EventModules(Modules):
         sys.setprofile(None)
         await self._in_idle_threads(None)
 
-    async def _in_idle_threads(self, profile: "EventModules | None") -> None:
+    async def _in_idle_threads(self, profile: "Modules | None") -> None:
         """Have those note, or not, that are there already: each is held until all are."""
         held = threading.Barrier(IDLE_MAX)
 
@@ -156,6 +98,25 @@ def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     monkeypatch.setattr(logging.getLogger(), "handlers", [lines])
 
 
+async def test_allocate_crosses_few_modules(
+    directory: Path, hosting: Hosting, standin: SimulatedKubelet, logged: None
+) -> None:
+    """From kubelet's call until the container has its answer, and it is logged and counted."""
+    hosting.start(CONFIG, policy=Policy(enforced=True))
+    await standin.wait(NULL, 1, 1)
+    crossed = []
+    for number in range(5):
+        crossed.append(Modules())
+        await crossed[-1].begin()
+        assert await standin.admit(f"pod-{number}", {"app": {NULL: 1}})
+        await crossed[-1].end()
+        await standin.free(f"pod-{number}")
+    # Each time, as something else may run meanwhile.
+    modules = set.intersection(*(one.seen for one in crossed))
+    assert "hostfs/files.py" in modules
+    assert len(modules) <= ALLOCATE_MODULES, " ".join(sorted(modules))
+
+
 @pytest.mark.usefixtures("logged")
 @pytest.mark.parametrize(
     ("kind", "most"),
@@ -165,7 +126,7 @@ def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
         pytest.param("usb", USB_MODULES, marks=needs_root),
     ],
 )
-async def test_a_device_that_comes_crosses_few_modules(
+async def test_device_added_crosses_few_modules(
     directory: Path,
     hosting: Hosting,
     standin: SimulatedKubelet,
@@ -197,7 +158,7 @@ async def test_a_device_that_comes_crosses_few_modules(
     for count in range(2, 8):
         await standin.wait(FILES, count - 1, count - 1)
         await until(lambda: host.shared.counts.of(FILES).found == count - 1)  # noqa: B023
-        crossed.append(EventModules())
+        crossed.append(Modules())
         await crossed[-1].begin()
         plug(count)
         await standin.wait(FILES, count, count)

@@ -64,19 +64,19 @@ def test_actions_are_pinned_by_commit() -> None:
         assert re.match(r"\S+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action) or action.startswith("./")
 
 
-def test_all_files_have_the_version_of_the_package() -> None:
+def test_version_of_all_files_is_that_of_the_package() -> None:
     assert list(release.version_problems()) == []
     assert len(list(release.version_problems("9.9.9"))) == 3
 
 
-def test_all_addresses_belong_to_one_repository() -> None:
+def test_addresses_belong_to_one_repository() -> None:
     urls = release.project()["urls"]
     assert list(release.source_problems(urls["source"])) == []
     elsewhere = list(release.source_problems("https://github.com/example/devhost"))
     assert len(elsewhere) == len(urls) + 3  # home, sources and icon of the chart
 
 
-def test_the_notes_are_the_section_of_the_version() -> None:
+def test_notes_are_the_section_of_the_version() -> None:
     assert release.notes(CHANGELOG, "1.2.3") == (
         "### Added\n\n- This, [as told](https://example.com).\n"
     )
@@ -84,7 +84,7 @@ def test_the_notes_are_the_section_of_the_version() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.2.4", "1.2", "1x2.3", "Unreleased"])
-def test_no_notes_without_a_section(version: str) -> None:
+def test_notes_without_a_section_are_an_error(version: str) -> None:
     with pytest.raises(release.NotReadyError, match=re.escape(f"## [{version}] - YYYY-MM-DD")):
         release.notes(CHANGELOG, version)
 
@@ -98,7 +98,7 @@ def ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("ready")
-def test_a_tag_is_the_version() -> None:
+def test_tag_is_the_version() -> None:
     source = release.project()["urls"]["source"]
     release.check(f"v{__version__}", source)
     for tag in ("v9.9.9", __version__):
@@ -106,7 +106,7 @@ def test_a_tag_is_the_version() -> None:
             release.check(tag, source)
 
 
-def test_what_is_missing_is_all_told() -> None:
+def test_release_not_ready_says_all() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.release", "check", "v9.9.9", "--source", "https://x.test/y"],
         check=False,
@@ -119,7 +119,7 @@ def test_what_is_missing_is_all_told() -> None:
     assert "source is not https://x.test/y" in done.stderr
 
 
-def test_the_published_chart_knows_its_registry(tmp_path: Path) -> None:
+def test_chart_published_knows_its_registry(tmp_path: Path) -> None:
     release.main(["chart", str(tmp_path / "devhost"), "--registry", "ghcr.io/somebody"])
     values = yaml.safe_load((tmp_path / "devhost" / "values.yaml").read_text())
     original = yaml.safe_load((release.CHART / "values.yaml").read_text())
@@ -127,7 +127,7 @@ def test_the_published_chart_knows_its_registry(tmp_path: Path) -> None:
     assert values == original
 
 
-def test_nothing_installs_a_package_of_somebody_else() -> None:
+def test_package_of_somebody_else_is_installed_nowhere() -> None:
     """On PyPI, `devhost` is another program."""
     installs = re.compile(
         r"(pip|pipx|uvx?)3? (install|run|tool install) [^\n`#]*(?<![\w/.-])devhost\b(?![/:])"

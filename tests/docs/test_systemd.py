@@ -30,18 +30,18 @@ def analyze(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_systemd_takes_it(tmp_path: Path) -> None:
+def test_unit_is_taken_by_systemd(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/devhost/bin/devhost", str(DEVHOST)))
     assert not re.findall(r".*devhost\.service.*", analyze("verify", "--man=no", unit))
 
 
-def test_it_leaves_little_open(tmp_path: Path) -> None:
+def test_unit_leaves_little_open(tmp_path: Path) -> None:
     """systemd's own measure of what a service could reach, 0 to 10."""
     assert "devhost.service" in analyze("security", "--offline=true", "--threshold=35", UNIT)
 
 
-async def test_what_it_starts_serves_kubelet(directory: Path) -> None:
+async def test_unit_started_serves_kubelet(directory: Path) -> None:
     """The command and the environment of the unit, with directories of the test."""
     lines = [line.partition("=") for line in UNIT.read_text().splitlines()]
     settings = [(key, value) for key, _, value in lines if value]

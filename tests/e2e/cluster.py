@@ -1,12 +1,11 @@
 """A real cluster of one node, and what the tests do with it."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,15 +31,11 @@ class Cluster:
 
     Attributes:
         logs: A file for each program.
-        phases: The seconds that each step of the start took.
-        figures: What tests have measured.
         sysctls: Those of the machine, before anything was started.
     """
 
     def __init__(self, programs: Programs, logs: Path) -> None:
         self.logs = logs
-        self.phases: dict[str, float] = {}
-        self.figures: dict[str, float] = {}
         self.sysctls = {name: Path("/proc/sys", name).read_text() for name in SYSCTLS}
         self._programs = programs
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -57,22 +52,18 @@ class Cluster:
         Raises:
             Unavailable: This machine does not permit namespaces or cgroups.
         """
-        with self.phase("namespaces"):
-            self._start_node()
-            configuration.write(self._directory, self.host("/"))
-            home = {"HOME": str(self._directory), "KUBECONFIG": f"{self._directory}/kubeconfig"}
-            self._environment |= home
-        with self.phase("control plane"):
-            for name in ("containerd", "etcd", "kube-apiserver"):
-                self.run(name)
-            self.until("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"))
-            for name in ("kube-controller-manager", "kube-scheduler"):
-                self.run(name)
-        with self.phase("images"):
-            self._import(image)
-        with self.phase("node"):
-            self.run("kubelet")
-            self.until("pods can be created", self._ready)
+        self._start_node()
+        configuration.write(self._directory, self.host("/"))
+        home = {"HOME": str(self._directory), "KUBECONFIG": f"{self._directory}/kubeconfig"}
+        self._environment |= home
+        for name in ("containerd", "etcd", "kube-apiserver"):
+            self.run(name)
+        self.until("the API server is ready", lambda: self.kubectl("get", "--raw=/readyz"))
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            self.run(name)
+        self._import(image)
+        self.run("kubelet")
+        self.until("pods can be created", self._ready)
 
     def stop(self) -> None:
         """End all processes of the node, and remove what was made for it."""
@@ -229,13 +220,6 @@ class Cluster:
             except CommandError as error:
                 texts.append(str(error))
         return "\n".join(texts)
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Note how long a step takes."""
-        began = time.monotonic()
-        yield
-        self.phases[name] = time.monotonic() - began
 
     def _inside(self, *more: str) -> Sequence[str]:
         return ["nsenter", f"--target={self._init}", "--mount", "--net", *more, "--"]

@@ -83,22 +83,6 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and _clusters:
-        report.sections.append(("the cluster", _clusters[-1].explain()))
+        logs = f"\nthe logs of the node are in {_clusters[-1].logs}"
+        report.sections.append(("the cluster", _clusters[-1].explain() + logs))
     return report
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print durations and measured figures."""
-    for cluster in _clusters:
-        terminalreporter.section("seconds")
-        for name, seconds in cluster.phases.items():
-            terminalreporter.write_line(f"{seconds:7.1f}  start: {name}")
-        for outcome in ("passed", "failed"):
-            for report in terminalreporter.getreports(outcome):
-                if report.when == "call":
-                    name = report.nodeid.rpartition("::")[2]
-                    terminalreporter.write_line(f"{report.duration:7.1f}  {name}")
-        terminalreporter.section("figures")
-        for name, figure in cluster.figures.items():
-            terminalreporter.write_line(f"{figure:7.1f}  {name}")
-        terminalreporter.write_line(f"the logs of the node are in {cluster.logs}")

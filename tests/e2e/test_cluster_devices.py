@@ -5,43 +5,29 @@ from tests.e2e.pods import Pods, pod
 from tests.e2e.release import COLA, DEVICES, DICE, Release, offered
 
 
-def test_a_file_is_unplugged_and_plugged_in(release: Release, pods: Pods) -> None:
+def test_devices_unplugged_and_plugged_in_show_in_the_status_of_the_pod_and_are_offered_again(
+    release: Release, pods: Pods
+) -> None:
+    """A file, and device nodes."""
     cluster = release.cluster
-    pods.run(pod("holder", {COLA: 1}))
+    pods.run(pod("holder", {COLA: 1, DICE: 1}))
     held = pods.containers()
     name = pods.env("holder")["COLAS"]
     cluster.host(f"{DEVICES}/colas/{name}").unlink()
-    cluster.until("it is unhealthy", lambda: offered(cluster, [COLA]) == {COLA: (3, 2)})
-    cluster.until("the pod's status says so", lambda: health(pods, "holder") == {name: "Unhealthy"})
+    for node in ("dice0", "dice1"):
+        cluster.host(f"/dev/{node}").unlink()
+    unplugged = {COLA: (3, 2), DICE: (2, 0)}
+    cluster.until("they are unhealthy", lambda: offered(cluster, unplugged) == unplugged)
+    cluster.until("the pod's status says so", lambda: health(pods, "holder")[name] == "Unhealthy")
     devices.plug_file(cluster, f"{DEVICES}/colas/{name}")
+    for node in ("dice0", "dice1"):
+        devices.plug_node(cluster, node)
     release.wait()
-    cluster.until("the pod's status says so", lambda: health(pods, "holder") == {name: "Healthy"})
-    assert pods.containers() == held
-
-
-def test_a_node_is_unplugged_and_plugged_in(release: Release, pods: Pods) -> None:
-    cluster = release.cluster
-    pods.run(pod("holder", {DICE: 1}))
-    held = pods.containers()
-    for name in ("dice0", "dice1"):
-        cluster.host(f"/dev/{name}").unlink()
-    cluster.until("both are unhealthy", lambda: offered(cluster, [DICE]) == {DICE: (2, 0)})
-    for name in ("dice0", "dice1"):
-        devices.plug_node(cluster, name)
-    release.wait()
+    cluster.until("the pod's status says so", lambda: health(pods, "holder")[name] == "Healthy")
     pods.run(pod("second", {DICE: 1}))
     containers = pods.containers()
     del containers["second"]
     assert containers == held
-
-
-def test_a_directory_disappears_and_comes_back(release: Release) -> None:
-    cluster = release.cluster
-    colas = cluster.host(f"{DEVICES}/colas")
-    colas.rename(colas.with_name("away"))
-    cluster.until("all are unhealthy", lambda: offered(cluster, [COLA]) == {COLA: (3, 0)})
-    colas.with_name("away").rename(colas)
-    release.wait()
 
 
 def health(pods: Pods, name: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ def holding(release: Release, pods: Pods) -> dict[str, tuple[str, str, int]]:
     return pods.containers()
 
 
-def test_twenty_kills_of_the_kubelet(
+def test_kubelet_killed_twenty_times_has_all_resources_again(
     release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
 ) -> None:
     """Each time all resources are registered again, and no pod fails or restarts."""
@@ -44,7 +44,7 @@ def test_twenty_kills_of_the_kubelet(
     assert len(sockets(cluster)) == 1 + len(OFFERED)
 
 
-def test_devhost_is_killed(
+def test_devhost_killed_serves_again(
     release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
 ) -> None:
     (before,) = release.pod()["status"]["containerStatuses"]
@@ -63,7 +63,7 @@ def test_devhost_is_killed(
     assert pods.failed() == []
 
 
-def test_containerd_is_killed(
+def test_containerd_killed_harms_no_pod(
     release: Release, pods: Pods, holding: dict[str, tuple[str, str, int]]
 ) -> None:
     release.cluster.kill("containerd")

@@ -12,7 +12,9 @@ STRATEGIES = {"without surge": (0, 1), "with surge": (1, 0)}
 
 
 @pytest.mark.parametrize(("surge", "unavailable"), STRATEGIES.values(), ids=STRATEGIES)
-def test_a_rollout(release: Release, pods: Pods, surge: int, unavailable: int) -> None:
+def test_rollout_with_or_without_surge_harms_no_pod(
+    release: Release, pods: Pods, surge: int, unavailable: int
+) -> None:
     pods.run(pod("holder", {COLA: 1, DICE: 1, SLOT: 1, DISK: 1}))
     held, before = pods.containers(), release.pod()["metadata"]["uid"]
     values = copy.deepcopy(VALUES)
@@ -27,7 +29,9 @@ def test_a_rollout(release: Release, pods: Pods, surge: int, unavailable: int) -
     assert pods.failed() == []
 
 
-def test_a_profile_takes_over_a_node(release: Release, pods: Pods) -> None:
+def test_profile_that_takes_over_a_node_knows_what_was_prepared(
+    release: Release, pods: Pods
+) -> None:
     """A node label moves the node to another DaemonSet, which must know who was prepared."""
     cluster = release.cluster
     profile = {

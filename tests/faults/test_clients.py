@@ -7,13 +7,10 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc
 import pytest
 
-from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens
+from tests.support.daemon import Daemon, at_rest, directories
 
 pytestmark = pytest.mark.slow
 
@@ -46,17 +43,6 @@ async def silent(daemon: Daemon) -> AsyncIterator[None]:
         await client.wait()
 
 
-@pytest.fixture
-async def channel(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[grpc.aio.Channel]:
-    """A connection to the socket of a resource with three tokens."""
-    await daemon.start(tokens(a=3))
-    await at_rest(standin, daemon, {A: numbers(3)})
-    (name,) = daemon.sockets()
-    options = [("grpc.default_authority", "localhost")]
-    async with grpc.aio.insecure_channel(f"unix:{daemon.plugins / name}", options) as channel:
-        yield channel
-
-
 async def test_client_that_does_not_read_holds_up_neither_lists_nor_the_end(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
@@ -76,25 +62,3 @@ async def test_client_that_does_not_read_holds_up_neither_lists_nor_the_end(
         await standin.wait(A, 1511, 1511)
         assert await daemon.stop() == 0
         assert daemon.sockets() == set()
-
-
-async def test_allocates_at_once_are_all_answered(
-    standin: SimulatedKubelet, daemon: Daemon, channel: grpc.aio.Channel
-) -> None:
-    """Also those that ask for nonsense."""
-    stub = pb_grpc.DevicePluginStub(channel)
-
-    async def ask(number: int) -> str:
-        ids = [str(number % 3)] if number % 2 else ["nonsense", "\0" * 100]
-        entry = pb.ContainerAllocateRequest(devices_ids=ids)
-        try:
-            await stub.Allocate(pb.AllocateRequest(container_requests=[entry]))
-        except grpc.aio.AioRpcError as error:
-            return error.code().name
-        return "OK"
-
-    answers = await asyncio.gather(*(ask(number) for number in range(200)))
-    assert set(answers[1::2]) == {"OK"}
-    assert set(answers[::2]) == {"FAILED_PRECONDITION"}
-    await standin.admit("pod", {"app": {A: 3}})
-    await at_rest(standin, daemon, {A: numbers(3)})

@@ -15,7 +15,6 @@ import pytest
 from devhost.discovery import command
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, until
-from tests.support.root import needs_root
 
 DISK = "example.com/disk"
 # Says if another run is still alive, and what its processes are; then it works until it may end.
@@ -89,11 +88,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(one) for task in tasks for one in (task / "children").read_text().split()]
-
-
 @pytest.fixture
 def work(directory: Path, daemon: Daemon, standin: SimulatedKubelet) -> Iterator[Work]:
     work = Work(directory, daemon, standin)
@@ -112,37 +106,6 @@ async def test_step_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> 
     await until(lambda: not work.left, "the end of the step")
     await daemon.start()
     await work.succeeds()
-
-
-@needs_root
-async def test_step_ends_with_devhost_as_process_1(daemon: Daemon, work: Work) -> None:
-    """The kernel ends what is in the PID namespace."""
-    daemon.wrapper = ("unshare", "--pid", "--fork", "--kill-child")
-    await daemon.start(work.config())
-    async with work.starting():
-        (first,) = children(daemon.pid)
-        (step,) = children(first)
-        assert alive(step)
-        os.kill(first, signal.SIGTERM)
-        assert await daemon.ended() == 0
-    assert not alive(step)
-
-
-async def test_check_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> None:
-    script = work.place / "check.sh"
-    script.write_text(
-        f"sleep 1000 & echo $$ $! > {work.place}/new\nmv {work.place}/new {work.place}/pids; wait\n"
-    )
-    await daemon.start(f"""
-version: v1
-resources:
-  - name: {DISK}
-    sources: [directory: {work.place}/disks]
-    health: {{checks: {{exec: [sh, {script}]}}, interval: 1m, timeout: 50s}}
-""")
-    await until(lambda: len(work.left) == 2, "the check")
-    assert await daemon.stop() == 0
-    await until(lambda: not work.left, "the end of the check")
 
 
 SLOW_TO_DIE = """

@@ -105,29 +105,14 @@ async def test_source_that_hangs_costs_a_bounded_number_of_threads(
     await until(lambda: daemon.figures().threads <= before + 1, "the threads have ended")
 
 
-def recursive(place: Path) -> str:
-    whole = f"directory: {{path: {place}/sick, recursive: true}}"
-    return directories(place, "well", "sick").replace(f"directory: {place}/sick", whole)
-
-
-async def test_mount_below_a_recursive_source_that_hangs_from_the_start_harms_no_other(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
-    """Watching all below a directory waits for nobody but its own resource."""
-    (place / "sick" / "below").mkdir()
-    with hung(place / "sick" / "below"):
-        await daemon.start(recursive(place))
-        await is_well(standin, place, "one")
-        await daemon.logged("source failed", resource=SICK)
-        await ends_and_starts(daemon)
-    await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0", "one"}})
-
-
 async def test_mount_that_hangs_and_comes_below_a_recursive_source_harms_no_other(
     standin: SimulatedKubelet, daemon: Daemon, place: Path
 ) -> None:
+    """Watching all below a directory waits for nobody but its own resource."""
     (place / "new").mkdir()
-    await daemon.start(recursive(place))
+    whole = f"directory: {{path: {place}/sick, recursive: true}}"
+    config = directories(place, "well", "sick")
+    await daemon.start(config.replace(f"directory: {place}/sick", whole))
     await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0"}})
     with hung(place / "new"):
         (place / "outer" / "inner").mkdir(parents=True)
@@ -154,18 +139,6 @@ async def test_path_of_an_answer_that_hangs_is_told_and_heals(
     await at_rest(standin, daemon, {SICK: numbers(2), WELL: {"0", "one"}})
 
 
-async def test_configuration_that_hangs_stops_nothing_and_is_followed_afterwards(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
-    await daemon.start(directories(place, "well"))
-    await at_rest(standin, daemon, {WELL: {"0"}})
-    with hung(daemon.config.parent):
-        daemon.signal(1)
-        await is_well(standin, place, "one")
-    daemon.write(directories(place, "well", "sick"))
-    await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0", "one"}})
-
-
 async def test_directory_that_is_replaced_or_mounted_over_shows_what_is_there_now(
     standin: SimulatedKubelet, daemon: Daemon, place: Path
 ) -> None:
@@ -186,6 +159,9 @@ async def test_directory_that_is_replaced_or_mounted_over_shows_what_is_there_no
         await offered("b")
         (place / "other" / "c").touch()
         await offered("b", "c")
+    await offered("0")
+    with bound(Path("/dev/null"), place / "sick" / "0"):  # its directory stays as it was
+        await offered()
     await offered("0")
     (place / "sick").rename(place / "away")
     (place / "other").rename(place / "sick")

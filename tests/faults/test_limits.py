@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import os
 import resource
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,23 +51,6 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
         served.clear()
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
     await at_rest(standin, daemon, {f"example.com/{name}": numbers(1) for name in many})
-    assert await daemon.stop() == 0
-
-
-async def test_edit_without_a_descriptor_is_followed_when_there_is_one(
-    standin: SimulatedKubelet, daemon: Daemon
-) -> None:
-    """It is followed as soon as the file can be opened, and nobody calls it invalid."""
-    await daemon.start(tokens(a=1))
-    await at_rest(standin, daemon, {A: numbers(1)})
-    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-    daemon.write(tokens(a=2))
-    await daemon.logged("configuration file cannot be read; still serving the version of")
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
-    await at_rest(standin, daemon, {A: numbers(2)})
-    assert daemon.found("cannot be read: Too many open files", level="error")
-    assert not daemon.found("invalid")
     assert await daemon.stop() == 0
 
 
@@ -156,22 +140,19 @@ async def test_plugin_directory_without_room_is_told_and_heals(daemon: Daemon, h
 
 
 @needs_root
-async def test_state_directory_without_room_is_told_once_and_heals(
-    standin: SimulatedKubelet, daemon: Daemon
+async def test_process_without_capabilities_serves_what_it_may_read(
+    standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
-    """All is served and reloaded, and the copy is kept when there is room."""
-    daemon.constants = SHORT
-    with tmpfs(daemon.state, "size=64k"):
-        files = fill(daemon.state)
-        await daemon.start(tokens(a=1))
-        await daemon.logged("cannot save the last good configuration")
-        daemon.write(tokens(a=2))
-        await at_rest(standin, daemon, {A: numbers(2)})
-        for path in files:
-            path.unlink()
-        copy = daemon.state / "last-good.yaml"
-        wanted = daemon.config.read_bytes()
-        await until(lambda: copy.exists() and copy.read_bytes() == wanted, "the copy is kept")
-        assert list(daemon.state.glob(".*")) == [], "an unfinished copy"
-        assert len(daemon.found("cannot save the last good configuration")) == 1
-        assert await daemon.stop() == 0
+    """As in the chart's pods: there root may not read what others keep for themselves."""
+    daemon.wrapper = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
+    daemon.flags = ["--allow-path", f"{directory}/b*"]
+    for name in ("a", "b"):
+        (directory / name).mkdir()
+        (directory / name / "0").touch()
+    (directory / "b").chmod(0o700)
+    os.chown(directory / "b", 1000, 1000)
+    await daemon.start(directories(directory, "a", "b"))
+    await at_rest(standin, daemon, {A: {"0"}, B: set()})
+    line = await daemon.logged("source failed", resource=B)
+    assert "Permission denied" in line["reason"]
+    assert await daemon.stop() == 0

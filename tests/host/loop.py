@@ -1,8 +1,6 @@
 """Real block devices, made of files, and real filesystems on them."""
 
 import contextlib
-import errno
-import fcntl
 import os
 import shutil
 import subprocess
@@ -10,11 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-# linux/loop.h
-_SET_FD, _CLR_FD, _CTL_GET_FREE = 0x4C00, 0x4C01, 0x4C82
-
-_SIZE = 8 * 1024 * 1024
 
 
 def program(name: str) -> str:
@@ -29,36 +22,18 @@ def program(name: str) -> str:
 def loop_device(image: Path) -> Iterator[Path]:
     """Make a block device of a file; at the end it is gone, as soon as nobody uses it."""
     with image.open("wb") as file:
-        file.truncate(_SIZE)
-    try:
-        descriptor, device = _attached(image)
-    except OSError as error:
-        pytest.skip(f"no loop devices: {error}")
+        file.truncate(8 * 1024 * 1024)
+    losetup = program("losetup")
+    done = subprocess.run(
+        [losetup, "--find", "--show", image], check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"no loop devices: {done.stderr}")
+    device = Path(done.stdout.strip())
     try:
         yield device
     finally:
-        fcntl.ioctl(descriptor, _CLR_FD)
-        os.close(descriptor)
-
-
-def _attached(image: Path) -> tuple[int, Path]:
-    control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    file = os.open(image, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        while True:
-            device = Path(f"/dev/loop{fcntl.ioctl(control, _CTL_GET_FREE)}")
-            descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.ioctl(descriptor, _SET_FD, file)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno != errno.EBUSY:  # somebody was quicker
-                    raise
-            else:
-                return descriptor, device
-    finally:
-        os.close(file)
-        os.close(control)
+        subprocess.run([losetup, "--detach", device], check=True)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,12 @@
-"""NUMA nodes: what the kubelet's hints say of our devices, and what an aligned container gets."""
+"""NUMA nodes: what the kubelet's hints say of our devices."""
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from tests.host.sysfs import numa_machine, plug
 from tests.support.hosting import Hosting
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.root import needs_root
@@ -26,7 +27,18 @@ def numa_nodes() -> int:
 
 @pytest.fixture
 def root(directory: Path) -> Path:
-    return numa_machine(directory / "root", MACHINE)
+    """A root with device nodes, and the sysfs that tells their NUMA nodes."""
+    root = directory / "root"
+    (root / "dev" / "fake").mkdir(parents=True)
+    (root / "sys" / "dev" / "char").mkdir(parents=True)
+    for minor, (name, numa) in enumerate(MACHINE.items()):
+        function = root / "sys" / "devices" / "pci0000:00" / f"0000:00:{minor:02x}.0"
+        (function / "fake" / name).mkdir(parents=True)
+        (function / "numa_node").write_text(f"{numa}\n")
+        link = root / "sys" / "dev" / "char" / f"240:{minor}"
+        link.symlink_to(Path("../../devices/pci0000:00") / function.name / "fake" / name)
+        os.mknod(root / "dev" / "fake" / name, 0o600 | stat.S_IFCHR, os.makedev(240, minor))
+    return root
 
 
 def config(more: str = "", name: str = SLOT) -> str:
@@ -55,14 +67,6 @@ async def hints(kubelet: RealKubelet, count: int) -> set[Hint] | None:
     return {hint for hint in found if not any(set(one.nodes) < set(hint.nodes) for one in found)}
 
 
-async def given(
-    kubelet: RealKubelet, pod: str, count: int, nodes: tuple[int, ...] = ()
-) -> list[str]:
-    """Admit a pod whose container the topology manager has put on NUMA nodes."""
-    await kubelet.affinity(pod, "app", nodes)
-    return (await kubelet.admit(pod, {"app": {SLOT: count}}))["app"]["deviceIds"][SLOT]
-
-
 async def test_hints_have_the_numa_nodes_of_sysfs(
     started: RealKubelet, hosting: Hosting, root: Path
 ) -> None:
@@ -85,69 +89,3 @@ async def test_hints_have_the_declared_numa_node(
     hosting.reload(config(", topology: 0"))
     await nodes_are(started, {name: [0] for name in MACHINE})
     assert await hints(started, 1) == {Hint(ZERO, True)}
-
-
-async def test_hints_are_none_with_a_device_without_a_numa_node(
-    started: RealKubelet, hosting: Hosting, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One without a node would never satisfy a hint; when it goes, the others are as before."""
-    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
-    hosting.start(config(", removeMissingAfter: 0s"), root=root)
-    await nodes_are(started, PLACED)
-    plug(root, "f", -1)
-    await nodes_are(started, {name: [] for name in (*MACHINE, "f")})
-    assert await hints(started, 6) is None
-    (root / "dev" / "fake" / "f").unlink()
-    await nodes_are(started, PLACED)
-    assert await hints(started, 5) == {Hint(BOTH, True)}
-
-
-async def test_hints_stay_when_a_device_is_gone_and_comes_back(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
-    """It must not take the nodes of the others away, and is where it was when it comes back."""
-    hosting.start(config(), root=root)
-    await nodes_are(started, PLACED)
-    (root / "dev" / "fake" / "a0").rename(root / "away")
-    await nodes_are(started, {key: nodes for key, nodes in PLACED.items() if key != "a0"})
-    assert await hints(started, 2) == {Hint(ONE, True)}
-    (root / "away").rename(root / "dev" / "fake" / "a0")
-    await nodes_are(started, PLACED)
-
-
-@pytest.mark.parametrize(
-    ("prefer", "first", "second"),
-    [("packed", ["c1::0"], ["c1::1"]), ("spread", ["c1::0"], ["d1::0"])],
-)
-async def test_prefer_chooses_among_aligned_devices(
-    started: RealKubelet,
-    hosting: Hosting,
-    root: Path,
-    prefer: str,
-    first: list[str],
-    second: list[str],
-) -> None:
-    hosting.start(config(f", replicas: 2, prefer: {prefer}"), root=root)
-    await started.wait(SLOT, 10, 10)
-    assert await given(started, "one", 1, ONE) == first
-    assert await given(started, "two", 1, ONE) == second
-    assert await given(started, "three", 1, ZERO) == ["a0::0"]
-
-
-@pytest.mark.parametrize("prefer", ["packed", "numa"])
-async def test_prefer_fills_up_too_few_aligned_devices(
-    started: RealKubelet, hosting: Hosting, root: Path, prefer: str
-) -> None:
-    """The aligned ones must be included; the number is exact."""
-    hosting.start(config(f", prefer: {prefer}"), root=root)
-    await started.wait(SLOT, 5, 5)
-    assert await given(started, "pod", 3, ZERO) == ["a0", "b0", "c1"]
-
-
-async def test_prefer_numa_stays_on_one_node_where_both_would_do(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
-    hosting.start(config(", prefer: numa"), root=root)
-    await started.wait(SLOT, 5, 5)
-    assert await given(started, "three", 3, BOTH) == ["c1", "d1", "e1"]
-    assert await given(started, "two", 2) == ["a0", "b0"]

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 
 T = "example.com/serial"
 USER = 1000
+PRIVATE = ("rbind", "rprivate")
 
 
 def node(host: str | Path, container: str | None = None, **settings: Any) -> DeviceSpec:
@@ -57,110 +58,62 @@ async def injected(
     return answer["oci"]
 
 
-async def test_nodes_have_their_numbers_and_the_container_s_user(tmp_path: Path) -> None:
-    devices = [device("null", node("/dev/null")), device("full", node("/dev/full"))]
-    oci = await injected(tmp_path, devices)
-    null, full = oci["linux"]["devices"]
-    assert (null["path"], null["type"], null["major"], null["minor"]) == ("/dev/null", "c", 1, 3)
-    assert (full["path"], full["type"], full["major"], full["minor"]) == ("/dev/full", "c", 1, 7)
-    assert {(one["uid"], one["gid"]) for one in (null, full)} == {(USER, USER)}
-    assert oci["linux"]["resources"]["devices"] == [
-        {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rw"},
-        {"allow": True, "type": "c", "major": 1, "minor": 7, "access": "rw"},
-    ]
-
-
-async def test_a_container_gets_only_what_it_was_given(tmp_path: Path) -> None:
-    devices = [
-        device("null", node("/dev/null"), envs={"NULL": "1"}),
-        device("full", node("/dev/full"), envs={"FULL": "1"}),
-    ]
-    oci = await injected(tmp_path, devices, "full")
-    assert [one["path"] for one in oci["linux"]["devices"]] == ["/dev/full"]
-    assert oci["process"]["env"] == ["FULL=1"]
-
-
-@needs_root
-@pytest.mark.parametrize(("kind", "letter"), [(stat.S_IFCHR, "c"), (stat.S_IFBLK, "b")])
-async def test_a_node_may_have_another_name_owner_and_mode(
-    tmp_path: Path, kind: int, letter: str
-) -> None:
-    made = tmp_path / "made"
-    os.mknod(made, 0o600 | kind, os.makedev(240, 7))
-    asked = node(made, "/dev/it", permissions="rwm", uid=0, gid=20, mode=0o660)
-    oci = await injected(tmp_path / "cdi", [device("it", asked)])
-    assert oci["linux"]["devices"] == [
-        {
-            "path": "/dev/it",
-            "type": letter,
-            "major": 240,
-            "minor": 7,
-            "fileMode": 0o660,
-            "uid": 0,
-            "gid": 20,
-        }
-    ]
-    assert oci["linux"]["resources"]["devices"] == [
-        {"allow": True, "type": letter, "major": 240, "minor": 7, "access": "rwm"}
-    ]
-
-
-@needs_root
-async def test_without_a_mode_the_node_s_own_is_taken_not_that_of_its_namesake(
+async def test_cdi_spec_gives_nodes_mounts_and_variables_as_a_device_plugin_would(
     tmp_path: Path,
 ) -> None:
-    made = tmp_path / "made"
-    os.mknod(made, 0o600 | stat.S_IFCHR, os.makedev(240, 0))
-    oci = await injected(tmp_path / "cdi", [device("it", node(made, "/dev/null"))])
-    [found] = oci["linux"]["devices"]
-    assert found["fileMode"] == 0o600
-    assert (found["major"], found.get("minor", 0)) == (240, 0)
-
-
-async def test_the_root_of_a_container_keeps_the_host_s_owner(tmp_path: Path) -> None:
-    oci = await injected(tmp_path, [device("null", node("/dev/null"))], user=0)
-    [made] = oci["linux"]["devices"]
-    assert "uid" not in made
-
-
-async def test_mounts_are_as_those_of_a_device_plugin(tmp_path: Path) -> None:
+    """A container gets what is of its devices, and once what they share."""
     mounts = [
         MountSpec("/host/inner", "/data/inner", read_only=False),
         MountSpec("/host/outer", "/data", read_only=True),
     ]
-    oci = await injected(tmp_path, [device("a", mounts=mounts)])
-    assert oci["mounts"] == [
-        {
-            "destination": "/data",
-            "type": "bind",
-            "source": "/host/outer",
-            "options": ["rbind", "rprivate", "ro"],
-        },
-        {
-            "destination": "/data/inner",
-            "type": "bind",
-            "source": "/host/inner",
-            "options": ["rbind", "rprivate", "rw"],
-        },
+    zero = node("/dev/zero")
+    devices = [
+        device("null", node("/dev/null"), zero, envs={"NULL": "1", "A": "device"}),
+        device("full", node("/dev/full"), zero, envs={"FULL": "1"}, mounts=mounts),
     ]
-
-
-async def test_what_two_devices_share_is_there_once(tmp_path: Path) -> None:
-    shared: dict[str, Any] = {
-        "mounts": [MountSpec("/host", "/it", read_only=True)],
-        "envs": {"SHARED": "1"},
+    oci = await injected(tmp_path, devices, env=["A=pod", "B=pod"])
+    assert oci["process"]["env"] == ["A=device", "B=pod", "NULL=1", "FULL=1"]
+    assert [
+        (one["path"], one["type"], one["major"], one["minor"], one["uid"], one["gid"])
+        for one in oci["linux"]["devices"]
+    ] == [
+        (f"/dev/{name}", "c", 1, n, USER, USER)
+        for name, n in (("null", 3), ("full", 7), ("zero", 5))
+    ]
+    assert oci["linux"]["resources"]["devices"][0] == {
+        "allow": True,
+        "type": "c",
+        "major": 1,
+        "minor": 3,
+        "access": "rw",
     }
-    oci = await injected(tmp_path, [device(name, node("/dev/null"), **shared) for name in "ab"])
-    assert len(oci["linux"]["devices"]) == 1
-    assert len(oci["mounts"]) == 1
-    assert oci["process"]["env"] == ["SHARED=1"]
+    bind = {"type": "bind"}
+    assert oci["mounts"] == [
+        bind | {"destination": "/data", "source": "/host/outer", "options": [*PRIVATE, "ro"]},
+        bind | {"destination": "/data/inner", "source": "/host/inner", "options": [*PRIVATE, "rw"]},
+    ]
+    oci = await injected(tmp_path, devices, "null", user=0)
+    assert [one["path"] for one in oci["linux"]["devices"]] == ["/dev/null", "/dev/zero"]
+    assert "uid" not in oci["linux"]["devices"][0], "root keeps the host's owner"
+    assert sorted(oci["process"]["env"]) == ["A=device", "NULL=1"]
 
 
-async def test_a_variable_wins_over_the_pod_s_own(tmp_path: Path) -> None:
-    """With this library; before v1.1.1 the container had both."""
-    one = device("a", envs={"A": "device"})
-    oci = await injected(tmp_path, [one], env=["A=pod", "B=pod"])
-    assert oci["process"]["env"] == ["A=device", "B=pod"]
+@needs_root
+@pytest.mark.parametrize(("kind", "letter"), [(stat.S_IFCHR, "c"), (stat.S_IFBLK, "b")])
+@pytest.mark.parametrize("asked", [{"uid": 0, "gid": 20, "mode": 0o660}, {}])
+async def test_cdi_spec_gives_a_node_another_name_owner_and_mode_where_that_is_declared(
+    tmp_path: Path, kind: int, letter: str, asked: dict[str, int]
+) -> None:
+    """Else the node's own mode, not that of its namesake."""
+    made = tmp_path / "made"
+    os.mknod(made, 0o600 | kind, os.makedev(240, 7))
+    given = node(made, "/dev/null", permissions="rwm", **asked)
+    oci = await injected(tmp_path / "cdi", [device("it", given)])
+    found = {"type": letter, "major": 240, "minor": 7}
+    (one,) = oci["linux"]["devices"]
+    owner = {"uid": asked.get("uid", USER), "gid": asked.get("gid", USER)}
+    assert one == found | owner | {"path": "/dev/null", "fileMode": asked.get("mode", 0o600)}
+    assert oci["linux"]["resources"]["devices"] == [found | {"allow": True, "access": "rwm"}]
 
 
 @pytest.mark.parametrize(
@@ -176,33 +129,27 @@ async def test_a_variable_wins_over_the_pod_s_own(tmp_path: Path) -> None:
     ],
     ids=["empty", "equals", "yaml", "lines", "quotes", "unicode", "long"],
 )
-async def test_any_text_arrives(tmp_path: Path, value: str) -> None:
+async def test_cdi_spec_brings_any_text_unchanged(tmp_path: Path, value: str) -> None:
     oci = await injected(tmp_path, [device("a", envs={"A": value})])
     assert oci["process"]["env"] == [f"A={value}"]
 
 
 @pytest.mark.parametrize(
-    "device_id",
-    ["0", "0000:00:1f.2", "1-1.4:1.0", "usb@1:2", "_", "a b", "é", "a-0123456789", "a" * 63],
+    ("resource", "device_id"),
+    [
+        *((T, one) for one in ("0000:00:1f.2", "1-1.4:1.0", "usb@1:2", "_", "a b", "é", "a" * 63)),
+        *((f"0.example.com/{one}", "a") for one in ("gpu.shared", "3090", "G_x-1", "a" * 63)),
+    ],
 )
-async def test_any_id_gives_a_name_that_is_found(tmp_path: Path, device_id: str) -> None:
+async def test_cdi_spec_of_any_id_and_resource_is_found(
+    tmp_path: Path, resource: str, device_id: str
+) -> None:
     one = device(cdi.device_name(device_id), node("/dev/null"))
-    oci = await injected(tmp_path, [one])
+    oci = await injected(tmp_path, [one], resource=resource)
     assert len(oci["linux"]["devices"]) == 1
 
 
-@pytest.mark.parametrize("name", ["gpu", "gpu.shared", "3090", "0.0", "G_x-1", "a" * 63])
-async def test_any_resource_gives_a_kind_that_is_found(tmp_path: Path, name: str) -> None:
-    resource = f"0.example.com/{name}"
-    await injected(tmp_path, [device("a", node("/dev/null"))], resource=resource)
-
-
-async def test_the_library_ignores_an_unfinished_file(tmp_path: Path) -> None:
-    (tmp_path / f".devhost_{cdi.resource_hash(T)}.abc.tmp").write_text("{")
-    await injected(tmp_path, [device("null", node("/dev/null"))])
-
-
-def test_the_oracle_does_find_fault(tmp_path: Path) -> None:
+def test_cdi_oracle_of_a_damaged_spec_finds_fault(tmp_path: Path) -> None:
     """Else the tests above would prove nothing."""
     one = device("a", node("/dev/null"))
     content = cdi.serialize(T, [one])

@@ -1,13 +1,12 @@
 """Health checks: from what a check finds to what the kubelet offers and a pod's status says."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from devhost.allocation.policy import Policy
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet, contract
+from tests.support.hosting import Hosting, Kubelet, contract, pod_status
 
 DISK = "example.com/disk"
 WELL, ILL = "Healthy", "Unhealthy"
@@ -60,13 +59,7 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 
 async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
     """Wait until the status of a pod says so of its devices."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while (seen := (await kubelet.health(pod))["app"][DISK]) != wanted:
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None
+    await pod_status(kubelet, pod, DISK, wanted)
 
 
 @contract
@@ -87,23 +80,6 @@ async def test_health_check_that_fails_and_recovers_shows_in_the_status_of_the_p
     bench.say("a", "ok\n")
     await status(started, "pod", a=WELL, b=WELL)
     await started.wait(DISK, 2, 2)
-
-
-async def test_health_checks_changed_by_a_reload_decide_from_then_on(
-    started: Kubelet, bench: Bench
-) -> None:
-    bench.plug("a", "b")
-    bench.say("a", "ok")
-    bench.say("b", "fine")
-    bench.start(None)
-    await started.wait(DISK, 2, 2)
-    await started.admit("pod", {"app": {DISK: 2}})
-    bench.hosting.reload(bench.config(bench.reads()))
-    await status(started, "pod", a=WELL, b=ILL)
-    bench.hosting.reload(bench.config(bench.reads("fine")))
-    await status(started, "pod", a=ILL, b=WELL)
-    bench.hosting.reload(bench.config(None))
-    await status(started, "pod", a=WELL, b=WELL)
 
 
 async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_round(

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -12,15 +11,14 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.errors import Problem
 from devhost.host import config_source
-from devhost.host.config_source import ConfigSource, _watch_targets
+from devhost.host.config_source import ConfigSource
 from devhost.host.state_files import LastGood
 from devhost.loading import loader
 from devhost.model.config import Config
-from devhost.observe import logs
 from devhost.watch import threads
 from devhost.watch.watcher import Inotify, Watcher
+from tests.support.daemon import until
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
 
@@ -37,12 +35,12 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigSource:
     return found
 
 
+def path_of(source: ConfigSource) -> Path:
+    return Path(source.file)
+
+
 def write(source: ConfigSource, text: str) -> None:
-    Path(source.file).write_text(text)
-
-
-def remove(source: ConfigSource) -> None:
-    Path(source.file).unlink()
+    path_of(source).write_text(text)
 
 
 @contextlib.asynccontextmanager
@@ -59,10 +57,9 @@ async def followed(
                 await task
 
 
-async def until(source: ConfigSource, says: str) -> None:
+async def refused(source: ConfigSource, says: str) -> None:
     """Wait until the status gives one reason why the file cannot be used."""
-    while [says in one.message for one in source.status.problems] != [True]:
-        await asyncio.sleep(0.005)
+    await until(lambda: [says in one.message for one in source.status.problems] == [True], says)
 
 
 def counts(config: Config) -> list[int | None]:
@@ -121,28 +118,13 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
         assert counts(await applied.get()) == [6]
 
 
-def test_config_source_watches_the_directory_of_each_symlink(tmp_path: Path) -> None:
-    """Each directory in which the file, or a link that leads to it, may be exchanged."""
-    (tmp_path / "v1").mkdir()
-    (tmp_path / "v1" / "c.yaml").touch()
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc" / "c.yaml").symlink_to("../current/c.yaml")
-    (tmp_path / "current").symlink_to("v1")
-    found = {one.path for one in _watch_targets(str(tmp_path / "etc" / "c.yaml"))}
-    assert found == {str(tmp_path / "etc"), str(tmp_path), str(tmp_path / "v1")}
-    loop = tmp_path / "loop"
-    loop.symlink_to("loop")
-    assert str(tmp_path) in {one.path for one in _watch_targets(str(loop))}
-
-
 async def test_config_source_with_an_invalid_edit_applies_nothing_and_logs_its_place(
     source: ConfigSource, caplog: pytest.LogCaptureFixture
 ) -> None:
     applied: asyncio.Queue[Config] = asyncio.Queue()
     async with asyncio.timeout(60), followed(source, applied.put_nowait):
         write(source, tokens(2) + "unknown: 1\n")
-        while not source.status.problems:
-            await asyncio.sleep(0.005)
+        await until(lambda: source.status.problems)
         assert "config.yaml:3:1: error" in caplog.text
         assert (source.status.failures, source.status.unreadable) == (1, None)
         write(source, tokens(3))
@@ -175,68 +157,73 @@ async def test_config_source_at_a_start_with_an_invalid_file_has_the_last_good_o
 # ── what cannot be read ──
 
 
-async def test_config_source_file_that_is_gone_then_a_pipe_is_two_failures(
+async def test_config_source_file_that_is_gone_or_no_file_is_a_failure_for_each_reason(
     source: ConfigSource,
 ) -> None:
-    """A file that is gone, and then a pipe: two failures, each with its own reason."""
+    path = path_of(source)
     async with followed(source):
-        remove(source)
-        await until(source, "cannot be read: No such file or directory")
-        os.mkfifo(source.file)
-        await until(source, "is not a regular file")
-    assert source.status.failures == 2
+        path.unlink()
+        await refused(source, "cannot be read: No such file or directory")
+        os.mkfifo(path)
+        await refused(source, "is not a regular file")
+        assert source.status.failures == 2
+        path.unlink()
+        path.mkdir()
+        await refused(source, "cannot be read: Is a directory")
+        path.rmdir()
+        path.symlink_to("/proc/self/mem")
+        await refused(source, "cannot be read: Input/output error")
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ESTALE])
 async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_later(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    source: ConfigSource,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
 ) -> None:
-    """It is followed when the file can be opened again, without another event."""
-    numbers = (errno.EMFILE, errno.ENFILE, errno.EIO, errno.EACCES, errno.ESTALE)
-    for count, number in enumerate(numbers, 2):
-        edited = GOOD.replace("static: 1", f"static: {count}")
+    """Without another event; nobody calls it invalid."""
 
-        def sick(file: str, number: int = number) -> bytes:
-            raise OSError(number, os.strerror(number), file)
+    def sick(file: str) -> bytes:
+        raise OSError(number, os.strerror(number), file)
 
-        applied: list[Config] = []
-        async with followed(source, applied.append):
-            with monkeypatch.context() as broken:
-                broken.setattr(config_source, "read", sick)
-                write(source, edited)
-                await until(source, reason := f"cannot be read: {os.strerror(number)}")
-                assert source.status.unreadable == reason
-            while not applied:
-                await asyncio.sleep(0.005)
-            assert source.status.unreadable is None
-    texts = [record.getMessage() for record in caplog.records]
-    unread = [text for text in texts if text.startswith("configuration file cannot be read; still")]
-    assert len(unread) == 5
-    assert not any("invalid" in text for text in texts)
+    applied: list[Config] = []
+    async with followed(source, applied.append):
+        with monkeypatch.context() as broken:
+            broken.setattr(config_source, "read", sick)
+            write(source, tokens(2))
+            await refused(source, reason := f"cannot be read: {os.strerror(number)}")
+            assert source.status.unreadable == reason
+        await until(lambda: applied)
+        assert source.status.unreadable is None
+    assert "configuration file cannot be read; still" in caplog.text
+    assert "invalid" not in caplog.text
 
 
 async def test_config_source_with_the_content_in_force_again_applies_nothing(
     source: ConfigSource, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is applied: nothing has changed."""
+    """Who asks for it reads in the log that nothing has changed."""
     caplog.set_level("INFO")
     applied: list[Config] = []
     async with followed(source, applied.append), asyncio.timeout(60):
+        source.reload_asked()
+        await until(lambda: "configuration file unchanged" in caplog.messages)
         write(source, "version: v2\n")
-        while not source.status.problems:
-            await asyncio.sleep(0.005)
+        await until(lambda: source.status.problems)
+        source.reload_asked()
+        await until(lambda: "configuration file unchanged, still invalid" in caplog.messages)
         write(source, GOOD)
-        while source.status.problems:
-            await asyncio.sleep(0.005)
+        await until(lambda: not source.status.problems)
     assert (applied, source.status.reloads, source.status.failures) == ([], 0, 1)
-    texts = [record.getMessage() for record in caplog.records]
-    assert texts[-1] == "configuration file valid again, the same as in force"
+    assert caplog.messages[-1] == "configuration file valid again, the same as in force"
 
 
 async def test_config_source_file_that_is_being_written_is_read_until_it_stays_the_same(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part of it would be valid by itself."""
-    parts = [GOOD.replace("static: 1", f"static: {count}").encode() for count in (2, 3, 4, 5)]
+    parts = [tokens(count).encode() for count in (2, 3, 4, 5)]
     applied: list[Config] = []
 
     def read() -> tuple[bytes, str]:
@@ -245,34 +232,20 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
     monkeypatch.setattr(source, "_read", read)
     async with followed(source, applied.append):
         source.reload_soon()
-        while not applied:
-            await asyncio.sleep(0.005)
+        await until(lambda: applied)
     (config,) = applied
     assert '"count":5' in config.model_dump_json(by_alias=True)
-
-
-async def test_config_source_asked_to_reload_logs_that_nothing_changed(
-    source: ConfigSource, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    async with followed(source), asyncio.timeout(60):
-        source.reload_asked()
-        while "configuration file unchanged" not in caplog.messages:
-            await asyncio.sleep(0.005)
-        write(source, "version: v2\n")
-        while not source.status.problems:
-            await asyncio.sleep(0.005)
-        source.reload_asked()
-        while "configuration file unchanged, still invalid" not in caplog.messages:
-            await asyncio.sleep(0.005)
 
 
 async def test_config_source_saves_the_last_good_copy_before_the_end(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a start with an invalid file would go back to the configuration before."""
+    """Else a start with an invalid file would go back to the configuration before.
+
+    Also what has come into force while the former was written.
+    """
     begun, may_write, write_copy = asyncio.Event(), threading.Event(), LastGood.write
-    loop = asyncio.get_running_loop()
+    loop, applied = asyncio.get_running_loop(), asyncio.Queue[Config]()
 
     def slow(self: LastGood, raw: bytes) -> None:
         loop.call_soon_threadsafe(begun.set)
@@ -280,8 +253,10 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
         write_copy(self, raw)
 
     monkeypatch.setattr(LastGood, "write", slow)
-    async with followed(source) as task:
+    async with followed(source, applied.put_nowait) as task:
         await begun.wait()
+        write(source, tokens(2))
+        await applied.get()
         task.cancel()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -289,7 +264,7 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
         may_write.set()
         await asyncio.wait({task})
     assert source._last_good is not None
-    assert source._last_good.read() == GOOD.encode()
+    assert source._last_good.read() == tokens(2).encode()
 
 
 async def test_config_source_saves_what_could_not_be_saved_once_more_at_the_end(
@@ -301,8 +276,7 @@ async def test_config_source_saves_what_could_not_be_saved_once_more_at_the_end(
     async with followed(source) as task:
         with monkeypatch.context() as state:
             state.setattr(LastGood, "write", full)
-            while source.unsaved is None:
-                await asyncio.sleep(0.005)
+            await until(lambda: source.unsaved is not None)
         task.cancel()
         await asyncio.wait({task})
     assert source._last_good is not None
@@ -328,15 +302,14 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
     applied: list[Config] = []
     try:
         async with followed(source, applied.append):
-            write(source, GOOD.replace("static: 1", "static: 2"))
-            await until(source, "cannot be read: no answer in 0.01 s")
+            write(source, tokens(2))
+            await refused(source, "cannot be read: no answer in 0.01 s")
             for _ in range(3):
                 source.reload_soon()
                 await asyncio.sleep(0.05)
             assert reads == 1
             release.set()
-            while not applied:
-                await asyncio.sleep(0.005)
+            await until(lambda: applied)
     finally:
         release.set()
 
@@ -353,16 +326,14 @@ async def test_config_source_without_a_thread_goes_on_and_saves_later(
     async with followed(source) as task, asyncio.timeout(60):
         with monkeypatch.context() as exhausted:
             exhausted.setattr(threads._POOL, "submit", none)
-            await until(source, "cannot be read: no thread can be started")
-            while source.unsaved is None:
-                await asyncio.sleep(0.005)
+            await refused(source, "cannot be read: no thread can be started")
+            await until(lambda: source.unsaved is not None)
             assert source.unsaved == f"{copy}: no thread can be started"
         while not copy.exists():
             assert not task.done()
             source.reload_soon()
             await asyncio.sleep(0.005)
-        while source.unsaved is not None:
-            await asyncio.sleep(0.005)
+        await until(lambda: source.unsaved is None)
 
 
 async def test_config_source_that_could_not_watch_watches_again_soon(
@@ -377,13 +348,13 @@ async def test_config_source_that_could_not_watch_watches_again_soon(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     async with asyncio.timeout(60), followed(source, applied.put_nowait):
-        write(source, GOOD.replace("static: 1", "static: 2"))
+        write(source, tokens(2))
         await applied.get()  # it is watched
         with monkeypatch.context() as short:
             short.setattr(Inotify, "add", fail)
             write(source, GOOD)
             await applied.get()
-        write(source, GOOD.replace("static: 1", "static: 3"))
+        write(source, tokens(3))
         await applied.get()
 
 
@@ -405,21 +376,7 @@ def test_config_source_load_that_fails_by_a_bug_is_a_problem(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(config_source, "load_bytes", fail)
+    monkeypatch.setattr(config_source, "loads", fail)
     loaded, _ = source.first()
     assert loaded.config is None
     assert "because of a bug: ZeroDivisionError('oops')" in loaded.problems[0].message
-
-
-def test_config_source_problem_in_the_text_log_names_place_and_resource() -> None:
-    """Fields without a value are left out."""
-    shown: list[str] = []
-    with logs.shown_by(shown.append):
-        for resource in ("example.com/a", ""):
-            problem = Problem("warning", "c.yaml", 4, 2, "a.b", "is odd", resource)
-            config_source.log_problems([problem])
-        given = {"a": (), "b": ("/x", "/y"), "c": None, "d": False, "e": ""}
-        logging.getLogger("devhost").warning("is odd", extra={"fields": given})
-    ends = ["is odd  resource=example.com/a", "is odd", "is odd  b=/x,/y d=False"]
-    assert [line.endswith(end) for line, end in zip(shown, ends, strict=True)] == [True] * 3
-    assert "c.yaml:4:2: warning: a.b: is odd" in shown[0]

@@ -205,28 +205,22 @@ async def test_device_before_its_first_health_round_is_unhealthy_and_only_change
     assert unseen.devices["b"].reason == "not checked yet"
 
 
-async def test_health_check_that_raises_is_a_failure_of_its_device(
-    bench: Bench, answers: Answers
+async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_device(
+    bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.watch(scanner(interval="1h"), device("a"), device("b"))
     answers.mistake("a")
     answers.good("b")
     await bench.until(lambda: "not checked yet" not in bench.reasons().values())
-    assert bench.reasons() == {
-        "a": "check failed: checking failed: ZeroDivisionError('oops')",
-        "b": None,
-    }
+    raised = "check failed: checking failed: ZeroDivisionError('oops')"
+    assert bench.reasons() == {"a": raised, "b": None}
 
-
-async def test_health_round_without_a_thread_has_failed(
-    bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.EAGAIN, "no thread can be started")
 
     monkeypatch.setattr(threads._POOL, "submit", refuse)
-    bench.watch(scanner(interval="1h"), device())
-    await bench.until_reason("a", "check failed: no thread can be started")
+    bench.watch(scanner(interval="1h"), device("a"), device("b"), device("c"))
+    await bench.until_reason("c", "check failed: no thread can be started")
 
 
 async def test_health_checks_at_a_time_are_limited(bench: Bench, answers: Answers) -> None:
@@ -286,24 +280,19 @@ async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
 async def test_device_with_another_node_is_to_be_checked_first(
     other: HostDevice, bench: Bench, answers: Answers
 ) -> None:
+    """A round of the former node that ends now does not count."""
     bench.watch(scanner(interval="1h", recoveries=5), device())
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
     bench.watch(scanner(interval="1h", recoveries=5), other)
     assert bench.reasons() == {"a": "not checked yet"}
+    await until(lambda: answers.times("a") == 2)
+    bench.watch(scanner(interval="1h", recoveries=5), device(inode=3))
+    answers.good("a")
+    await until(lambda: answers.times("a") == 3)
+    assert bench.reasons() == {"a": "not checked yet"}
     answers.good("a")
     await bench.until_reason("a", None)
-
-
-async def test_health_round_of_a_former_node_does_not_count(bench: Bench, answers: Answers) -> None:
-    bench.watch(scanner(interval="1h"), device())
-    await until(lambda: answers.times("a") == 1)
-    bench.watch(scanner(interval="1h"), device(inode=2))
-    answers.good("a")
-    await until(lambda: answers.times("a") == 2)
-    assert bench.reasons() == {"a": "not checked yet"}
-    answers.bad("a", "1")
-    await bench.until_reason("a", "check failed: 1")
 
 
 async def test_device_whose_node_was_touched_is_checked_now_and_keeps_its_health(

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.resource import ServedResource
 from devhost.model.state import State
 from tests.support.daemon import until
-from tests.support.hosting import Hosting, Kubelet, contract
+from tests.support.hosting import Hosting, Kubelet, contract, pod_status
 
 SLOT, OTHER = "example.com/slot", "example.com/other"
 WELL, ILL = "Healthy", "Unhealthy"
@@ -39,21 +38,11 @@ async def hold(kubelet: Kubelet, *pods: str) -> None:
 
 async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
     """Wait until the status of a pod says so of its devices."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while (seen := (await kubelet.health(pod))["app"][SLOT]) != wanted:
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None
-
-
-def runner(hosting: Hosting) -> ServedResource | None:
-    return next((one for one in hosting.hosts[-1].resources if one.name == SLOT), None)
+    await pod_status(kubelet, pod, SLOT, wanted)
 
 
 def state(hosting: Hosting) -> tuple[State, str] | None:
-    found = runner(hosting)
+    found = hosting.served(SLOT)
     return (found.status.state, found.status.reason or "") if found else None
 
 
@@ -85,31 +74,17 @@ async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
         State.DRAINING,
         "removed from the configuration; held by default/one, default/two",
     )
+    await started.restart()  # they are registered again
+    await started.wait(OTHER, 1, 1)
+    await still_listed(started, hosting, 2)
     await started.free("one")
     await started.wait(SLOT, 1, 0)
     await until(lambda: "one" not in (state(hosting) or ("", ""))[1], "only two holds one")
     await status(started, "two", b=ILL)
     await started.free("two")
     await started.wait(SLOT, 0, 0)
-    await until(lambda: runner(hosting) is None, "its end")
+    await until(lambda: hosting.served(SLOT) is None, "its end")
     await started.wait(OTHER, 1, 1)
-
-
-@contract
-async def test_held_devices_that_drain_are_registered_again_after_a_kubelet_restart(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    start(hosting, config("sources: [static: 2]"))
-    await started.wait(SLOT, 2, 2)
-    await hold(started, "pod")
-    hosting.reload(config())
-    await still_listed(started, hosting, 1)
-    await started.restart()
-    await started.wait(OTHER, 1, 1)
-    await still_listed(started, hosting, 1)
-    await started.free("pod")
-    await started.wait(SLOT, 0, 0)
-    await until(lambda: runner(hosting) is None, "its end")
 
 
 @contract
@@ -153,46 +128,4 @@ async def test_held_device_that_is_missing_stays_listed_and_comes_back(
     (colas / "a").unlink()
     await started.wait(SLOT, 2, 1)
     await started.free("pod")
-    await started.wait(SLOT, 1, 1)
-
-
-@contract
-async def test_held_device_that_vanished_while_devhost_was_away_is_listed(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """A new process has never seen it, and lists it all the same while a pod holds it."""
-    colas = directory / "colas"
-    (colas / "a").touch()
-    (colas / "b").touch()
-    text = config(f"sources: [directory: {colas}]")
-    start(hosting, text)
-    await started.wait(SLOT, 2, 2)
-    await hold(started, "pod")
-    await hosting.stop()
-    await started.wait(SLOT, 2, 0)
-    (colas / "a").unlink()
-    start(hosting, text)
-    await started.wait(SLOT, 2, 1)
-    await status(started, "pod", a=ILL)
-    await started.free("pod")
-    await started.wait(SLOT, 1, 1)
-
-
-async def test_held_shares_stay_listed_with_fewer_replicas(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    start(hosting, config("sources: [static: [a]], replicas: 3"))
-    await started.wait(SLOT, 3, 3)
-    await hold(started, "first", "second", "third")
-    hosting.reload(config("sources: [static: [a]], replicas: 2"))
-    await started.wait(SLOT, 3, 2)
-    await asyncio.sleep(2 * hosting.leave_after)
-    await status(started, "third", **{"a::2": ILL})
-    await status(started, "second", **{"a::1": WELL})
-    hosting.reload(config("sources: [static: [a]]"))
-    await started.free("second")
-    await started.free("third")
-    await started.wait(SLOT, 2, 0)
-    await status(started, "first", **{"a::0": ILL})
-    await started.free("first")
     await started.wait(SLOT, 1, 1)

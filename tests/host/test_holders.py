@@ -86,7 +86,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_without_a_socket_nothing_is_known() -> None:
+async def test_holders_without_a_socket_are_unknown() -> None:
     holders = Holders(None)
     holders.subscribe(lambda: None)
     await holders.run()
@@ -96,19 +96,13 @@ async def test_without_a_socket_nothing_is_known() -> None:
     assert holders.of(COLA) == {}
 
 
-async def test_nothing_is_known_before_the_first_list(holders: Holders, asked: Asked) -> None:
-    asking = asyncio.create_task(holders.refresh())
-    question = await asked.question()
+async def test_holders_after_a_failure_are_those_of_the_last_list(
+    holders: Holders, asked: Asked
+) -> None:
     assert not holders.known
-    question.set_result(ONE)
-    await asking
-    assert holders.known
-    assert holders.of(COLA) == ONE[COLA]
-    assert holders.of("example.com/tea") == {}
-
-
-async def test_a_failure_leaves_the_last_list_in_force(holders: Holders, asked: Asked) -> None:
     await refresh(holders, asked, ONE)
+    assert holders.known
+    assert holders.of("example.com/tea") == {}
     await refresh(holders, asked, KubeletError("away"))
     assert holders.unknown == "away"
     assert not holders.known
@@ -118,23 +112,18 @@ async def test_a_failure_leaves_the_last_list_in_force(holders: Holders, asked: 
     assert holders.of(COLA) == {}
 
 
-async def test_those_who_ask_during_a_call_share_it(holders: Holders, asked: Asked) -> None:
+@pytest.mark.parametrize(("answer", "unknown"), [(ONE, None), (KubeletError("away"), "away")])
+async def test_holders_asked_for_during_a_call_share_its_answer(
+    holders: Holders, asked: Asked, answer: Answer, unknown: str | None
+) -> None:
     asking = [asyncio.create_task(holders.refresh()) for _ in range(5)]
     await turns()
-    await asked.answer(ONE)
+    await asked.answer(answer)
     await asyncio.gather(*asking)
-    assert asked.calls == 1
+    assert (holders.unknown, asked.calls) == (unknown, 1)
 
 
-async def test_those_who_share_a_call_share_its_failure(holders: Holders, asked: Asked) -> None:
-    asking = [asyncio.create_task(holders.refresh()) for _ in range(3)]
-    await turns()
-    await asked.answer(KubeletError("away"))
-    await asyncio.gather(*asking)
-    assert (holders.unknown, asked.calls) == ("away", 1)
-
-
-async def test_a_caller_who_gives_up_leaves_the_others_an_answer(
+async def test_holders_asked_for_by_who_gives_up_are_told_to_the_others(
     holders: Holders, asked: Asked
 ) -> None:
     first = asyncio.create_task(holders.refresh())
@@ -150,7 +139,7 @@ async def test_a_caller_who_gives_up_leaves_the_others_an_answer(
     assert asked.calls == 2
 
 
-async def test_changes_of_the_list_are_told(holders: Holders, asked: Asked) -> None:
+async def test_holders_that_change_are_told(holders: Holders, asked: Asked) -> None:
     seen: list[HeldBy] = []
 
     def see() -> None:
@@ -167,18 +156,7 @@ async def test_changes_of_the_list_are_told(holders: Holders, asked: Asked) -> N
     assert len(seen) == 2
 
 
-async def test_kubelet_is_asked_again_and_again_also_after_a_failure(
-    holders: Holders, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "POLL_S", 0)
-    async with running(holders):
-        for answer in (NOBODY, KubeletError("away"), ONE):
-            await asked.answer(answer)
-        await asked.question()
-        assert holders.of(COLA) == ONE[COLA]
-
-
-async def test_a_failure_is_logged_once_and_so_is_its_end(
+async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
     holders: Holders, asked: Asked, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -198,7 +176,7 @@ async def test_a_failure_is_logged_once_and_so_is_its_end(
     ]
 
 
-async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
+async def test_holders_come_and_go_through_a_restart_of_kubelet(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real client against the stand-in kubelet."""
@@ -227,7 +205,9 @@ async def test_pods_are_seen_to_come_and_go_through_a_restart_of_the_kubelet(
         assert holders.known
 
 
-async def test_nothing_is_asked_while_an_allocate_runs(holders: Holders, asked: Asked) -> None:
+async def test_holders_are_not_asked_for_while_an_allocate_runs(
+    holders: Holders, asked: Asked
+) -> None:
     """A question then could make the kubelet hand a device out twice."""
     asked.unanswered.append(0.0)
     asking = asyncio.create_task(holders.refresh())
@@ -267,7 +247,7 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-async def test_a_device_is_unheld_by_two_lists_that_are_apart(clock: Clock) -> None:
+async def test_holders_of_a_device_are_none_by_two_lists_that_are_apart(clock: Clock) -> None:
     for after, unheld in ((0, False), (POLL_S, False), (AGAIN_S / 2, False), (AGAIN_S, True)):
         await clock.list(NOBODY, after)
         assert clock.unheld() is unheld
@@ -276,7 +256,9 @@ async def test_a_device_is_unheld_by_two_lists_that_are_apart(clock: Clock) -> N
     assert not clock.unheld()
 
 
-async def test_lists_of_a_kubelet_that_has_just_started_free_no_device(clock: Clock) -> None:
+async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
+    clock: Clock,
+) -> None:
     """Not after devhost's own start, and not after a restart of kubelet."""
     for _ in range(2):
         for after in (0.0, AGAIN_S, AGAIN_S, AGAIN_S):
@@ -288,7 +270,7 @@ async def test_lists_of_a_kubelet_that_has_just_started_free_no_device(clock: Cl
         clock.asked.now += 1
 
 
-async def test_lists_of_two_kubelets_do_not_confirm_each_other(clock: Clock) -> None:
+async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: Clock) -> None:
     """Not even if the first one has been there for long."""
     for answer in (NOBODY, NOBODY):
         await clock.list(answer, POLL_S)
@@ -299,7 +281,7 @@ async def test_lists_of_two_kubelets_do_not_confirm_each_other(clock: Clock) -> 
     assert not clock.unheld()
 
 
-async def test_what_was_held_before_a_restart_of_kubelet_is_held_until_its_lists_are_whole(
+async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whole(
     clock: Clock,
 ) -> None:
     """However often it restarts."""
@@ -311,12 +293,11 @@ async def test_what_was_held_before_a_restart_of_kubelet_is_held_until_its_lists
             await clock.list(NOBODY, AGAIN_S)
             assert clock.holders.of(COLA) == {}
             assert clock.holders.held(COLA) == {"a"}
-            assert clock.holders.resources() == {COLA}
     await clock.list(NOBODY, POLL_S)
     assert clock.holders.held(COLA) == frozenset()
 
 
-async def test_a_list_during_which_kubelet_was_replaced_confirms_nothing(
+async def test_holders_listed_while_kubelet_was_replaced_confirm_nothing(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be of either kubelet."""

@@ -154,24 +154,6 @@ async def test_cdi_spec_that_cannot_be_written_serves_unchanged_devices(
         await hosting.stop()
 
 
-@contract
-async def test_cdi_spec_of_a_removed_resource_stays_until_it_has_drained(
-    started: Kubelet, bench: Bench
-) -> None:
-    """And that stays while a pod holds a device, whose container may start again."""
-    bench.plug("a", 1)
-    bench.start()
-    await started.wait(PORT, 1, 1)
-    await started.admit("pod", {"app": {PORT: 1}})
-    bench.hosting.reload("version: v1\nresources: []\n")
-    await started.wait(PORT, 1, 0)
-    await asyncio.sleep(2 * bench.hosting.leave_after)
-    bench.inject(*named("a"))
-    await started.free("pod")
-    await started.wait(PORT, 0, 0)
-    await until(lambda: not bench.file.exists(), "the end of the spec")
-
-
 async def test_cdi_spec_of_a_resource_added_again_while_it_is_removed_is_there(
     started: Kubelet, bench: Bench, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,27 +181,6 @@ async def test_cdi_spec_of_a_resource_added_again_while_it_is_removed_is_there(
     await started.wait(PORT, 1, 1)
     answer = (await started.admit("pod", {"app": {PORT: 1}}))["app"]
     bench.inject(*answer["cdiDevices"])
-
-
-async def test_stale_cdi_specs_are_removed_at_the_start_unless_a_pod_needs_them(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
-    """Those of others stay, too."""
-    bench.plug("a", 1)
-    bench.start()
-    await started.wait(PORT, 1, 1)
-    await started.admit("pod", {"app": {PORT: 1}})
-    await hosting.stop()
-    stale = hosting.cdi / cdi.file_name("example.com/gone")
-    content = cdi.serialize("example.com/gone", [cdi.CdiDevice("x", {"env": ["X=1"]})])
-    assert content
-    stale.write_bytes(content)
-    (hosting.cdi / "vendor.json").write_text("{}")
-    config = "version: v1\nresources: []\n"
-    hosting.start(config, pod_resources=hosting.pod_resources)
-    await until(lambda: not stale.exists(), "the end of the stale one")
-    assert {path.name for path in hosting.cdi.iterdir()} == {"vendor.json", bench.file.name}
-    assert bench.numbers() == {"a": 1}
 
 
 async def test_cdi_spec_of_a_waiting_instance_is_written_when_it_takes_over(

@@ -1,88 +1,32 @@
-"""One resource's trouble is its own; what is not allowed is not handed out."""
+"""One resource's trouble is its own, and what many do leaves room for kubelet's calls."""
 
 import asyncio
-import contextlib
 import errno
-import threading
-from collections.abc import AsyncIterator
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from devhost.allocation.policy import Policy
-from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection
-from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
-from devhost.hostfs.files import HostFiles
+from devhost.host.scanning import Scan, Scanning
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import PluginServer
 from devhost.kubelet.servicer import Answering
-from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.watcher import Inotify
-
-
-@contextlib.asynccontextmanager
-async def hosted(directory: Path, config: str) -> AsyncIterator[Host]:
-    settings = Settings(
-        directory / "plugins",
-        "node",
-        HostFiles(str(directory / "host")),
-        Policy(),
-        0.3,
-        0.0,
-    )
-    host = Host(loads(config).require(), settings)
-    task = asyncio.create_task(host.run())
-    try:
-        yield host
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def test_source_that_raises_harms_its_resource_alone_and_heals(
-    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A mistake of ours in a look leaves what was known, unhealthy, and heals by itself."""
-    broken = threading.Event()
-
-    select = Scanner.select
-
-    def breaking(self: Scanner, readings: Readings) -> Selection:
-        if broken.is_set() and self.resource.name.endswith("bad"):
-            raise ZeroDivisionError("oops")
-        return select(self, readings)
-
-    monkeypatch.setattr(Scanner, "select", breaking)
-    config = """
-version: v1
-resources:
-  - {name: example.com/bad, sources: [static: 1]}
-  - {name: example.com/good, sources: [static: 2]}
-"""
-    async with hosted(directory, config) as host:
-        await standin.wait("example.com/bad", 1, 1)
-        await standin.wait("example.com/good", 2, 2)
-        broken.set()
-        host.resources[0].trigger_scan()
-        await standin.wait("example.com/bad", 1, 0)
-        assert "ZeroDivisionError" in str(host.resources[0].snapshot.error)
-        assert (await standin.capacity())["example.com/good"] == (2, 2)
-        broken.clear()
-        host.resources[0].trigger_scan()
-        await standin.wait("example.com/bad", 1, 1)
+from tests.support.daemon import tokens, until
+from tests.support.hosting import Hosting
+from tests.support.mounts import tmpfs
+from tests.support.root import needs_root
 
 
 async def test_resource_that_crashes_is_started_again(
-    directory: Path,
+    hosting: Hosting,
     standin: SimulatedKubelet,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -100,15 +44,9 @@ async def test_resource_that_crashes_is_started_again(
         publish(self, scanner, found)
 
     monkeypatch.setattr(ServedResource, "_publish", crashing)
-    config = """
-version: v1
-resources:
-  - {name: example.com/bad, sources: [static: 1]}
-  - {name: example.com/good, sources: [static: 2]}
-"""
-    async with hosted(directory, config):
-        await standin.wait("example.com/good", 2, 2)
-        await standin.wait("example.com/bad", 1, 1)
+    hosting.start(tokens(bad=1, good=2))
+    await standin.wait("example.com/good", 2, 2)
+    await standin.wait("example.com/bad", 1, 1)
     told = [getattr(one, "fields", {}) for one in caplog.records]
     reasons = [one["reason"] for one in told if one.get("state") == State.BACKING_OFF]
     assert reasons
@@ -132,22 +70,64 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
 
 
 async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("devhost.kubelet.directory._POLL_S", 0.01)
-    (tmp_path / "plugins").mkdir()
 
     def fail(*_: object, **__: object) -> int:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    def degraded(host: Host) -> bool:
-        return any(one.degraded for one in host._watcher.subscriptions)
-
     with monkeypatch.context() as short:
         short.setattr(Inotify, "add", fail)
-        async with asyncio.timeout(60), hosted(tmp_path, "version: v1\nresources: []\n") as host:
-            while not degraded(host):
-                await asyncio.sleep(0.005)
-            short.undo()
-            while degraded(host):
-                await asyncio.sleep(0.005)
+        host = hosting.start(tokens())
+        await until(lambda: any(one.degraded for one in host._watcher.subscriptions), "the failure")
+    await until(lambda: not any(one.degraded for one in host._watcher.subscriptions), "a watch")
+
+
+COUNT = 60
+
+
+async def test_scans_of_many_resources_begin_in_a_round_of_the_event_loop_each(
+    standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of the kubelet come in between."""
+    loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
+    begin = Scanning._begin
+
+    def next_round() -> None:
+        nonlocal rounds
+        rounds += 1
+        loop.call_soon(next_round)
+
+    def counted(self: Scanning, scan: Scan) -> None:
+        begun[rounds] += 1
+        begin(self, scan)
+
+    hosting.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
+    for number in range(COUNT):
+        await standin.wait(f"example.com/r{number}", 1, 1)
+    monkeypatch.setattr(Scanning, "_begin", counted)
+    loop.call_soon(next_round)
+    for served in hosting.hosts[-1].resources:
+        served.trigger_scan()
+    await until(lambda: begun.total() >= COUNT, "all scans")
+    assert max(begun.values()) == 1
+
+
+@needs_root
+async def test_rescan_of_a_directory_that_is_mounted_over_watches_what_is_there_now(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """As udisks and CSI do: no event tells of the mount, and of what is in it there are some."""
+    name, place = "example.com/a", directory / "colas"
+    host = hosting.start(
+        f"version: v1\nresources: [{{name: {name}, sources: [directory: {place}]}}]"
+    )
+    await standin.wait(name, 0, 0)
+    with tmpfs(place):
+        (place / "a").touch()
+        host.resources[0].rescan()
+        await standin.wait(name, 1, 1)
+        (place / "b").touch()
+        await standin.wait(name, 2, 2)
+    await hosting.close()

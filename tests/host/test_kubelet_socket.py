@@ -3,10 +3,8 @@
 import asyncio
 import contextlib
 import os
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -15,19 +13,11 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.model.state import State
 from devhost.standin.kubelet import SimulatedKubelet
-from tests.host.overlap import Instance, Start, tokens
-from tests.support.daemon import Daemon, at_rest, numbers
-from tests.support.daemon import tokens as config_of
+from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Hosting, Kubelet, contract
 
 T = "example.com/t"
 MANY = 50
-
-
-@pytest.fixture
-async def instance(start: Start) -> Instance:
-    """A host with one resource of three tokens."""
-    return start(tokens("it", t=3))
 
 
 def sockets(directory: Path) -> set[Path]:
@@ -63,7 +53,7 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
 ) -> None:
     """No stream of 50 resources ends; a kubelet that starts has them all again."""
     names = [f"example.com/r{number}" for number in range(MANY)]
-    host = hosting.start(config_of(**{name.partition("/")[2]: 2 for name in names}))
+    host = hosting.start(tokens(**{name.partition("/")[2]: 2 for name in names}))
     for name in names:
         await started.wait(name, 2, 2)
     monkeypatch.setattr("devhost.kubelet.registration.END_TIMEOUT_S", 0.5)
@@ -81,35 +71,16 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
         assert sockets(directory).isdisjoint(before)
 
 
-async def test_kubelet_socket_that_is_replaced_is_named_as_the_reason(
-    standin: SimulatedKubelet, daemon: Daemon, directory: Path
-) -> None:
-    """The log says who ended the stream: not the kubelet, which lives."""
-    daemon.flags = ["--log-level", "debug"]
-    await daemon.start(config_of(t=3))
-    await standin.wait(T, 3, 3)
-    await daemon.until(State.REGISTERED, 1)
-    path = directory / "plugins" / "kubelet.sock"
-    path.rename(path.with_name("moved"))
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-    await daemon.logged("kubelet.sock was replaced", resource=T)
-    await daemon.logged("nobody listens on kubelet.sock", resource=T)
-    assert daemon.found("the kubelet ended the stream") == []
-    path.with_name("moved").rename(path)
-    await at_rest(standin, daemon, {T: numbers(3)})
-
-
 # ── streams that are not the kubelet's ──
 
 
 @contract
 async def test_stream_of_somebody_else_does_not_hold_up_the_next_registration(
-    started: Kubelet, instance: Instance, directory: Path
+    started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    """It does not keep the resource from being registered again."""
+    hosting.start(tokens(t=3))
     await started.wait(T, 3, 3)
-    await instance.until(T, State.REGISTERED)
+    await hosting.until(T, State.REGISTERED)
     async with foreign_stream(directory):
         await started.kill()
         await started.start()
@@ -134,35 +105,10 @@ async def test_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
         for kubelet in kubelets:
             await kubelet.start()
             stack.push_async_callback(kubelet.stop)
-        await daemon.start(config_of(t=3))
+        await daemon.start(tokens(t=3))
         for now, then in ((0, 1), (1, 0)):
             await kubelets[now].wait(T, 3, 3)
             (directory / "fresh").symlink_to(places[then])
             (directory / "fresh").rename(link)
         await kubelets[0].wait(T, 3, 3)
         assert await daemon.stop() == 0
-
-
-# ── what is said at the registration ──
-
-
-@pytest.mark.parametrize("steps", ["", ", preStart: [{run: [/bin/true]}]"])
-async def test_register_has_the_options_of_the_plugin(
-    standin: SimulatedKubelet, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, steps: str
-) -> None:
-    """The kubelet asks for them, but people read traces."""
-    requests: list[pb.RegisterRequest] = []
-    register = standin.Register
-
-    async def noting(request: pb.RegisterRequest, context: Any) -> pb.Empty:
-        requests.append(request)
-        return await register(request, context)
-
-    await standin.stop()
-    monkeypatch.setattr(standin, "Register", noting)
-    await standin.start()
-    daemon.flags = ["--allow-exec"]
-    await daemon.start(f"version: v1\nresources: [{{name: {T}, sources: [static: 3]{steps}}}]\n")
-    await standin.wait(T, 3, 3)
-    assert [one.options.pre_start_required for one in requests] == [bool(steps)]
-    assert requests[0].options.get_preferred_allocation_available

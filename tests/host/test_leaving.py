@@ -4,7 +4,6 @@ That such an ID can bring a kubelet down at all is shown with the rule for leavi
 """
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,8 @@ from typing import Any
 import pytest
 
 from devhost.allocation.declaration import Declaration
-from devhost.errors import AllocationError
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.servicer import Servicer
-from devhost.model.allocation import Allocation
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import KubeletDied
@@ -126,35 +123,23 @@ async def test_leaving_id_waits_until_allocate_has_ended(
 
 
 @pytest.mark.usefixtures("rule_off")
-@pytest.mark.parametrize("refusing", [True, False])
 async def test_leaving_id_that_left_before_allocate_is_refused(
     started: Kubelet,
     hosting: Hosting,
     directory: Path,
     held: Held,
     monkeypatch: pytest.MonkeyPatch,
-    refusing: bool,
 ) -> None:
-    """The second line: Allocate refuses what is not listed; the kubelet dies if it does not."""
-    prefer, allocate = Servicer.GetPreferredAllocation, Servicer._allocate
+    """The second line: Allocate refuses what is not listed; the kubelet would die of an answer."""
+    prefer = Servicer.GetPreferredAllocation
 
     async def slow(self: Servicer, request: Any, context: Any) -> Any:
         await asyncio.get_running_loop().run_in_executor(None, held)
         return await prefer(self, request, context)
 
-    async def careless(self: Servicer, advertised_ids: list[str], deadline: float) -> Any:
-        with contextlib.suppress(AllocationError):
-            return await allocate(self, advertised_ids, deadline)
-        return Allocation()
-
     monkeypatch.setattr(Servicer, "GetPreferredAllocation", slow)
-    if not refusing:
-        monkeypatch.setattr(Servicer, "_allocate", careless)
     admission = await vanishing(started, hosting, directory, held)
     await started.wait(FILES, 0, 0)
     held.release.set()
-    if refusing:
-        with pytest.raises(AdmissionError, match="there is no device"):
-            await admission
-    else:
-        await dies(started, admission)
+    with pytest.raises(AdmissionError, match="there is no device"):
+        await admission

@@ -238,7 +238,7 @@ async def test_state_directory_that_hangs_fails_allocate(
         await world.allocate("a")
 
 
-async def test_a_state_directory_that_is_slow_fails_no_allocate(
+async def test_state_directory_that_is_slow_fails_no_allocate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes can be written later, so it does not wait long for them; a mark cannot."""

@@ -4,6 +4,7 @@ A resource is served by the instance that has its lock. The other one waits, and
 first ends, however that ends; no node is in two pods meanwhile, whatever the two call it.
 """
 
+import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
@@ -14,13 +15,13 @@ import pytest
 
 from devhost.host.host import Host
 from devhost.host.status import readiness
+from devhost.loading.loader import loads
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
-from tests.host.overlap import Instance, Start, served_by, tokens
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
 
-T, U, V = "example.com/t", "example.com/u", "example.com/v"
+T, U = "example.com/t", "example.com/u"
 MANY = 20
 
 
@@ -31,14 +32,41 @@ def no_socket_is_left(directory: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-async def pair(start: Start, started: Kubelet) -> tuple[Instance, Instance]:
-    """An instance with three tokens that serves, and a later one with five that waits."""
-    first = start(tokens("old", t=3))
-    await first.until(T, State.REGISTERED)
-    second = start(tokens("new", t=5))
-    await second.until(T, State.WAITING)
+async def pair(hosting: Hosting, started: Kubelet) -> None:
+    """A host with three tokens that serves, and a later one with five that waits."""
+    hosting.start(tokens("old", t=3))
+    await hosting.until(T, State.REGISTERED)
+    hosting.start(tokens("new", t=5))
+    await hosting.until(T, State.WAITING)
     await served_by(started, "old", T, 3)
-    return first, second
+
+
+def tokens(who: str, **counts: int) -> str:
+    """Return a configuration with resources of so many tokens; its answers say whose it is."""
+    resources = "".join(
+        f'\n  - {{name: "example.com/{name}", sources: [static: {count}],'
+        f" allocate: {{env: {{WHO: {who}}}}}}}"
+        for name, count in counts.items()
+    )
+    return f"version: v1\nresources:{resources}\n"
+
+
+async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> None:
+    """Wait until all is allocatable and a container is answered by the right instance."""
+    seen: object = None
+    try:
+        async with asyncio.timeout(60):
+            while seen != ({"WHO": who}, (count, count)):
+                try:
+                    answer = await kubelet.admit("probe", {"app": {resource: 1}})
+                except AdmissionError as error:
+                    seen = error
+                else:
+                    await kubelet.free("probe")
+                    seen = answer["app"]["envs"], (await kubelet.capacity()).get(resource)
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"{resource}: not served by {who}, last seen: {seen}") from None
 
 
 def sockets(directory: Path) -> set[str]:
@@ -46,25 +74,6 @@ def sockets(directory: Path) -> set[str]:
 
 
 # ── two, and one of them ends ──
-
-
-async def test_second_instance_waits_and_is_ready(pair: tuple[Instance, Instance]) -> None:
-    """Else a surge update would never go on."""
-    _, second = pair
-    assert second.status(T).reason == "another instance of devhost serves it"
-    assert readiness(second.host)["ready"]
-
-
-@contract
-async def test_second_instance_takes_over_when_the_first_stops(
-    pair: tuple[Instance, Instance], started: Kubelet, directory: Path
-) -> None:
-    """What a surge update does."""
-    first, second = pair
-    await first.stop()
-    await served_by(started, "new", T, 5)
-    await second.until(T, State.REGISTERED)
-    assert len(sockets(directory)) == 1
 
 
 @contract
@@ -95,16 +104,14 @@ async def test_second_process_takes_over_from_one_that_ends(
 
 
 async def test_second_instance_serves_what_an_edit_of_the_first_drops(
-    started: Kubelet, start: Start
+    started: Kubelet, hosting: Hosting
 ) -> None:
-    first = start(tokens("old", t=2, u=2))
-    await first.until(U, State.REGISTERED)
-    second = start(tokens("new", u=3))
-    await second.until(U, State.WAITING)
-    config = first.host._config
-    assert config is not None
-    first.host.apply(config.model_copy(update={"resources": config.resources[:1]}))
-    await second.until(U, State.REGISTERED)
+    first = hosting.start(tokens("old", t=2, u=2))
+    await hosting.until(U, State.REGISTERED)
+    hosting.start(tokens("new", u=3))
+    await hosting.until(U, State.WAITING)
+    first.apply(loads(tokens("old", t=2)).require())
+    await hosting.until(U, State.REGISTERED)
     await served_by(started, "new", U, 3)
     await served_by(started, "old", T, 2)
 
@@ -113,28 +120,32 @@ async def test_second_instance_serves_what_an_edit_of_the_first_drops(
 
 
 @contract
+@pytest.mark.usefixtures("pair")
 async def test_second_instance_waits_on_after_a_kubelet_restart(
-    pair: tuple[Instance, Instance], started: Kubelet
+    started: Kubelet, hosting: Hosting
 ) -> None:
-    """It removes all sockets and no lock: the same one serves again."""
-    _, second = pair
+    """It removes all sockets and no lock: the same one serves again. The second counts as ready."""
     for _ in range(3):
         await started.restart()
         await served_by(started, "old", T, 3)
-    assert second.status(T).state is State.WAITING
+    status = hosting.status(T)
+    assert status.state is State.WAITING
+    assert status.reason == "another instance of devhost serves it"
+    assert readiness(hosting.hosts[-1])["ready"], "else a surge update would never go on"
 
 
 @contract
 async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
-    kubelet: Kubelet, start: Start
+    kubelet: Kubelet, hosting: Hosting
 ) -> None:
     """They see it at the same moment, as after a reboot."""
-    both = [start(tokens("old", t=3)), start(tokens("old", t=3))]
-    for one in both:
-        await one.until(T, State.WAITING)
+    for _ in range(2):
+        hosting.start(tokens("old", t=3))
+        await hosting.until(T, State.WAITING)
     await kubelet.start()
     await served_by(kubelet, "old", T, 3)
-    assert sorted(one.status(T).state for one in both) == [State.REGISTERED, State.WAITING]
+    states = [hosting.status(T, which).state for which in (0, 1)]
+    assert sorted(states) == [State.REGISTERED, State.WAITING]
     await kubelet.stop()
 
 
@@ -182,7 +193,7 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
         await started.admit("first", {"app": {T: 1}})
     else:
         run(T)
-        await until(lambda: _states(hosting) == [State.WAITING], "the second instance")
+        await hosting.until(T, State.WAITING)
         await started.admit("first", {"app": {T: 1}})
         hosting.reload(declared(directory, U))
         await started.wait(U, 1, 0)
@@ -195,7 +206,3 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
     await started.free("first")
     await started.wait(U, 1, 1)
     await started.admit("second", {"app": {U: 1}})
-
-
-def _states(hosting: Hosting) -> list[State]:
-    return [one.status.state for one in hosting.hosts[-1].resources]

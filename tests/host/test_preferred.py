@@ -1,16 +1,18 @@
 """Which of the free devices a container gets: what a resource prefers, as the kubelet asks."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from devhost.allocation.policy import Policy
+from devhost.discovery.scan import Scanner
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
-from tests.host.sysfs import numa_machine
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
-from tests.support.root import needs_root
 
 SLOT = "example.com/slot"
 
@@ -42,15 +44,6 @@ async def test_prefer_spread_gives_each_pod_a_device_of_its_own_first(
     await started.wait(SLOT, 9, 9)
     devices = await one_by_one(started, 9)
     assert [sorted(devices[start : start + 3]) for start in (0, 3, 6)] == [["a", "b", "c"]] * 3
-
-
-@contract
-async def test_prefer_spread_goes_where_a_pod_has_ended(started: Kubelet, hosting: Hosting) -> None:
-    hosting.start(config("[a, b, c]", "replicas: 2, prefer: spread"))
-    await started.wait(SLOT, 6, 6)
-    assert await one_by_one(started, 4) == ["a", "b", "c", "a"]
-    await started.free("pod-1")
-    assert await given(started, "next") == ["b::0"]
 
 
 @contract
@@ -114,21 +107,10 @@ async def test_prefer_keeps_devices_of_an_init_container_for_the_app(
     assert ids(answers) == ["a::0", "b::0"]
 
 
-@contract
-@needs_root
-async def test_prefer_numa_takes_devices_of_one_node(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """Also where the kubelet aligns nothing; the smallest node that suffices comes first."""
-    root = numa_machine(directory / "root", {"d0": 0, "d1": 1, "d2": 0, "d3": 1, "d4": 1})
-    text = f"""
-version: v1
-resources:
-  - {{name: {SLOT}, sources: [/dev/fake/*], prefer: numa, replicas: 2}}
-"""
-    hosting.start(text, root=root)
-    await started.wait(SLOT, 10, 10)
-    assert await given(started, "three", 3) == ["d1::0", "d3::0", "d4::0"]
-    assert await given(started, "two", 2) == ["d0::0", "d2::0"]
-    assert await given(started, "three-more", 3) == ["d1::1", "d3::1", "d4::1"]
-    assert await given(started, "two-more", 2) == ["d0::1", "d2::1"]
+def test_prefer_numa_takes_devices_of_one_node() -> None:
+    """As the scan has found them; which of several answers is the best is in tests/unit."""
+    (resource,) = loads(config("5", "prefer: numa")).require().resources
+    nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
+    found = Snapshot({one: HostDevice(one, (), numa_nodes=(at,)) for one, at in nodes.items()})
+    scanner = Scanner.of(resource, HostFiles(), Policy(), "node-1", hold_s=0.0)
+    assert scanner.preferred(found, list(nodes), [], 3) == ("1", "3", "4")

@@ -1,7 +1,6 @@
 """Signals end the process, and have it read its configuration again."""
 
 import asyncio
-import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -40,27 +39,15 @@ def test_signal_term_or_int_cancels_the_work(number: int, busy: bool) -> None:
     assert ended
 
 
-def test_signal_hup_has_the_file_read_and_ends_nothing() -> None:
-    told = asyncio.Event()
+def test_signal_at_the_end_never_has_its_default_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second SIGTERM would kill a process that is about to exit with 0."""
+    actions, set_action = list[object](), signal.signal
 
-    async def work() -> None:
-        os.kill(os.getpid(), signal.SIGHUP)
-        await told.wait()
+    def record(number: int, action: signal.Handlers) -> object:
+        actions.append(action)
+        return set_action(number, action)
 
-    asyncio.run(asyncio.wait_for(until_signal(work(), told.set), 60))
-    assert told.is_set()
-
-
-def test_loop_error_of_the_system_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """As when a connection cannot be accepted for want of descriptors."""
-
-    async def work() -> None:
-        refused = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        context = {"message": "socket.accept() out of system resource", "exception": refused}
-        asyncio.get_running_loop().call_exception_handler(context)
-
-    asyncio.run(until_signal(work()))
-    (record,) = caplog.records
-    assert record.getMessage() == "socket.accept() out of system resource"
-    assert getattr(record, "fields", None) == {"reason": "Too many open files"}
-    assert record.exc_info is None
+    monkeypatch.setattr(signal, "signal", record)
+    asyncio.run(until_signal(asyncio.sleep(0)))
+    assert actions
+    assert signal.SIG_DFL not in actions

@@ -244,20 +244,6 @@ def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
     assert (key_of(interface), names_of(interface)) == (PLACE, frozenset({PLACE}))
 
 
-async def test_node_after_a_boot_is_known_by_its_names(tmp_path: Path) -> None:
-    """Numbers are others then, and the kubelet's answers name paths."""
-    who = opened(tmp_path)
-    for boot, others in ((BOOT, False), ("another", True)):
-        one = record(boot=boot)
-        who.put([one])
-        assert (one in who.at(node(number=(4, 99)))) is others
-        assert (
-            one
-            in who.at(Node("/dev/y", FileState("/dev/y", FileKind.CHAR, (4, 64), (0, 0, 0)), 0, ""))
-        ) is not others
-        who.drop([one])
-
-
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
     """Whether it was renamed, or another one has taken its place."""
     who = opened(tmp_path)

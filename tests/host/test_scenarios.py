@@ -1,16 +1,25 @@
-"""Registration, lists and Allocate: what must happen between devhost and a kubelet."""
+"""Registration, lists, reloads and Allocate: what must happen between devhost and a kubelet."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
+from devhost.allocation.policy import Policy
 from devhost.errors import KubeletError
+from devhost.host.config_source import ConfigSource
+from devhost.host.host import Host, Settings
 from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.servicer import Servicer
 from devhost.model.names import resource_name_problem
+from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
+from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting, Kubelet, contract
+from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
+from tests.support.realkubelet import KubeletError as RealKubeletError
 
+A, B, C = "example.com/a", "example.com/b", "example.com/c"
 COLA = "myway5.com/cola"
 TOKEN = "netease/vpcport"
 
@@ -27,23 +36,6 @@ resources:
 """
 
 
-def tokens(count: int) -> str:
-    resources = "".join(
-        f'\n  - {{name: "example.com/r{index}", sources: [static: 2]}}' for index in range(count)
-    )
-    return f"version: v1\nresources:{resources}\n"
-
-
-@contract
-async def test_registration_of_fifty_resources_of_one_process(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    hosting.start(tokens(50))
-    for index in range(50):
-        await started.wait(f"example.com/r{index}", 2, 2)
-    assert len(list(hosting.plugins.glob("devhost-*.sock"))) == 50
-
-
 @contract
 async def test_list_follows_hotplug_and_unplug(
     started: Kubelet, hosting: Hosting, directory: Path
@@ -58,19 +50,6 @@ async def test_list_follows_hotplug_and_unplug(
     await started.wait(COLA, 2, 1)
     (directory / "colas" / "a").touch()
     await started.wait(COLA, 2, 2)
-
-
-@contract
-async def test_list_drops_a_missing_device_after_remove_missing_after(
-    started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
-) -> None:
-    (directory / "colas" / "a").touch()
-    hosting.start(cola(directory, "    removeMissingAfter: 100ms"))
-    await started.wait(COLA, 1, 1)
-    (directory / "colas" / "a").unlink()
-    await started.wait(COLA, 1, 0)
-    may_leave.set()
-    await started.wait(COLA, 0, 0)
 
 
 @contract
@@ -96,65 +75,26 @@ async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
 
 
 @contract
-async def test_allocate_of_two_resources_gives_a_container_both_answers(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    (directory / "colas" / "a").touch()
-    more = f"""
-  - name: {TOKEN}
-    sources: [static: 3]
-    allocate: {{env: {{VPC_PORT: "${{id}}"}}}}"""
-    hosting.start(cola(directory, more))
-    await started.wait(COLA, 1, 1)
-    await started.wait(TOKEN, 3, 3)
-    answer = (await started.admit("pod", {"app": {COLA: 1, TOKEN: 1}}))["app"]
-    token = answer["deviceIds"][TOKEN][0]
-    assert answer["envs"] == {"COLA_DEVICES": "a", "VPC_PORT": token}
-
-
-@contract
 async def test_registration_after_a_kubelet_restart_is_on_a_fresh_socket(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    """A kubelet that dies, deletes our sockets and comes back finds every resource again."""
+    """A kubelet that dies, deletes our sockets and comes back finds every resource again.
+
+    With what has come while it was away, and its socket lay dead.
+    """
     (directory / "colas" / "a").touch()
     hosting.start(cola(directory))
     await started.wait(COLA, 1, 1)
     before = set(hosting.plugins.glob("devhost-*.sock"))
-    for _ in range(3):
-        await started.restart()
-        await started.wait(COLA, 1, 1)
-    assert before.isdisjoint(hosting.plugins.glob("devhost-*.sock")), "a socket name came again"
-    await started.admit("pod", {"app": {COLA: 1}})
-
-
-@contract
-async def test_list_has_a_device_that_came_while_kubelet_was_away(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """While the kubelet is away its socket lies dead; devices that change meanwhile count."""
-    (directory / "colas" / "a").touch()
-    hosting.start(cola(directory))
+    await started.restart()
     await started.wait(COLA, 1, 1)
     await started.kill()
     assert (hosting.plugins / "kubelet.sock").is_socket()
     (directory / "colas" / "b").touch()
     await started.start()
     await started.wait(COLA, 2, 2)
-
-
-@contract
-async def test_registration_waits_for_a_kubelet_that_starts_later(
-    kubelet: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """devhost waits for a kubelet as long as it takes."""
-    (directory / "colas" / "a").touch()
-    host = hosting.start(cola(directory))
-    while not host.resources or host.resources[0].status.state != "Waiting":
-        await asyncio.sleep(0)
-    await kubelet.start()
-    await kubelet.wait(COLA, 1, 1)
-    await kubelet.stop()
+    assert before.isdisjoint(hosting.plugins.glob("devhost-*.sock")), "a socket name came again"
+    await started.admit("pod", {"app": {COLA: 1}})
 
 
 @contract
@@ -176,24 +116,108 @@ async def test_restart_of_devhost_leaves_no_socket_and_pods_keep_their_devices(
     assert held["deviceIds"] != other["deviceIds"]
 
 
+# ── a reload ──
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ends of ListAndWatch calls, by resource."""
+    ended: list[str] = []
+    listen = Servicer.ListAndWatch
+
+    async def noting(self: Servicer, request: object, context: object) -> None:
+        try:
+            await listen(self, request, context)  # type: ignore[arg-type]
+        finally:
+            ended.append(self._answers.name)
+
+    monkeypatch.setattr(Servicer, "ListAndWatch", noting)
+    return ended
+
+
 @contract
-async def test_allocate_of_two_replicas_gives_a_container_the_device_once(
-    started: Kubelet, hosting: Hosting
+async def test_reload_keeps_sockets_and_streams_of_what_is_unchanged(
+    started: Kubelet, hosting: Hosting, streams: list[str], may_leave: asyncio.Event
 ) -> None:
-    """Each replica is an ID of its own; the container sees the device once."""
-    hosting.start(
-        f"""
-version: v1
-resources:
-  - name: {TOKEN}
-    sources: [static: [slot]]
-    replicas: 3
-    allocate: {{env: {{SLOT: "${{id}}", COUNT: "${{count}}"}}}}
-"""
-    )
-    await started.wait(TOKEN, 3, 3)
-    answer = (await started.admit("pod", {"app": {TOKEN: 2}}))["app"]
-    assert answer["envs"] == {"SLOT": "slot", "COUNT": "1"}
+    """One is added, one removed, one changed: of the others no stream ends, no socket changes."""
+    hosting.start(tokens(a=1, b=2, c=3))
+    for name, count in ((A, 1), (B, 2), (C, 3)):
+        await started.wait(name, count, count)
+    before = inodes(hosting)
+    hosting.reload(tokens(a=1, b=5, d=4))
+    await started.wait(B, 5, 5)
+    await started.wait("example.com/d", 4, 4)
+    await started.wait(C, 3, 0)
+    may_leave.set()
+    await started.wait(C, 0, 0)
+    await until(lambda: hosting.served(C) is None, "its end")
+    assert streams == [C]
+    assert len(before.items() & inodes(hosting).items()) == 2
+    assert len(inodes(hosting)) == 3
+    assert (await started.capacity())[A] == (1, 1)
+
+
+def inodes(hosting: Hosting) -> dict[str, int]:
+    return {path.name: path.stat().st_ino for path in hosting.plugins.glob("devhost-*.sock")}
+
+
+@contract
+async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
+    started: Kubelet, hosting: Hosting, streams: list[str], may_leave: asyncio.Event
+) -> None:
+    """It goes on with the same stream, and its devices are healthy again."""
+    hosting.start(tokens(a=2, b=2))
+    await started.wait(B, 2, 2)
+    hosting.reload(tokens(a=2))
+    await started.wait(B, 2, 0)
+    assert hosting.status(B).state is State.DRAINING
+    hosting.reload(tokens(a=2, b=2))
+    await started.wait(B, 2, 2)
+    assert hosting.status(B).state is State.REGISTERED
+    assert streams == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "edit"),
+    [
+        ("name", B, (A, B)),
+        ("id", "'new-${name}'", ("}\n", ", id: 'new-${name}'}\n")),
+        ("replicas", "2", ("}\n", ", replicas: 2}\n")),
+        ("group", "all", ("}\n", ", group: all}\n")),
+    ],
+)
+async def test_reload_that_moves_nodes_without_pod_resources_is_refused(
+    started: Kubelet, directory: Path, key: str, value: str, edit: tuple[str, str]
+) -> None:
+    """The pod that has the node may go on, and another one would get it under another name."""
+    (directory / "colas" / "cola").touch()
+    text = f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {directory}/colas]}}\n"
+    file = directory / "config.yaml"
+    file.write_text(text)
+    source = ConfigSource(str(file), Policy())
+    settings = Settings(directory / "plugins", "node", leave_after=0.3, hold_s=0.0)
+    host = Host(source.first()[0].require(), settings, source)
+    task = asyncio.create_task(host.run())
+    try:
+        await started.wait(A, 1, 1)
+        await started.admit("first", {"app": {A: 1}})
+        edited = text.replace(*edit) + "  - {name: e.com/other, sources: [static: 1]}\n"
+        file.write_text(edited)
+        await until(lambda: source.status.failures > 0, "the refusal")
+        (problem,) = source.status.problems
+        column = edited.splitlines()[2].rindex(value) + 1
+        place = f"{file}:3:{column}: error: resources[0].{key}"
+        assert str(problem).startswith(f"{place}: a change of `{key}` gives the nodes")
+        assert "start it with --assume-free" in problem.message
+        assert [one.name for one in host.resources] == [A]
+        file.write_text(text.replace("}\n", ", maxDevices: 5}\n"))
+        await until(lambda: not source.status.problems, "an edit that moves nothing")
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+# ── what kubelet refuses and forgets ──
 
 
 @contract
@@ -205,5 +229,22 @@ async def test_registration_of_an_invalid_resource_name_is_refused(
     for name in ("kubernetes.io/a", "gpu", "Example.com/a"):
         assert resource_name_problem(name) is not None
         with pytest.raises(KubeletError, match="invalid"):
-            await directory.register(name, "nobody.sock", pre_start=False)
+            await directory.register(name, "nobody.sock")
     await directory.close()
+
+
+@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
+async def test_registration_of_a_resource_that_kubelet_forgot_is_as_the_first(
+    started: RealKubelet, hosting: Hosting
+) -> None:
+    """A real kubelet forgets a resource five minutes after its plugin's end."""
+    hosting.start(tokens(a=1))
+    await started.wait(A, 1, 1)
+    with pytest.raises(RealKubeletError, match="has not ended"):
+        await started.expire(A)
+    await hosting.stop()
+    await started.wait(A, 1, 0)
+    await started.expire(A)
+    await started.wait(A, None, None)
+    hosting.start(tokens(a=1))
+    await started.wait(A, 1, 1)

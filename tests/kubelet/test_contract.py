@@ -32,7 +32,7 @@ UNKNOWN: Final = grpc.StatusCode.UNKNOWN
 # ── registration ──
 
 
-async def test_a_registered_plugin_has_its_devices_counted(node: Node) -> None:
+async def test_plugin_registered_has_its_devices_counted(node: Node) -> None:
     """Only the exact word counts as healthy."""
     await node.registered(*healthy("a", "b"), *unhealthy("c"), pb.Device(ID="d", health="healthy"))
     assert await node.kubelet.capacity() == {COLA: (4, 2)}
@@ -40,7 +40,7 @@ async def test_a_registered_plugin_has_its_devices_counted(node: Node) -> None:
     assert await node.kubelet.capacity() == {COLA: (4, 2), TEA: (0, 0)}
 
 
-async def test_another_version_of_the_api_is_refused(node: Node) -> None:
+async def test_registration_of_another_version_is_refused(node: Node) -> None:
     code, text = await refused(node.kubelet, "p.sock", version="v1alpha1")
     assert code is UNKNOWN
     assert text == (
@@ -50,17 +50,17 @@ async def test_another_version_of_the_api_is_refused(node: Node) -> None:
 
 
 @pytest.mark.parametrize("name", ["cola", "kubernetes.io/cola", "Example.com/cola", "a/b/c"])
-async def test_a_resource_name_that_is_none_is_refused(node: Node, name: str) -> None:
+async def test_registration_of_an_invalid_name_is_refused(node: Node, name: str) -> None:
     expected = (UNKNOWN, f'the ResourceName "{name}" is invalid')
     assert await refused(node.kubelet, "p.sock", name) == expected
 
 
-async def test_a_missing_socket_is_tried_until_the_callers_deadline(node: Node) -> None:
+async def test_registration_of_a_missing_socket_is_tried_until_the_deadline(node: Node) -> None:
     code, _ = await refused(node.kubelet, "none.sock", deadline=0.2)
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-async def test_options_are_asked_for_within_the_callers_deadline(node: Node) -> None:
+async def test_registration_asks_for_options_within_the_deadline(node: Node) -> None:
     plugin = await node.plugin(*healthy("a"))
     await register(node.kubelet, plugin.socket.name, deadline=60)
     left = plugin.time_left["options"]
@@ -68,7 +68,7 @@ async def test_options_are_asked_for_within_the_callers_deadline(node: Node) -> 
     assert 5 < left < 61
 
 
-async def test_a_plugin_that_refuses_its_options_is_not_registered(node: Node) -> None:
+async def test_registration_without_options_is_refused(node: Node) -> None:
     plugin = await node.plugin()
     plugin.errors["options"] = (grpc.StatusCode.UNIMPLEMENTED, "no such thing")
     assert await refused(node.kubelet, plugin.socket.name) == (
@@ -77,7 +77,7 @@ async def test_a_plugin_that_refuses_its_options_is_not_registered(node: Node) -
     )
 
 
-async def test_an_endpoint_in_a_subdirectory_survives_a_restart(node: Node) -> None:
+async def test_registration_in_a_subdirectory_survives_a_restart(node: Node) -> None:
     (node.kubelet.plugin_dir / "sub").mkdir()
     await node.plugin(*healthy("a"), endpoint="sub/p.sock")
     await register(node.kubelet, "sub/p.sock")
@@ -90,7 +90,7 @@ async def test_an_endpoint_in_a_subdirectory_survives_a_restart(node: Node) -> N
 # ── lists ──
 
 
-async def test_a_list_replaces_the_one_before_and_its_end_makes_all_unhealthy(node: Node) -> None:
+async def test_list_replaces_the_one_before_and_its_end_makes_all_unhealthy(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b"))
     plugin.list(*healthy("b"), *unhealthy("c", "d"))
     await node.kubelet.wait(COLA, 3, 1)
@@ -100,13 +100,13 @@ async def test_a_list_replaces_the_one_before_and_its_end_makes_all_unhealthy(no
         await node.kubelet.admit("pod", {"main": {COLA: 1}})
 
 
-async def test_a_list_above_four_mebibytes_ends_the_stream(node: Node) -> None:
+async def test_list_above_four_mebibytes_ends_the_stream(node: Node) -> None:
     plugin = await node.registered(*healthy("a"))
     plugin.list(*healthy("x" * 4_200_000))
     await node.kubelet.wait(COLA, 1, 0)
 
 
-async def test_the_newest_registration_gets_the_calls(node: Node) -> None:
+async def test_registration_newest_gets_the_calls(node: Node) -> None:
     old = await node.registered(*healthy("a"))
     new = await node.registered(*healthy("a", "b"))
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
@@ -116,7 +116,7 @@ async def test_the_newest_registration_gets_the_calls(node: Node) -> None:
 # ── pods ──
 
 
-async def test_a_container_receives_the_answer_of_the_plugin(node: Node) -> None:
+async def test_container_receives_the_answer_of_the_plugin(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b"))
     plugin.answer = lambda ids: pb.ContainerAllocateResponse(
         envs={"IDS": ",".join(ids)},
@@ -146,7 +146,7 @@ async def test_a_container_receives_the_answer_of_the_plugin(node: Node) -> None
     assert len(plugin.allocated) == 1
 
 
-async def test_of_two_resources_with_one_key_one_value_wins(node: Node) -> None:
+async def test_container_of_two_resources_has_one_value_of_a_key(node: Node) -> None:
     for resource in (COLA, TEA):
         plugin = await node.registered(*healthy("a"), resource=resource)
         answer = pb.ContainerAllocateResponse(
@@ -163,7 +163,7 @@ async def test_of_two_resources_with_one_key_one_value_wins(node: Node) -> None:
     assert [device["hostPath"] for device in merged["devices"]] == [f"/dev/{winner}"]
 
 
-async def test_a_device_serves_one_container_until_its_pod_ends(node: Node) -> None:
+async def test_device_serves_one_container_until_its_pod_ends(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b"), *unhealthy("c"))
     answers = await node.kubelet.admit("first", {"one": {COLA: 1}, "two": {COLA: 1}})
     assert sorted(answer["deviceIds"][COLA] for answer in answers.values()) == [["a"], ["b"]]
@@ -178,7 +178,7 @@ async def test_a_device_serves_one_container_until_its_pod_ends(node: Node) -> N
     await node.kubelet.admit("second", {"main": {COLA: 1}})
 
 
-async def test_a_pod_that_is_refused_half_way_holds_nothing(node: Node) -> None:
+async def test_pod_refused_half_way_holds_nothing(node: Node) -> None:
     await node.registered(*healthy("a", "b"))
     with pytest.raises(AdmissionError, match=r"Requested: 2, Available: 1"):
         await node.kubelet.admit("pod", {"one": {COLA: 1}, "two": {COLA: 2}})
@@ -186,7 +186,7 @@ async def test_a_pod_that_is_refused_half_way_holds_nothing(node: Node) -> None:
     await node.kubelet.admit("other", {"main": {COLA: 2}})
 
 
-async def test_a_failed_allocate_reaches_the_user_and_frees_the_devices(node: Node) -> None:
+async def test_allocate_failed_reaches_the_user_and_frees_the_devices(node: Node) -> None:
     plugin = await node.registered(*healthy("a"))
     plugin.errors["allocate"] = (grpc.StatusCode.FAILED_PRECONDITION, "the bottle is empty")
     with pytest.raises(AdmissionError) as caught:
@@ -199,7 +199,7 @@ async def test_a_failed_allocate_reaches_the_user_and_frees_the_devices(node: No
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
 
 
-async def test_a_device_that_turns_unhealthy_during_allocate_is_given(node: Node) -> None:
+async def test_device_turned_unhealthy_during_allocate_is_given(node: Node) -> None:
     plugin = await node.registered(*healthy("a"))
 
     async def sicken() -> None:
@@ -211,7 +211,7 @@ async def test_a_device_that_turns_unhealthy_during_allocate_is_given(node: Node
     assert await node.kubelet.health("pod") == {"main": {COLA: {"a": "Unhealthy"}}}
 
 
-async def test_a_held_device_reports_its_health_until_the_pod_ends(node: Node) -> None:
+async def test_device_held_reports_its_health_until_the_pod_ends(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b"))
     await node.kubelet.admit("pod", {"main": {COLA: 2}})
     plugin.list(*unhealthy("a", "c"))
@@ -222,7 +222,7 @@ async def test_a_held_device_reports_its_health_until_the_pod_ends(node: Node) -
 # ── preferred allocation ──
 
 
-async def test_preferred_devices_are_taken(node: Node) -> None:
+async def test_preference_is_taken(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b", "c", "d"), options=PREFERRING)
     await node.kubelet.admit("first", {"main": {COLA: 1}})
     plugin.prefer = lambda ids, size: ids[-size:]
@@ -232,9 +232,7 @@ async def test_preferred_devices_are_taken(node: Node) -> None:
 
 
 @pytest.mark.parametrize("preferred", [["c", "x"], ["a", "b", "c"]], ids=["too few", "too many"])
-async def test_a_preference_of_another_size_is_made_to_fit(
-    node: Node, preferred: list[str]
-) -> None:
+async def test_preference_of_another_size_is_made_to_fit(node: Node, preferred: list[str]) -> None:
     """Too few are filled up and strangers ignored; of too many some are taken."""
     plugin = await node.registered(*healthy("a", "b", "c"), options=PREFERRING)
     plugin.prefer = lambda _ids, _size: preferred
@@ -244,7 +242,7 @@ async def test_a_preference_of_another_size_is_made_to_fit(
     assert "c" in ids or "x" not in preferred
 
 
-async def test_a_failed_preference_refuses_the_pod(node: Node) -> None:
+async def test_preference_failed_refuses_the_pod(node: Node) -> None:
     plugin = await node.registered(*healthy("a"), options=PREFERRING)
     plugin.errors["prefer"] = (grpc.StatusCode.INTERNAL, "no idea")
     wanted = "device plugin GetPreferredAllocation rpc failed with err: .*Internal.*no idea"
@@ -268,9 +266,7 @@ async def test_prestart_is_called_at_every_start_and_allocate_once(node: Node) -
     assert 15 < left < 31
 
 
-async def test_a_failed_prestart_refuses_the_start_and_the_pod_keeps_its_device(
-    node: Node,
-) -> None:
+async def test_prestart_failed_refuses_the_start_and_keeps_the_device(node: Node) -> None:
     plugin = await node.registered(*healthy("a"), options=STARTING)
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
     plugin.errors["start"] = (grpc.StatusCode.INTERNAL, "not now")
@@ -279,9 +275,7 @@ async def test_a_failed_prestart_refuses_the_start_and_the_pod_keeps_its_device(
     assert await node.kubelet.health("pod") == {"main": {COLA: {"a": "Healthy"}}}
 
 
-async def test_a_plugin_that_is_away_fails_starts_only_if_it_requires_prestart(
-    node: Node,
-) -> None:
+async def test_plugin_away_fails_starts_only_if_it_requires_prestart(node: Node) -> None:
     cola = await node.registered(*healthy("a"))
     tea = await node.registered(*healthy("t"), resource=TEA, options=STARTING)
     for name, resource in (("sweet", COLA), ("hot", TEA)):
@@ -346,9 +340,7 @@ async def test_pod_resources_list_healthy_devices_also_when_held(node: Node) -> 
 # ── the kubelet's own life ──
 
 
-async def test_a_killed_kubelet_leaves_dead_sockets_and_its_successor_knows_the_pods(
-    node: Node,
-) -> None:
+async def test_kubelet_killed_leaves_dead_sockets_and_the_next_knows_the_pods(node: Node) -> None:
     plugin = await node.registered(*healthy("a"))
     await node.kubelet.admit("pod", {"main": {COLA: 1}})
     before, path = await listed(node.kubelet), node.kubelet.plugin_dir / "kubelet.sock"
@@ -362,7 +354,7 @@ async def test_a_killed_kubelet_leaves_dead_sockets_and_its_successor_knows_the_
     assert await listed(node.kubelet) == before
 
 
-async def test_a_stopped_kubelet_ends_the_streams_and_leaves_no_pod_resources(node: Node) -> None:
+async def test_kubelet_stopped_ends_the_streams_and_leaves_no_pod_resources(node: Node) -> None:
     plugin = await node.registered(*healthy("a"))
     await node.kubelet.stop()
     await plugin.stream_ended.wait()
@@ -371,7 +363,7 @@ async def test_a_stopped_kubelet_ends_the_streams_and_leaves_no_pod_resources(no
     await node.kubelet.start()
 
 
-async def test_a_restart_removes_sockets_and_keeps_pods(node: Node) -> None:
+async def test_kubelet_restarted_removes_sockets_and_keeps_pods(node: Node) -> None:
     """The options are not known then, so that no start asks the plugin."""
     plugin = await node.registered(*healthy("a", "b"), options=STARTING)
     held: Any = (await node.kubelet.admit("pod", {"main": {COLA: 1}}))["main"]
@@ -388,7 +380,7 @@ async def test_a_restart_removes_sockets_and_keeps_pods(node: Node) -> None:
     await node.kubelet.admit("other", {"main": {COLA: 1}})
 
 
-async def test_a_pod_that_is_admitted_again_keeps_what_it_has(node: Node) -> None:
+async def test_pod_admitted_again_keeps_what_it_has(node: Node) -> None:
     plugin = await node.registered(*healthy("a", "b", "c"))
     held = await node.kubelet.admit("pod", {"main": {COLA: 2}})
     assert await node.kubelet.admit("pod", {"main": {COLA: 2}}) == held

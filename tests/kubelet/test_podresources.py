@@ -13,7 +13,7 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
 from devhost.kubelet import podresources
-from devhost.kubelet.podresources import PodResources
+from devhost.kubelet.podresources import PodResources, ServedNames
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy
 
@@ -28,13 +28,14 @@ def client(path: Path) -> PodResources:
     return PodResources(path)
 
 
-async def test_holders_are_known_by_resource_and_id_also_after_a_restart(node: Node) -> None:
+async def test_holders_are_known_also_after_a_restart(node: Node) -> None:
     assert node.kubelet.pod_resources is not None
     client = PodResources(node.kubelet.pod_resources)
     await node.registered(*healthy("a"))
     await node.registered(*healthy("a", "b"), resource=TEA)
     assert await client.holders() == {}
-    assert await client.served() == {COLA, TEA}
+    served = ServedNames(client)
+    assert [await served.has(one) for one in (COLA, TEA, "example.com/none")] == [True, True, False]
     await node.kubelet.admit("one", {"main": {COLA: 1, TEA: 1}})
     await node.kubelet.admit("two", {"main": {TEA: 1}, "idle": {}})
     holders = await client.holders()
@@ -67,9 +68,7 @@ async def answering(path: Path, answer: bytes) -> grpc.aio.Server:
     return server
 
 
-async def test_two_containers_and_two_pods_may_hold_one_device(
-    path: Path, client: PodResources
-) -> None:
+async def test_holders_of_one_device_may_be_several(path: Path, client: PodResources) -> None:
     """An init container's device goes to a later container; a replica of it to another pod."""
     entry = pb.ContainerDevices(resource_name=COLA, device_ids=["a", "b"])
     pods = [
@@ -87,7 +86,7 @@ async def test_two_containers_and_two_pods_may_hold_one_device(
     await server.stop(None)
 
 
-async def test_a_path_may_have_any_characters(short_path: Path) -> None:
+async def test_socket_with_any_characters_is_found(short_path: Path) -> None:
     odd = short_path / "50% ü?#" / "kubelet.sock"
     kubelet = SimulatedKubelet(short_path / "plugins", odd)
     await kubelet.start()
@@ -103,18 +102,18 @@ async def refused(client: PodResources) -> str:
     return reason
 
 
-async def test_a_socket_that_is_not_there_is_said_so(client: PodResources) -> None:
+async def test_socket_not_there_is_said_so(client: PodResources) -> None:
     assert await refused(client) == "no such socket"
 
 
-async def test_a_socket_that_may_not_be_used_is_said_so(
+async def test_socket_not_permitted_is_said_so(
     client: PodResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(podresources, "connect_error", lambda _: errno.EACCES)  # root may use all
     assert await refused(client) == "permission denied"
 
 
-async def test_an_api_that_does_not_answer_is_given_up(
+async def test_api_without_answer_is_given_up(
     path: Path, client: PodResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(podresources, "LIST_TIMEOUT_S", 0.05)
@@ -125,12 +124,12 @@ async def test_an_api_that_does_not_answer_is_given_up(
         assert await refused(client) == "did not answer in 0.05 s"
 
 
-async def test_the_wrong_socket_is_recognised(standin: SimulatedKubelet) -> None:
+async def test_socket_of_another_api_is_recognised(standin: SimulatedKubelet) -> None:
     reason = await refused(PodResources(standin.plugin_dir / "kubelet.sock"))
     assert reason.startswith("not the kubelet's pod-resources API: ")
 
 
-async def test_an_answer_that_cannot_be_read_is_an_error(path: Path, client: PodResources) -> None:
+async def test_answer_not_readable_is_an_error(path: Path, client: PodResources) -> None:
     server = await answering(path, b"\xff\xff\xff")
     assert await refused(client) == "the answer cannot be read"
     await server.stop(None)
@@ -143,22 +142,20 @@ def one_pod(*, named: str) -> bytes:
     return pb.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
 
 
-async def test_a_list_may_be_long(path: Path, client: PodResources) -> None:
+async def test_list_may_be_long(path: Path, client: PodResources) -> None:
     name = "x" * 4_000_000
     server = await answering(path, one_pod(named=name))
     assert await client.holders() == {COLA: {"a": {f"ns/{name}"}}}
     await server.stop(None)
 
 
-async def test_a_list_of_more_than_four_mebibytes_is_an_error(
-    path: Path, client: PodResources
-) -> None:
+async def test_list_above_four_mebibytes_is_an_error(path: Path, client: PodResources) -> None:
     server = await answering(path, one_pod(named="x" * 4 * 1024 * 1024))
     assert (await refused(client)).startswith("the answer may be larger than 4 MiB: ")
     await server.stop(None)
 
 
-async def test_a_list_is_not_taken_apart_on_the_event_loop(
+async def test_list_is_parsed_in_a_thread(
     path: Path, client: PodResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
@@ -176,7 +173,7 @@ async def test_a_list_is_not_taken_apart_on_the_event_loop(
     assert threading.get_ident() not in threads
 
 
-async def test_a_cancelled_question_is_cancelled(path: Path, client: PodResources) -> None:
+async def test_call_cancelled_is_cancelled(path: Path, client: PodResources) -> None:
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(path))

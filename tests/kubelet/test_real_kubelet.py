@@ -38,7 +38,7 @@ def on_nodes(**nodes: list[int]) -> list[pb.Device]:
     ]
 
 
-async def test_pod_resources_tell_of_one_pod_since_1_34(node: Node, kubelet: RealKubelet) -> None:
+async def test_pod_resources_since_1_34_tell_of_one_pod(node: Node, kubelet: RealKubelet) -> None:
     await node.registered(*healthy("a"))
     await kubelet.admit("one", {"app": {COLA: 1}})
     request = pr.GetPodResourcesRequest(pod_name="one", pod_namespace="default")
@@ -54,9 +54,7 @@ async def test_pod_resources_tell_of_one_pod_since_1_34(node: Node, kubelet: Rea
             await stub.Get(request)
 
 
-async def test_sidecars_are_listed_and_ordinary_init_containers_are_not(
-    node: Node, kubelet: RealKubelet
-) -> None:
+async def test_sidecars_are_listed_init_containers_not(node: Node, kubelet: RealKubelet) -> None:
     await node.registered(*healthy("a", "b", "c"))
     containers = {"app": {COLA: 1}, "setup": {COLA: 2}, "proxy": {COLA: 1}}
     answers = await kubelet.admit("one", containers, init=("setup",), sidecars=("proxy",))
@@ -68,7 +66,7 @@ async def test_sidecars_are_listed_and_ordinary_init_containers_are_not(
     assert await listed(kubelet) == {"one": held}
 
 
-async def test_a_pod_that_ends_during_allocate_makes_a_device_free_twice(
+async def test_pod_ended_during_allocate_frees_a_device_twice(
     node: Node, kubelet: RealKubelet
 ) -> None:
     """The kubelet's own bug: to clear up after that pod forgets what is just being allocated.

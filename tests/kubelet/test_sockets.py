@@ -10,7 +10,7 @@ from devhost.standin.connections import serve
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_a_start_that_is_cancelled_ends_stopped(directory: Path, turns: int) -> None:
+async def test_start_cancelled_ends_stopped(directory: Path, turns: int) -> None:
     """As by Ctrl-C: gRPC cannot stop a server whose start was interrupted."""
     server = grpc.aio.server()
     starting = asyncio.create_task(serve(server, directory / "kubelet.sock"))

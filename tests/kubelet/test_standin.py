@@ -39,7 +39,7 @@ class Hangs:
         await asyncio.Event().wait()
 
 
-async def test_each_change_of_a_list_is_told(node: Node, kubelet: SimulatedKubelet) -> None:
+async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> None:
     seen = []
     kubelet.on_change = lambda: seen.append(kubelet.devices(COLA))
     plugin = await node.registered(*healthy("a"))
@@ -52,18 +52,14 @@ async def test_each_change_of_a_list_is_told(node: Node, kubelet: SimulatedKubel
     assert kubelet.registrations == [COLA]
 
 
-async def test_a_wait_in_vain_tells_what_was_seen_last(
-    node: Node, kubelet: SimulatedKubelet
-) -> None:
+async def test_wait_in_vain_tells_what_was_seen(node: Node, kubelet: SimulatedKubelet) -> None:
     await kubelet.wait(COLA, None, None, timeout=0)
     await node.registered(*healthy("a"))
     with pytest.raises(AssertionError, match=r"wanted \(2, 2\), last seen \(1, 1\)"):
         await kubelet.wait(COLA, 2, 2, timeout=0)
 
 
-async def test_held_devices_are_those_of_all_containers_picked_at_random(
-    node: Node, kubelet: SimulatedKubelet
-) -> None:
+async def test_held_devices_are_picked_at_random(node: Node, kubelet: SimulatedKubelet) -> None:
     await node.registered(*healthy(*(f"d{n:02}" for n in range(50))))
     picks = [
         (await kubelet.admit(f"pod-{n}", {"main": {COLA: 1}}))["main"]["deviceIds"][COLA]
@@ -74,7 +70,7 @@ async def test_held_devices_are_those_of_all_containers_picked_at_random(
     assert len(kubelet.held()["last"][COLA]) == 2
 
 
-async def test_a_device_that_leaves_the_list_during_allocate_is_a_panic(
+async def test_device_gone_during_allocate_is_a_panic(
     node: Node, kubelet: SimulatedKubelet
 ) -> None:
     plugin = await node.registered(*healthy("a"))
@@ -89,14 +85,14 @@ async def test_a_device_that_leaves_the_list_during_allocate_is_a_panic(
     assert kubelet.panics == [f"{COLA}: a left the list in Allocate"]
 
 
-async def test_a_socket_cannot_register_twice(node: Node, kubelet: SimulatedKubelet) -> None:
+async def test_socket_registered_twice_is_refused(node: Node, kubelet: SimulatedKubelet) -> None:
     """As since 1.37."""
     plugin = await node.registered(*healthy("a"))
     expected = f"device plugin already connected: {plugin.socket}"
     assert await refused(kubelet, plugin.socket.name) == (grpc.StatusCode.UNKNOWN, expected)
 
 
-async def test_the_end_of_the_newest_registration_promotes_the_one_before(
+async def test_registration_ended_promotes_the_former(
     node: Node, kubelet: SimulatedKubelet
 ) -> None:
     old = await node.registered(*healthy("a"))
@@ -111,7 +107,7 @@ async def test_the_end_of_the_newest_registration_promotes_the_one_before(
     assert (len(old.allocated), len(new.allocated)) == (1, 0)
 
 
-async def test_a_socket_that_comes_late_is_found_and_one_that_never_comes_is_an_error(
+async def test_socket_late_is_found_and_missing_is_an_error(
     node: Node, kubelet: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubelet.registrations = calls = Registrations()
@@ -129,9 +125,7 @@ async def test_a_socket_that_comes_late_is_found_and_one_that_never_comes_is_an_
 # ── calls that are cut off ──
 
 
-async def test_an_admission_that_is_cancelled_frees_its_devices(
-    node: Node, kubelet: SimulatedKubelet
-) -> None:
+async def test_admission_cancelled_frees_its_devices(node: Node, kubelet: SimulatedKubelet) -> None:
     plugin = await node.registered(*healthy("a"))
     plugin.on_allocate = hangs = Hangs()
     admission = asyncio.create_task(kubelet.admit("pod", {"main": {COLA: 1}}))
@@ -143,9 +137,7 @@ async def test_an_admission_that_is_cancelled_frees_its_devices(
 
 
 @pytest.mark.parametrize("by", ["the plugin", "a kill"])
-async def test_an_admission_whose_connection_ends_is_refused(
-    node: Node, kubelet: SimulatedKubelet, by: str
-) -> None:
+async def test_admission_cut_off_is_refused(node: Node, kubelet: SimulatedKubelet, by: str) -> None:
     plugin = await node.registered(*healthy("a"))
     plugin.on_allocate = hangs = Hangs()
     admission = asyncio.create_task(kubelet.admit("pod", {"main": {COLA: 1}}))
@@ -159,7 +151,7 @@ async def test_an_admission_whose_connection_ends_is_refused(
     assert kubelet.panics == []
 
 
-async def test_a_kill_ends_a_registration(node: Node, kubelet: SimulatedKubelet) -> None:
+async def test_kill_ends_a_registration(node: Node, kubelet: SimulatedKubelet) -> None:
     kubelet.registrations = calls = Registrations()
     pending = asyncio.create_task(refused(kubelet, "none.sock"))
     await calls.begun.wait()
@@ -172,9 +164,7 @@ async def test_a_kill_ends_a_registration(node: Node, kubelet: SimulatedKubelet)
 # ── start and stop ──
 
 
-async def test_a_start_removes_sockets_and_links_to_them_and_nothing_else(
-    kubelet: SimulatedKubelet,
-) -> None:
+async def test_start_removes_sockets_and_links_to_them(kubelet: SimulatedKubelet) -> None:
     place = kubelet.plugin_dir
     (place / "sub").mkdir()
     for name in ("kubelet.sock", "old.sock", "sub/kept.sock"):
@@ -190,7 +180,7 @@ async def test_a_start_removes_sockets_and_links_to_them_and_nothing_else(
     assert not (place / "kubelet.sock").exists()
 
 
-async def test_a_second_start_is_an_error_and_a_second_stop_is_not(directory: Path) -> None:
+async def test_start_again_is_an_error_and_stop_again_is_not(directory: Path) -> None:
     kubelet = SimulatedKubelet(directory / "made" / "here")
     await kubelet.stop()
     await kubelet.start()
@@ -202,7 +192,7 @@ async def test_a_second_start_is_an_error_and_a_second_stop_is_not(directory: Pa
 
 
 @pytest.mark.parametrize("what", ["kubelet.sock", "pod-resources"])
-async def test_a_start_that_fails_leaves_nothing_running(
+async def test_start_that_fails_leaves_nothing_running(
     kubelet: SimulatedKubelet, what: str
 ) -> None:
     assert kubelet.pod_resources is not None

@@ -15,7 +15,7 @@ YAML = "example.com/yaml"
 CLASH = "not served from the configuration: code serves it"
 
 
-async def test_reload_leaves_code_alone(started: Kubelet, serving: Serving) -> None:
+async def test_code_during_a_reload_goes_on(started: Kubelet, serving: Serving) -> None:
     """YAML resources come, change and go; the code's socket and stream stay as they are."""
     plugin = Scripted(["a"])
     serving.start(plugin, config=tokens(yaml=2))
@@ -37,10 +37,9 @@ async def test_reload_leaves_code_alone(started: Kubelet, serving: Serving) -> N
     assert len(plugin.called("refresh")) == 1
 
 
-async def test_name_of_code_and_file_is_served_by_code(
+async def test_code_name_of_the_file_too_is_served_by_code(
     standin: SimulatedKubelet, serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The YAML resource is not served, which is said once for each configuration."""
     serving.start(Plain(["a"]), config=tokens(coded=5, yaml=1))
     await standin.wait(NAME, 1, 1)
     await standin.wait(YAML, 1, 1)
@@ -54,7 +53,7 @@ async def test_name_of_code_and_file_is_served_by_code(
     assert standin.registrations.count(NAME) == 1
 
 
-async def test_node_of_code_is_not_offered_by_the_file(
+async def test_code_node_is_not_offered_by_file(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
     """Code comes before the file; a device is offered whole or not at all."""
@@ -72,7 +71,7 @@ async def test_node_of_code_is_not_offered_by_the_file(
     await standin.wait(NAME, 1, 0)
 
 
-async def test_device_with_a_node_of_another_is_not_offered_in_part(
+async def test_code_device_is_not_offered_in_part(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
     first = Plain([Device("one", paths=str(nodes / "a"))])
@@ -87,10 +86,9 @@ async def test_device_with_a_node_of_another_is_not_offered_in_part(
     await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
 
 
-async def test_resource_for_other_nodes_is_not_served(
+async def test_code_resource_for_other_nodes_is_not_served(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
-    """Nor is it told of an end that had no beginning."""
     plugin = Scripted(["a"], node_names="node-[02]")
     serving.start(plugin, Plain(["b"], YAML))
     await standin.wait(YAML, 1, 1)

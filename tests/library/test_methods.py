@@ -33,9 +33,7 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     await started.wait(NAME, 4, 4)
 
 
-async def test_devices_that_cannot_be_offered_are_skipped(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
+async def test_devices_not_offered_are_skipped(standin: SimulatedKubelet, serving: Serving) -> None:
     items = [
         *("good", "good", "a::0", 7),
         Device("first", paths="/dev/null"),
@@ -62,7 +60,7 @@ async def test_devices_that_are_none_have_a_reason(
     assert serving.snapshot(NAME).why_none() == ("devices() returned no devices",)
 
 
-async def test_devices_without_all_their_nodes_are_unhealthy(
+async def test_devices_without_nodes_are_unhealthy(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
     plugin = Plain(
@@ -85,9 +83,7 @@ async def test_devices_without_all_their_nodes_are_unhealthy(
     await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
 
 
-async def test_changed_from_any_thread_asks_for_the_devices_at_once(
-    started: Kubelet, serving: Serving
-) -> None:
+async def test_changed_in_any_thread_asks_for_devices(started: Kubelet, serving: Serving) -> None:
     plugin = Plain(["a"])
     plugin.changed()  # before it is served: harmless
     serving.start(plugin)
@@ -103,7 +99,7 @@ async def test_changed_from_any_thread_asks_for_the_devices_at_once(
     plugin.changed()  # after it: harmless, too
 
 
-async def test_devices_that_raises_keeps_what_is_known_as_unhealthy(
+async def test_devices_that_raises_is_unhealthy(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
     plugin = Scripted(["a", "b"])
@@ -212,9 +208,7 @@ async def test_allocate_that_fails_refuses_the_pod_with_the_reason(
 
 
 @contract
-async def test_preferred_chooses_of_the_free_ids_or_leaves_it_to_others(
-    started: Kubelet, serving: Serving
-) -> None:
+async def test_preferred_chooses_or_leaves_it_to_others(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted([f"d{number}" for number in range(8)], prefer="packed")
     plugin.then["preferred"] = lambda available, _must, size: sorted(available)[-size:]
     serving.start(plugin)
@@ -233,9 +227,7 @@ async def test_preferred_chooses_of_the_free_ids_or_leaves_it_to_others(
 
 
 @contract
-async def test_pre_start_is_called_at_every_start_of_who_overrides_it(
-    started: Kubelet, serving: Serving
-) -> None:
+async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
     serving.start(plugin, Plain(["x"], OTHER))
     await started.wait(NAME, 2, 2)
@@ -265,9 +257,7 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
     await standin.start_container("pod", "app")
 
 
-async def test_refresh_comes_before_devices_and_destroy_at_the_end(
-    started: Kubelet, serving: Serving
-) -> None:
+async def test_refresh_comes_before_devices(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted(["a"])
     for _ in range(2):  # it may be served again
         plugin.order.clear()
@@ -308,7 +298,7 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
 # ── what else a plugin has of the host ──
 
 
-async def test_root_is_where_the_hosts_files_are(
+async def test_root_is_where_host_files_are(
     standin: SimulatedKubelet, serving: Serving, directory: Path
 ) -> None:
     (directory / "root" / "dev").mkdir(parents=True)
@@ -323,7 +313,7 @@ async def test_root_is_where_the_hosts_files_are(
     await standin.wait(NAME, 1, 1)
 
 
-async def test_numa_nodes_of_code_count_if_all_healthy_devices_have_some(
+async def test_numa_nodes_count_if_all_healthy_have_some(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
     plugin = Plain([Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])])
@@ -342,7 +332,7 @@ async def test_numa_nodes_of_code_count_if_all_healthy_devices_have_some(
     assert {one.numa_nodes for one in serving.snapshot(NAME).devices.values()} == {()}
 
 
-async def test_health_checks_of_the_options_are_made(
+async def test_health_checks_of_options_are_made(
     standin: SimulatedKubelet, serving: Serving, directory: Path
 ) -> None:
     (directory / "state-a").write_text("ok\n")

@@ -153,7 +153,7 @@ def test_tree_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umas
     assert not tree.at("/dev/null").exists()
 
 
-def test_tree_nodes_without_permission_are_an_error(
+def test_tree_node_not_permitted_is_an_error(
     devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def mknod(path: Path, mode: int, device: int) -> None:
@@ -192,7 +192,7 @@ def test_tree_numa_nodes_are_read_as_of_sysfs(devhost_tree: HostTree) -> None:
 # ── the fixtures, the directory ────────────────────────────────────────────────────────
 
 
-async def test_short_directory_is_short_where_the_usual_one_is_not(
+async def test_short_directory_is_short_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("x" * 60)
@@ -223,9 +223,7 @@ def test_import_needs_no_pytest() -> None:
 # ── serving ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_serving_a_file_before_the_kubelet_starts(
-    devhost_tree: HostTree, tmp_path: Path
-) -> None:
+async def test_serving_a_file_before_kubelet_works(devhost_tree: HostTree, tmp_path: Path) -> None:
     (tmp_path / "colas.yaml").write_text(COLAS, encoding="utf-8")
     devhost_tree.file("/etc/colas/coke")
     with short_directory() as place:
@@ -248,7 +246,7 @@ class Tea(DevicePlugin):
         self.stopped = True
 
 
-async def test_serving_plugins_and_a_configuration_together(
+async def test_serving_code_and_yaml_works(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree
 ) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
@@ -263,7 +261,7 @@ async def test_serving_plugins_and_a_configuration_together(
     assert mate.stopped
 
 
-async def test_report_has_what_kubelet_is_not_told(
+async def test_report_has_what_is_not_listed(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree
 ) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
@@ -361,7 +359,7 @@ async def test_device_that_is_gone_leaves_the_list_when_no_pod_holds_it(
 
 
 @pytest.mark.slow
-def test_the_example_runs_as_it_is(tmp_path: Path) -> None:
+def test_example_of_pytest_runs_as_it_is(tmp_path: Path) -> None:
     """In a directory of its own, with nothing of ours but the package."""
     place = shutil.copytree(EXAMPLE, tmp_path / "example")
     done = subprocess.run(

@@ -64,11 +64,20 @@ class Listener:
         self.lists: dict[str, dict[str, bool]] = {}
         self.violations: list[str] = []
         self.tolerant: set[str] = set()  # resources that may share nodes with others now
+        # Nodes that are other ones since the rest before the last: one may come before the event.
+        self.renewed, self._renewed_before = set[str](), set[str]()
         self._sent: WeakKeyDictionary[DeviceList, _Sent] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
         self.lists.clear()
+
+    def rest(self) -> None:
+        """All is as it has to be."""
+        self._renewed_before, self.renewed = self.renewed, set()
+
+    def _others(self) -> set[str]:
+        return self.renewed | self._renewed_before
 
     def hear(self, resource: str, entries: dict[str, bool]) -> None:
         """A kubelet has received a list."""
@@ -80,7 +89,7 @@ class Listener:
         for other, listed in self.lists.items():
             if other == resource or {other, resource} & self.tolerant:
                 continue
-            for node in mine.keys() & _offered(listed).keys():
+            for node in (mine.keys() & _offered(listed).keys()) - self._others():
                 self.violations.append(f"{node} is healthy in {resource} and in {other}")
 
     def sending(self, device_list: DeviceList, entries: dict[str, bool]) -> None:
@@ -102,7 +111,7 @@ class Listener:
                 self.violations.append(f"{node} is healthy as {bases}")
             for one in fallen:
                 fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
-                if node_of(one) == node and not fewer_shares:
+                if node_of(one) == node and not fewer_shares and node not in self._others():
                     self.violations.append(
                         f"{node} is healthy as {ids}, {one} just turned Unhealthy"
                     )

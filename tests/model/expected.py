@@ -23,7 +23,7 @@ class Past:
         now: Could be offered by the tree and the declaration as they are.
         found: The nodes that are there now, for its sources.
         before: Those that were at the last rest.
-        left: Those that a resource behind it had when this one first found them.
+        left: Those that a resource behind it had when this one first found them, or had no seat.
     """
 
     kept: set[str] = field(default_factory=set)
@@ -72,10 +72,16 @@ class Past:
         self.lost -= ids
         self.maybe |= ids
 
-    def rest(self, entries: Mapping[str, bool], behind: set[str]) -> None:
+    def was_full(self) -> None:
+        """Note that it may have had no seat for what it finds."""
+        self.left = self.left | self.found
+
+    def rest(self, entries: Mapping[str, bool], behind: set[str], limit: int | None) -> None:
         """Take over what is listed at rest, there and for the resources behind it."""
-        self.left, self.before = self.may_leave & behind, self.found
         bases = {one.partition("::")[0] for one in entries}
+        if limit is not None and len(bases) >= limit:
+            self.was_full()
+        self.left, self.before = self.may_leave & behind, self.found
         healthy = {one.partition("::")[0] for one, well in entries.items() if well}
         self.orphans &= bases - healthy
         self.kept, self.lost, self.maybe = healthy, bases - healthy - self.orphans, set(bases)

@@ -20,7 +20,8 @@ from tests.model.bench import REST_S
 from tests.model.declared import Declared, name_of, text_of
 from tests.model.sequence import Sequence, both_run, kubelet_runs, step
 
-Places = frozenset[str | tuple[int, int]]  # the path of a node, and its inode
+# The path of a node, its inode, and the time of its content: a new file may get a former inode.
+Places = frozenset[str | tuple[int, int, int]]
 
 FILES = ("a0", "a1", "k0")  # the last is a symlink to the first
 # Few, so that nodes often go from one to another.
@@ -113,7 +114,7 @@ class HoldingMachine(Sequence):
         elif name == "k0":
             self.path(name).symlink_to(self.path("a0"))
         else:
-            self.path(name).touch()
+            self.touch(name)
         self.nudge()
 
     # ── pods ──
@@ -162,8 +163,9 @@ class HoldingMachine(Sequence):
         for name in FILES:
             with contextlib.suppress(FileNotFoundError):
                 path = self.path(name).resolve(strict=True)
-                inode = path.stat().st_dev, path.stat().st_ino
-                found[name] = found[str(path)] = frozenset({str(path), inode})
+                state = path.stat()
+                file = state.st_dev, state.st_ino, state.st_mtime_ns
+                found[name] = found[str(path)] = frozenset({str(path), file})
         return found
 
     def _nodes(self, answer: Answer, device_id: str, places: dict[str, Places]) -> Places:
@@ -189,13 +191,18 @@ class HoldingMachine(Sequence):
 
     @step(two_run, which=st.integers(0, 1))
     async def stop_one_instance(self, which: int) -> None:
+        await self._stop_one(which)
+
+    async def _stop_one(self, which: int) -> None:
         await self.bench.stop_host(which)
         self.orphaned |= (await self.bench.kubelet.capacity()).keys()
 
     # ── the end ──
 
     async def settled(self) -> None:
-        """When all pods have ended, everything is on offer."""
+        """When all pods and the second instance have ended, everything is on offer."""
+        if len(self.bench.hosts) > 1 and self.bench.kubelet_is_there:
+            await self._stop_one(0)
         await super().settled()
         while self.pods:
             await self.bench.kubelet.free(self.pods.popitem()[0])

@@ -68,7 +68,8 @@ class Machine(Sequence):
         super().note_lists()
         behind = {one.name: self.behind(one, new=True) for one in self.here}
         for one in self.here:
-            self.past[one.name].rest(self.bench.entries(one.name), behind[one.name])
+            entries = self.bench.entries(one.name)
+            self.past[one.name].rest(entries, behind[one.name], one.max_devices)
         self.past = {one.name: self.past[one.name] for one in self.here}
 
     def check_lists(self) -> None:
@@ -114,7 +115,7 @@ class Machine(Sequence):
     @step(name=FILE)
     async def create(self, name: str) -> None:
         if self.path(name).parent.is_dir() and not self.path(name).is_symlink():
-            self.path(name).touch()
+            self.touch(name)
         self.nudge_links(name)
 
     @step(name=st.one_of(FILE, LINK))
@@ -154,6 +155,7 @@ class Machine(Sequence):
         if self.path(name).parent.is_dir():
             fresh.symlink_to(self.root / "t" / "nothing" if dangling else target)
             fresh.rename(self.path(name))
+            self.bench.listener.renewed.add(name)
 
     @step(name=LINK)
     async def second_name(self, name: str) -> None:
@@ -185,8 +187,10 @@ class Machine(Sequence):
         """Write a good configuration, and note it as in force."""
         before = {one.name: one for one in self.declared}
         if not self.rested:  # nodes may have gone to another resource and come back
-            for past in self.past.values():
+            for name, past in self.past.items():
                 past.forget()
+                if name in before and before[name].max_devices is not None:
+                    past.was_full()
         for one in declared:
             past = self.past.setdefault(one.name, Past())
             past.changed(before.get(one.name, replace(one, here=False)), one)

@@ -167,6 +167,7 @@ class Sequence(RuleBasedStateMachine):
     def note_lists(self) -> None:
         """Take over what is listed at rest."""
         self.bench.listener.tolerant = {one.name for one in self.here if one.overlap}
+        self.bench.listener.rest()
 
     def note_restart(self) -> None:
         """Take over that a process of devhost begins or ends."""
@@ -207,6 +208,11 @@ class Sequence(RuleBasedStateMachine):
         for host in self.bench.hosts:
             for one in host.resources:
                 one.trigger_scan()
+
+    def touch(self, name: str) -> None:
+        """Make a file; a former one of that name was another node."""
+        self.path(name).touch()
+        self.bench.listener.renewed.add(name)
 
     def nudge_links(self, name: str) -> None:
         if name in LINKS.values():

@@ -107,3 +107,22 @@ def test_node_that_one_of_two_owners_leaves_is_offered_to_who_may_share_with_the
     machine.add(sharing, 0, rest=True)
     machine.add(Declared("example.com/r", sources=("d0",), id="${name}-y"), 0, rest=True)
     machine.teardown()
+
+
+def test_resource_that_is_moved_and_given_other_sources_has_the_seats_of_its_former_devices() -> (
+    None
+):
+    """It takes the node of the one behind it at its first scan: a later one moves nothing."""
+    limited = Declared("example.com/q", sources=("d1/c*", "d0/*1"), max_devices=1)
+    machine = Machine.drawn([Declared("example.com/p", sources=("d0/*1",)), limited], "a1", "c0")
+    machine.add(replace(limited, sources=("d0/*1",)), 0, rest=True)
+    machine.teardown()
+
+
+def test_node_of_a_resource_that_has_no_seat_for_it_any_more_is_offered_by_the_one_behind() -> None:
+    """When its former ID has left the kubelet's list."""
+    first = Declared("example.com/p", sources=("d0/*1",))
+    machine = Machine.drawn([first, replace(first, name="example.com/q")], "a1", "b1")
+    machine.change(0, "max_devices", replace(first, max_devices=1), rest=True)
+    assert machine.bench.entries("example.com/q") == {"b1": True}
+    machine.teardown()

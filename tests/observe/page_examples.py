@@ -25,7 +25,8 @@ def many() -> Json:
     resources = [resource(number, 30 if number % 3 == 0 else 8) for number in range(29)]
     resources.append(resource(29, 500 - sum(len(one["devices"]) for one in resources)))
     _break(resources[3], 25, "check failed: readable: Input/output error")
-    _break(resources[17], 2, "not found any more")
+    _break(resources[17], 2, "check failed: writable: No such device")
+    del resources[17]["devices"][7]
     resources[17] |= {"missing": 1, "expected": 9}
     return whole(resources)
 
@@ -58,7 +59,7 @@ def wrong() -> Json:
     }
     said |= {"ready": False}
     said["kubelet"] = {"podResources": "connection refused", "restarts": 3}
-    first = "configuration file invalid; still serving the version of " + _SINCE
+    first = "configuration file invalid; still serving the last good one"
     said["troubles"] = [first, *said["troubles"]]
     return said
 
@@ -67,10 +68,9 @@ def whole(resources: list[Json]) -> Json:
     said = example() | {"resources": resources, "troubles": []}
     said["config"] |= {"problems": [], "failures": 0}
     for one in resources:
-        bad = sum(device["health"] != "Healthy" for device in one["devices"])
         if one["reason"] and one["state"] != "Draining":
             said["troubles"].append(f"{one['name']}: {one['state']}: {one['reason']}")
-        if bad:
+        if bad := one["unhealthy"]:
             said["troubles"].append(
                 f"{one['name']}: {bad} of {len(one['devices'])} devices unhealthy"
             )
@@ -102,7 +102,7 @@ def resource(number: int, count: int) -> Json:
     return {
         "name": name, "capacity": count, "allocatable": count, "error": None, "warnings": [],
         "devices": devices, "skipped": [], "state": "Registered", "reason": None, "since": _SINCE,
-        "registered": True, "streams": 1, "expected": count, "missing": 0,
+        "registered": True, "streams": 1, "expected": count, "missing": 0, "unhealthy": 0,
         "holders": {device_id: [f"default/web-{n}"] for n, device_id in enumerate(ids[: count // 3])},
     }  # fmt: skip
 
@@ -110,3 +110,4 @@ def resource(number: int, count: int) -> Json:
 def _break(resource: Json, index: int, reason: str) -> None:
     resource["devices"][index] |= {"health": "Unhealthy", "reason": reason}
     resource["allocatable"] -= 1
+    resource["unhealthy"] += reason != "not found any more"

@@ -32,10 +32,9 @@ resources:
 """
 
 
-async def test_allocation_is_logged_with_what_the_container_was_given(
+async def test_allocation_is_logged_with_what_it_gives(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
-    """What a container was given: variables by name alone, paths on the host and in it."""
     place = directory / "colas"
     daemon.flags += ["--allow-path", str(place)]
     daemon.flags += ["--allow-annotation", "example.com/used"]
@@ -52,9 +51,7 @@ async def test_allocation_is_logged_with_what_the_container_was_given(
     assert "hunter2" not in str(daemon.lines)
 
 
-async def test_allocation_of_several_containers_is_one_line(
-    daemon: Daemon, started: Kubelet
-) -> None:
+async def test_allocation_of_containers_is_one_line(daemon: Daemon, started: Kubelet) -> None:
     """However many containers a client asks for, none included; kubelet asks for one."""
     await daemon.start(tokens(a=3))
     await started.wait(A, 3, 3)
@@ -67,10 +64,9 @@ async def test_allocation_of_several_containers_is_one_line(
 
 
 @pytest.mark.parametrize("text", ["\x1b" * 50_000, "\u202e" * 50_000, "\ud800" * 50_000])
-def test_allocation_of_long_texts_is_a_short_line(
+def test_allocation_of_long_texts_is_short_line(
     caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    """However long the texts of a client, a configuration or a file are."""
     node, mount = DeviceSpec(text, text, "rw"), MountSpec(text, text, read_only=True)
     texts = (text,) * 1000
     answer = Allocation(texts, {text: ""}, (mount,) * 1000, (node,) * 1000, {text: ""}, texts)
@@ -85,7 +81,6 @@ def test_allocation_of_long_texts_is_a_short_line(
 
 
 async def test_allocation_that_is_refused_is_warned_of(daemon: Daemon, started: Kubelet) -> None:
-    """It is a warning, with the reason that the pod's user sees."""
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -98,7 +93,6 @@ async def test_allocation_that_is_refused_is_warned_of(daemon: Daemon, started: 
 async def test_start_of_a_container_is_logged_and_a_prevented_one_warned_of(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
-    """Each PreStartContainer is a line."""
     daemon.flags += ["--allow-exec"]
     await daemon.start(STEP.format(mark=directory / "mark"))
     await started.wait(A, 1, 1)
@@ -112,10 +106,9 @@ async def test_start_of_a_container_is_logged_and_a_prevented_one_warned_of(
     assert "run mkdir" in line["reason"]
 
 
-async def test_device_that_becomes_unhealthy_is_warned_of(
+async def test_device_unhealthy_is_warned_of(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
-    """A warning, as is what is not offered; what is well is not."""
     place = directory / "colas"
     (place / "a").touch()
     (place / "b").symlink_to("/nowhere")

@@ -103,9 +103,7 @@ async def test_request_with_an_endless_head_is_cut_off(port: int) -> None:
     assert (await get(port, "/")).status == 200
 
 
-async def test_connections_beyond_the_limit_end_the_oldest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_connections_beyond_the_limit_end_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they say nothing or do not read; a new one gets through."""
     monkeypatch.setattr(http, "PATIENCE_S", 3600.0)
     bound = socket.create_server(("127.0.0.1", 0))
@@ -124,9 +122,7 @@ async def test_connections_beyond_the_limit_end_the_oldest(
 
 
 @pytest.mark.parametrize("raw", [b"", b"GET / HT", b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n"])
-async def test_connection_that_is_slow_is_cut_off(
-    raw: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connection_slow_is_cut_off(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "PATIENCE_S", 0.1)
     bound = socket.create_server(("127.0.0.1", 0))
     async with serving(bound, ROUTES), asyncio.timeout(60):
@@ -138,9 +134,7 @@ async def test_connection_that_is_slow_is_cut_off(
         writer.close()
 
 
-def test_throttled_response_is_made_for_a_tenth_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_throttled_response_is_made_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What took a second to make serves for the next ten; what took nothing is made again."""
     clock = [0.0]
     made: list[float] = []

@@ -92,9 +92,7 @@ async def until(port: int, true: Callable[[Samples], object]) -> Samples:
     return said
 
 
-async def test_metrics_of_a_process_are_those_of_the_contract(
-    daemon: Daemon, started: Kubelet
-) -> None:
+async def test_metrics_of_a_process_are_of_the_contract(daemon: Daemon, started: Kubelet) -> None:
     begun = time.time()
     await daemon.start(tokens(a=3))
     await started.wait(A, 3, 3)
@@ -126,9 +124,7 @@ async def test_metrics_of_a_process_are_those_of_the_contract(
     await until(port, lambda it: it.value(name, resource_name=A, result="refused") == 1)
 
 
-async def test_restarts_of_kubelet_are_counted_and_a_late_start_is_none(
-    daemon: Daemon, kubelet: Kubelet
-) -> None:
+async def test_metrics_restarts_of_kubelet_are_counted(daemon: Daemon, kubelet: Kubelet) -> None:
     await daemon.start(tokens(a=1))
     port = await port_of(daemon)
     name, state = "devhost_resource_state", "Waiting"
@@ -147,34 +143,7 @@ async def test_restarts_of_kubelet_are_counted_and_a_late_start_is_none(
         await kubelet.stop()
 
 
-async def test_reloads_are_counted_good_and_bad(daemon: Daemon, started: Kubelet) -> None:
-    await daemon.start(tokens(a=1, b=1))
-    await started.wait(B, 1, 1)
-    port = await port_of(daemon)
-    before = await scrape(port)
-    assert B in {one.labels.get("resource_name") for one in before.all}
-
-    daemon.write("version: v1\nresources: 7\n")
-    success = "devhost_config_last_reload_successful"
-    said = await until(port, lambda it: it.value(success) == 0)
-    assert said.value("devhost_config_reloads_total", result="error") == 1
-    assert said.value("devhost_config_reloads_total", result="ok") == 0
-    assert hashes(said) == hashes(before)
-
-    daemon.write(tokens(a=2))
-    said = await until(port, lambda it: it.value(success) == 1)
-    assert said.value("devhost_config_reloads_total", result="ok") == 1
-    assert hashes(said) != hashes(before)
-    said = await until(port, lambda it: not it.names_of(B))
-    assert said.value("devhost_devices", resource_name=A, health="Healthy") == 2
-
-
-def hashes(said: Samples) -> list[str]:
-    (found,) = [one.labels["hash"] for one in said.all if one.name == "devhost_config_hash_info"]
-    return [found]
-
-
-async def test_cdi_writes_and_holders_are_metrics(
+async def test_metrics_of_cdi_and_holders(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     (directory / "colas" / "x").touch()

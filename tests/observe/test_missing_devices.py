@@ -42,7 +42,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str 
     return port
 
 
-async def test_device_that_has_left_the_list_is_missing(
+async def test_device_left_the_list_is_missing(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     port = await with_two(daemon, started, directory)
@@ -74,7 +74,7 @@ async def test_device_that_has_left_the_list_is_missing(
     assert said["troubles"] == []
 
 
-async def test_minimum_of_devices_counts_from_the_start(
+async def test_minimum_counts_from_the_start(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     await daemon.start(colas(directory, ", minDevices: 2"))
@@ -88,7 +88,7 @@ async def test_minimum_of_devices_counts_from_the_start(
     assert said["troubles"] == []
 
 
-async def test_resource_that_never_had_a_device_misses_none(
+async def test_resource_new_misses_no_device(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     await daemon.start(colas(directory))
@@ -97,7 +97,7 @@ async def test_resource_that_never_had_a_device_misses_none(
     assert (missing(said), said["troubles"]) == ((0, 0), [])
 
 
-async def test_edit_of_the_sources_accepts_fewer_devices(
+async def test_edit_of_sources_accepts_fewer(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     """Of the options that find devices, or of a resource that has some of them from now on."""
@@ -120,7 +120,7 @@ async def test_edit_of_the_sources_accepts_fewer_devices(
     assert not daemon.found("devices missing")
 
 
-async def test_resource_removed_from_the_file_expects_nothing(
+async def test_resource_removed_expects_nothing(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     port = await with_two(daemon, started, directory)

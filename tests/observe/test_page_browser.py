@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from devhost.observe.http import Response, page, serving
 from tests.observe import browser
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
-from tests.support.asking import status_port_of
+from tests.support.asking import status_port_of, until
 from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
 
@@ -139,7 +140,7 @@ async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
     """Without a reload; and what a device is called stays text."""
     async with Served(example()) as served:
         shown = await viewer.open(served.url)
-        assert await shown.title() == "(3) devhost node-1"
+        assert await shown.title() == "(2) devhost node-1"
         text = await shown.inner_text("body")
         for resource in example()["resources"]:
             assert resource["name"] in text
@@ -148,6 +149,9 @@ async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
         assert await shown.locator("img, b").count() == 0
         heads = "details:last-of-type th"
         assert await shown.locator(heads).all_inner_texts() == ["Device", "Health"]
+        assert "hash 29417db6effdcabe" in text
+        assert "Registered since" not in text  # as long as devhost is running
+        assert not re.search(r"\d{4}-\d\d-\d\dT", text)  # times are local ones
         served.status |= {"nodeName": "node-2", "troubles": []}
         await later(shown, "document.title === 'devhost node-2'")
         assert await shown.locator("#problems").count() == 0
@@ -237,6 +241,11 @@ async def test_page_filter_shows_what_matches(viewer: Viewer) -> None:
         await shown.keyboard.type("SOUND-17 unhealthy")
         assert await shown.inner_text("#found") == "1 resource and 1 device match"
         assert await shown.locator(".resource[open] tbody tr").count() == 1
+        assert await shown.locator("#problems").inner_text() == (
+            "2 of 3 problems\n"
+            "example.com/sound-17: 1 of 7 devices unhealthy\n"
+            "example.com/sound-17: 1 of 9 devices missing"
+        )
         served.status |= {"nodeName": "node-2"}
         await later(shown, "document.title.endsWith('node-2')")
         assert await shown.locator(".resource").count() == 1
@@ -255,17 +264,48 @@ async def test_page_filter_shows_what_matches(viewer: Viewer) -> None:
         assert await shown.locator(".resource[open]").count() == 0
 
 
+async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
+    """Of equal ones the first in the file; and shares are no devices."""
+    resources = [resource(number, 20) for number in range(5)]
+    for index, lost in ((1, 1), (2, 20), (3, 19)):
+        resources[index]["devices"] = resources[index]["devices"][lost:]
+        resources[index] |= {"missing": lost, "allocatable": 20 - lost, "capacity": 20 - lost}
+    resources[0] |= {"capacity": 2000, "allocatable": 2000}
+    resources[4] |= {"since": "2026-11-21T11:27:57+00:00"}
+    async with Served(whole(resources)) as served:
+        shown = await viewer.open(served.url)
+        order = ["sound-2", "scratch-disk-3", "render-1", "serial-0", "token-4"]
+        names = [f"example.com/{one}" for one in order]
+        assert await shown.locator(".resource h2").all_inner_texts() == names
+        assert await shown.locator("#problems a").all_inner_texts() == names[:3]
+        assert await shown.locator(".lost h2").all_inner_texts() == names[:1]
+        tiles = (await shown.locator("#overview").inner_text()).split("\n")
+        assert dict(zip(tiles[::2], tiles[1::2], strict=True)) == {
+            "resources registered": "5 of 5",
+            "healthy devices": "60",
+            "unhealthy": "0",
+            "missing": "40",
+            "held by pods": "30",
+        }
+        assert "2000 of 2000 shares allocatable" in await shown.inner_text(
+            f"[id='resource-{names[3]}']"
+        )
+        await shown.get_by_text(names[4]).click()
+        assert "Registered since 11:27:57" in await shown.inner_text(f"[id='resource-{names[4]}']")
+
+
 async def test_page_rows_are_bounded(viewer: Viewer) -> None:
-    """What is folded has none, and a list that is unfolded may fold another."""
+    """What is folded has none, and a list only a few until it is unfolded."""
     resources = [resource(number, 400) for number in range(5)]
     async with Served(whole(resources)) as served:
         shown = await viewer.open(served.url)
         rows = shown.locator("tbody tr")
         assert await rows.count() == 0
-        for number, one in enumerate(resources):
-            await shown.get_by_text(one["name"]).click()
-            await shown.get_by_role("button", name="Show all 400 devices").first.click()
-            assert await rows.count() == 400 + 10 * number
+        await shown.get_by_text(resources[0]["name"]).click()
+        await rows.first.wait_for()
+        assert await rows.count() == 10
+        await shown.get_by_role("button", name="Show all 400 devices").click()
+        assert await rows.count() == 400
         await shown.get_by_label("Filter").fill("serial")
         assert await rows.count() == 400
         await shown.get_by_label("Filter").fill("example.com")
@@ -275,10 +315,11 @@ async def test_page_rows_are_bounded(viewer: Viewer) -> None:
 async def test_page_is_used_with_the_keyboard(viewer: Viewer) -> None:
     async with Served(many()) as served:
         shown = await viewer.open(served.url, 360, 740)
-        for _ in range(5):  # the filter, three problems, the first resource
+        for _ in range(7):  # the filter, three problems, two resources with problems, another one
             await shown.keyboard.press("Tab")
         await shown.keyboard.press("Enter")
         table = shown.get_by_role("table", name="Devices of example.com/serial-0")
+        await table.wait_for()
         # Cards for the eye, a table for all others.
         assert await table.get_by_role("row").count() == 11
         assert await table.get_by_role("columnheader", name="Last check").count() == 1
@@ -320,12 +361,12 @@ async def test_page_of_a_real_run(
     await started.wait("example.com/license", 3, 3)
     await started.admit("web-0", {"app": {"myway5.com/cola": 2}})
     await started.admit("solver-0", {"app": {"example.com/license": 1}})
+    port = await status_port_of(daemon)
+    await until(port, lambda it: it["resources"][0]["expected"] == 3)
     (root / "etc/colas/vanilla").unlink()
     await started.wait("myway5.com/cola", 6, 4)
-    shown = await viewer.open(
-        f"http://127.0.0.1:{await status_port_of(daemon)}/", 1000, 965, clock=False
-    )
-    for text in ("default/web-0", "default/solver-0", "not found any more", "unhealthy"):
+    shown = await viewer.open(f"http://127.0.0.1:{port}/", 1000, 880, clock=False)
+    for text in ("default/web-0", "default/solver-0", "not found any more", "1 missing"):
         await shown.get_by_text(text).first.wait_for()
     picture = kept("status", tmp_path)
     await shown.screenshot(path=picture)

@@ -38,7 +38,7 @@ async def answering() -> AsyncIterator[Answering]:
         yield found
 
 
-async def test_status_of_a_devhost_that_is_well_and_not(
+async def test_status_of_devhost_well_and_not(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     for name in ("one", "odd\x1b[31m"):
@@ -61,12 +61,10 @@ async def test_status_of_a_devhost_that_is_well_and_not(
     code, text, err = await asked("--status-listen", f"localhost:{port}")
     assert (code, err) == (1, "")
     assert f"{daemon.config}:2:1: error: " in text
-    assert "\nproblems:\n  configuration file invalid; still serving the version of 2" in text
+    assert "\nproblems:\n  configuration file invalid; still serving the last good one" in text
 
 
-async def test_status_of_some_resources_has_their_problems_and_those_of_none(
-    answering: Answering,
-) -> None:
+async def test_status_of_some_resources_has_their_problems(answering: Answering) -> None:
     code, text, _ = await answering.asked(WITHHELD, "-o", "json")
     assert code == 1
     _, as_yaml, _ = await answering.asked(WITHHELD, "-o", "yaml")

@@ -74,19 +74,3 @@ def test_number_that_no_list_clock_or_runtime_can_hold_is_refused(
     options: dict[str, object],
 ) -> None:
     assert loads(config({"sources": [{"static": 1}], **options}), policy=policy()).config is None
-
-
-def test_policy_that_warns_finds_what_one_that_refuses_finds() -> None:
-    """`validate` says what `run` would refuse."""
-    text = config(
-        {
-            "sources": [{"dev": {"pattern": "x", "types": "block"}}],
-            "preStart": [{"run": ["x"]}],
-            "allocate": {"mounts": ["/etc"], "devices": ["/opt/x"]},
-        }
-    )
-    refused = loads(text, policy=policy()).problems
-    warned = loads(text).problems
-    assert len(refused) == 4
-    assert [one.message for one in refused] == [one.message for one in warned]
-    assert {one.severity for one in warned} == {"warning"}

@@ -19,6 +19,14 @@ from tests.support.root import needs_root
 USB: Final = {"usb1": "usb", "1-1": "usb", "1-1:1.0": "usb"}
 BOARD: Final = {"platform": "", "serial8250": "platform"}
 KVM: Final = (10, 232)
+DRIVERS: Final = """Character devices:
+  1 mem
+509 nvidia-caps
+511 nvidia-uvm
+
+Block devices:
+508 nvidia-uvm
+"""
 
 # By class: what the kernel shows of a device of it, as (number, subsystem, name, more).
 Shown = tuple[tuple[int, int], str, str, Mapping[str, Any]]
@@ -98,46 +106,27 @@ def test_node_of_another_class_needs_the_flag_that_the_message_names(
         assert (policy.refused_node("/dev/null", found) is not None) == refused
 
 
-def test_number_that_sysfs_does_not_know_is_unknown_and_the_word_allows_nothing(
-    bare: Victim,
-) -> None:
-    found = DeviceClasses(bare.files).of((240, 0))
-    assert found == DeviceClass("unknown")
-    refusal = Policy(enforced=True, allow_devices=("unknown",)).refused_node("/dev/kvm", found)
-    assert refusal == "/dev/kvm is of class unknown: it needs --allow-device '/dev/kvm'"
-
-
 @pytest.mark.parametrize(
     ("number", "name"),
-    [((195, 255), "nvidia"), ((188, 511), "tty-usb"), (KVM, "kvm"), ((10, 255), "unknown"),
-     ((13, 64), "unknown"), ((1, 12), "memory")],
+    [((195, 255), "nvidia"), ((511, 0), "nvidia"), ((509, 1), "nvidia-caps"), ((508, 0), "unknown"),
+     ((188, 511), "tty-usb"), (KVM, "kvm"), ((10, 255), "unknown"), ((13, 64), "unknown"),
+     ((1, 12), "memory"), (MEM, "memory"), (KMEM, "memory"), (PORT, "memory")],
 )  # fmt: skip
 def test_number_that_linux_assigns_is_known_without_sysfs(
     bare: Victim, number: tuple[int, int], name: str
 ) -> None:
+    """Memory whatever sysfs says; that of a driver without a class there by /proc/devices."""
+    bare.file("/proc/devices", DRIVERS)
+    for memory in (MEM, KMEM, PORT):
+        shows(bare.root, memory, "sound", f"x{memory[1]}")
     safe = name in SAFE | SAFE_MISC
     assert DeviceClasses(bare.files).of(number) == DeviceClass(name, safe=safe)
 
 
-@pytest.mark.parametrize("number", [MEM, KMEM, PORT])
-def test_memory_is_known_by_its_number_whatever_sysfs_says(
-    bare: Victim, number: tuple[int, int]
-) -> None:
-    shows(bare.root, number, "sound", "x")
-    assert DeviceClasses(bare.files).of(number) == DeviceClass("memory")
-
-
-def test_majors_of_nvidia_are_known_by_proc_devices(bare: Victim) -> None:
-    """Its driver has no class in sysfs; block devices in that file do not count."""
-    bare.file(
-        "/proc/devices",
-        "Character devices:\n  1 mem\n509 nvidia-caps\n511 nvidia-uvm\n\nBlock devices:\n"
-        "508 nvidia-uvm\n",
-    )
-    classes = DeviceClasses(bare.files)
-    assert classes.of((511, 0)) == DeviceClass("nvidia", safe=True)
-    assert classes.of((509, 1)) == DeviceClass("nvidia-caps")
-    assert classes.of((508, 0)) == DeviceClass("unknown")
+def test_word_for_a_number_that_is_not_known_allows_nothing() -> None:
+    policy = Policy(enforced=True, allow_devices=("unknown",))
+    refusal = policy.refused_node("/dev/kvm", DeviceClass("unknown"))
+    assert refusal == "/dev/kvm is of class unknown: it needs --allow-device '/dev/kvm'"
 
 
 @needs_root

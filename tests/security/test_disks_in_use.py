@@ -34,7 +34,7 @@ def disk(node: Victim) -> Victim:
 
 @pytest.mark.parametrize(
     ("resource", "allow"),
-    [(ENTRY, "/dev/*"), (SOURCE, "*"), (SOURCE, "block"), (LINK, "/dev/[v]da"),
+    [(ENTRY, "/dev/*"), (SOURCE, "/dev/*"), (SOURCE, "block"), (LINK, "/dev/[v]da"),
      (DIRECTORY, "/dev/*")],
 )  # fmt: skip
 def test_disk_in_use_is_not_handed_out_by_a_wildcard_or_a_class(

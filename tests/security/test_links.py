@@ -12,12 +12,21 @@ from typing import Any
 import pytest
 
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
-from tests.security.attack import DISK, FULL, NULL, Victim, allocated, asks, config, written
+from tests.security.attack import DISK, FULL, MEM, NULL, Victim, allocated, asks, written
 from tests.support.root import needs_root
 
 SHADOW: dict[str, Any] = {"sources": [{"directory": "/in"}]}
 WAYS = ("deviceSpecs", "cdi")
+
+
+@pytest.fixture
+def watched(node: Victim) -> Victim:
+    """A disk, harmless nodes, and a link to one of these in the tenant's directory."""
+    node.node("/dev/sda", DISK, stat.S_IFBLK)
+    node.node("/dev/full", FULL)
+    node.node("/dev/null", NULL)
+    node.link("/watched/x", "/dev/full")
+    return node
 
 
 # ── where a link leads ──
@@ -33,16 +42,6 @@ def test_symlink_to_a_forbidden_file_is_not_mounted(node: Victim, target: str, v
     node.link("/in/a", target)
     for outcome in node.by_both_ways({**SHADOW, "allocate": {"mounts": [value]}}, "/in/*"):
         outcome.nothing("--allow-path '/etc/shadow'")
-
-
-def test_symlink_to_a_file_is_no_device(node: Victim) -> None:
-    node.file("/etc/shadow")
-    node.link("/in/a", "../etc/shadow")
-    for outcome in node.by_both_ways({**SHADOW, "allocate": {"devices": ["${path}"]}}):
-        outcome.nothing("not a device node")
-    optional = {"hostPath": "${path}", "optional": True}
-    for outcome in node.by_both_ways({**SHADOW, "allocate": {"devices": [optional]}}):
-        outcome.nowhere("/in/a", "shadow")
 
 
 def test_symlinks_on_the_way_of_a_mount_are_followed_to_their_end(node: Victim) -> None:
@@ -72,31 +71,20 @@ def test_flag_for_a_path_means_what_the_symlink_leads_to(
         outcome.nothing(f"{target}/x'")
 
 
-@pytest.mark.parametrize("links", [41, 200])
+@pytest.mark.parametrize("links", [1, 41, 200])
+@pytest.mark.parametrize("target", ["/etc/shadow", "/etc/later", "/in/l0"])
 @pytest.mark.parametrize("optional", [False, True])
-def test_symlinks_more_than_are_followed_are_not_mounted(
-    node: Victim, links: int, *, optional: bool
+def test_symlinks_that_lead_nowhere_or_further_than_is_followed_are_not_mounted(
+    node: Victim, links: int, target: str, *, optional: bool
 ) -> None:
-    """Runtimes in Go follow 255: what we could not follow, they could."""
+    """Runtimes in Go follow 255: what we could not follow, they could, also once it is bent."""
     node.file("/etc/shadow")
     for at in range(links):
         node.link(f"/in/l{at}", f"/in/l{at + 1}")
-    node.link(f"/in/l{links}", "/etc/shadow")
+    node.link(f"/in/l{links}", target)
     entry = {"hostPath": "/in/l0", "optional": optional}
     for outcome in node.by_both_ways(asks(entry, "mounts"), "/in/*"):
-        outcome.nowhere("/in/l0", "shadow")
-
-
-@pytest.mark.parametrize("target", ["/in/a", "/etc/later"])
-@pytest.mark.parametrize("optional", [False, True])
-def test_symlink_that_leads_nowhere_is_not_mounted(
-    node: Victim, target: str, *, optional: bool
-) -> None:
-    """It may be bent once it has been allowed."""
-    node.link("/in/a", target)
-    entry = {"hostPath": "/in/a", "optional": optional}
-    for outcome in node.by_both_ways(asks(entry, "mounts"), "/in/*"):
-        outcome.nowhere("/in/a", "later")
+        outcome.nowhere("/in/l0", "shadow", "later")
 
 
 # ── between the scan and Allocate ──
@@ -127,80 +115,53 @@ def test_optional_path_that_appears_after_the_scan_is_judged_at_allocate(node: V
     assert scanner.allocate(snapshot, ("0",)).mounts == ()
 
 
+EXCHANGES = {
+    "memory": (lambda node: node.node("/dev/full", MEM), "deviceSpecs", "of class memory"),
+    "a disk": (lambda node: node.node("/dev/full", DISK, stat.S_IFBLK), "cdi", "no longer a char"),
+    "a symlink to a disk": (lambda node: node.link("/dev/full", "sda"), "deviceSpecs", "no longer"),
+    "renumbered, as the CDI spec has its number": (
+        lambda node: node.node("/dev/full", NULL), "cdi", "another device"
+    ),
+    "a tenant's symlink to another one": (
+        lambda node: node.link("/watched/x", "/dev/null"), "deviceSpecs", "another device"
+    ),
+}  # fmt: skip
+
+
 @needs_root
-@pytest.mark.parametrize(
-    ("exchange", "inject"),
-    [
-        (lambda node: node.node("/dev/x", (1, 1)), "deviceSpecs"),
-        (lambda node: node.node("/dev/x", DISK, stat.S_IFBLK), "cdi"),
-        (lambda node: node.link("/dev/x", "/dev/sda"), "deviceSpecs"),
-    ],
-    ids=["memory", "disk", "symlink to a disk"],
-)
+@pytest.mark.parametrize(("exchange", "inject", "why"), EXCHANGES.values(), ids=EXCHANGES)
 def test_device_exchanged_after_the_scan_is_refused_at_allocate(
-    node: Victim, exchange: Callable[[Victim], Path], inject: str
+    watched: Victim, exchange: Callable[[Victim], Path], inject: str, why: str
 ) -> None:
-    node.node("/dev/sda", DISK, stat.S_IFBLK)
-    node.node("/dev/x", NULL)
-    scanner = node.scanner({"sources": ["/dev/x"], "inject": inject})
-    snapshot = node.scan(scanner)
-    assert snapshot.devices["x"].healthy
-    exchange(node)
-    refusals, answers = allocated(scanner, snapshot)
-    assert refusals
+    """Where kubelet's answer follows the path a device below /dev may have another number."""
+    source = "/watched/x" if "another" in why and inject == "deviceSpecs" else "/dev/full"
+    scanner = watched.scanner({"sources": [source], "inject": inject})
+    snapshot = watched.scan(scanner)
+    assert all(one.healthy for one in snapshot.devices.values())
+    exchange(watched)
+    (refusal,), answers = allocated(scanner, snapshot)
+    assert why in refusal
     assert not answers
-
-
-@needs_root
-@pytest.mark.parametrize(("inject", "count"), [("deviceSpecs", 1), ("cdi", 0)])
-def test_device_renumbered_after_the_scan_is_refused_where_a_cdi_spec_has_its_number(
-    node: Victim, inject: str, count: int
-) -> None:
-    """kubelet's answer would follow the path."""
-    node.node("/dev/x", NULL)
-    scanner = node.scanner({"sources": ["/dev/x"], "inject": inject})
-    snapshot = node.scan(scanner)
-    node.node("/dev/x", FULL)
-    refusals, answers = allocated(scanner, snapshot)
-    assert len(answers) == count
-    assert len([one for one in refusals if "another device" in one]) == 1 - count
 
 
 # ── after Allocate ──
 
 
-@pytest.fixture
-def watched(node: Victim) -> Victim:
-    """A disk, harmless nodes, and a link to one of these in the tenant's directory."""
-    node.node("/dev/sda", DISK, stat.S_IFBLK)
-    node.node("/dev/full", FULL)
-    node.node("/dev/null", NULL)
-    node.link("/watched/x", "/dev/full")
-    return node
-
-
 @needs_root
-@pytest.mark.parametrize("place", ["/watched", "/dev/mqueue/deep"])
-def test_symlink_of_a_tenant_is_handed_out_as_the_node_it_led_to(
-    watched: Victim, place: str
+@pytest.mark.parametrize(
+    "path", ["/watched/x", "/dev/mqueue/x", "/dev/by-name/x", "/watched/names/full"]
+)
+def test_symlink_on_the_way_of_which_a_tenant_has_one_is_handed_out_as_the_node_it_led_to(
+    watched: Victim, path: str
 ) -> None:
-    watched.link(f"{place}/x", "/dev/full")
-    outcome = watched.attack({"sources": [f"{place}/x"]})
-    watched.link(f"{place}/x", "/dev/sda")
+    """Also a link of the host that leads over the tenant's directory, and a directory of his."""
+    watched.link("/dev/mqueue/x", "/dev/full")
+    watched.link("/dev/by-name/x", "../../watched/x")
+    watched.link("/watched/names", "/dev")
+    outcome = watched.attack({"sources": [path]})
     (spec,) = outcome.only.devices
     assert (spec.host_path, spec.container_path) == ("/dev/full", "/dev/full")
     assert outcome.only.numbers == {"/dev/full": "c 1:7"}
-
-
-@needs_root
-def test_symlink_of_the_host_over_a_directory_of_a_tenant_is_handed_out_resolved(
-    watched: Victim,
-) -> None:
-    watched.link("/dev/by-name/x", "../../watched/x")
-    watched.link("/watched/names", "/dev")
-    for path in ("/dev/by-name/x", "/watched/names/full"):
-        (spec,) = watched.attack({"sources": [path]}).only.devices
-        assert spec.host_path == "/dev/full"
 
 
 @needs_root
@@ -213,17 +174,6 @@ def test_symlink_of_udev_is_handed_out_as_it_is_and_followed_again(watched: Vict
     watched.link(path, "../../null")
     (spec,) = allocated(scanner, snapshot)[1]["usb-1"].devices
     assert spec.host_path == path
-
-
-@needs_root
-def test_symlink_of_a_tenant_bent_to_another_allowed_device_is_refused(watched: Victim) -> None:
-    """Another resource may have that one."""
-    scanner = watched.scanner({"sources": ["/watched/x"]})
-    snapshot = watched.scan(scanner)
-    watched.link("/watched/x", "/dev/null")
-    refusals, answers = allocated(scanner, snapshot)
-    assert not answers
-    assert "/watched/x is another device than at the last scan" in refusals[0]
 
 
 def test_symlink_of_a_mount_is_handed_out_as_what_it_led_to(node: Victim) -> None:
@@ -257,31 +207,3 @@ def test_symlink_bent_between_two_looks_of_allocate_changes_no_answer(
         assert nodes in ([], ["/dev/full"])
         watched.link("/watched/x", "/dev/full")
         assert "sda" not in written(scanner, snapshot)
-
-
-# ── what validate says ──
-
-
-@pytest.mark.parametrize(
-    ("source", "directory", "section"),
-    [
-        ({"directory": {"path": "/srv/seen", "types": "directory"}}, "/srv/seen", "devices"),
-        ("/srv/seen/*/x", "/srv/seen", "mounts"),
-        ("/dev/shm/x", "/dev/shm", "devices"),
-    ],
-)
-def test_host_path_made_from_a_name_that_a_tenant_chooses_is_a_warning(
-    source: object, directory: str, section: str
-) -> None:
-    """A runtime resolves it again at each start of a container: no check of ours can hold it."""
-    text = config({"sources": [source], "allocate": {section: ["/srv/seen/${name}"]}})
-    (warning,) = (one for one in loads(text).problems if "a pod that can" in one.message)
-    assert warning.severity == "warning"
-    assert warning.path.startswith(f"resources[0].allocate.{section}[0]")
-    assert f"a pod that can write in {directory}," in warning.message
-
-
-@pytest.mark.parametrize("source", ["/dev/*", {"dev": "tty.*"}, {"static": 1}])
-def test_host_path_made_from_a_name_below_dev_is_no_warning(source: object) -> None:
-    text = config({"sources": [source], "allocate": {"devices": ["/dev/${name}"]}})
-    assert not [one for one in loads(text).problems if "a pod that can" in one.message]

@@ -59,14 +59,6 @@ def test_memory_by_another_name_is_refused(node: Victim, number: tuple[int, int]
         outcome.nothing("of class memory")
 
 
-def test_memory_in_a_directory_of_nodes_refuses_the_directory(node: Victim) -> None:
-    node.node("/dev/many/a", NULL)
-    node.node("/dev/many/deep/er/b", MEM)
-    for path in ("/dev/many", "/dev/./many/", "/dev//"):
-        for outcome in node.by_both_ways(asks(path)):
-            outcome.nothing("/dev/many/deep/er/b is of class memory")
-
-
 # ── disks ──
 
 
@@ -136,20 +128,26 @@ def test_directory_of_nodes_is_handed_out_without_its_symlinks_and_files(node: V
     assert made["path"] == "/dev/many/a"
 
 
-def test_directory_of_nodes_by_a_symlink_is_judged_where_it_is(node: Victim) -> None:
-    node.node("/opt/many/a", NULL)
-    node.link("/dev/many", "/opt/many")
-    for outcome in node.by_both_ways(asks("/dev/many")):
-        outcome.nothing("--allow-device '/opt/many/a'")
-
-
-@pytest.mark.parametrize("name", ["a\nb", os.fsdecode(b"\xff")])
-def test_directory_of_nodes_with_an_unusable_name_is_refused(node: Victim, name: str) -> None:
-    """A node's name goes into a path in the container: it is checked as one."""
+@pytest.mark.parametrize(
+    ("name", "number", "asked", "why"),
+    [
+        ("/dev/many/deep/er/b", MEM, "/dev/many", "/dev/many/deep/er/b is of class memory"),
+        ("/dev/many/b", MEM, "/dev/./many/", "/dev/many/b is of class memory"),
+        ("/dev/many/b", MEM, "/dev//", "/dev/many/b is of class memory"),
+        ("/opt/many/b", NULL, "/dev/link", "--allow-device '/opt/many/b'"),
+        ("/dev/many/a\nb", NULL, "/dev/many", "/dev/many"),
+        (os.fsdecode(b"/dev/many/\xff"), NULL, "/dev/many", "/dev/many"),
+    ],
+)
+def test_directory_of_nodes_with_one_that_is_refused_is_refused(
+    node: Victim, name: str, number: tuple[int, int], asked: str, why: str
+) -> None:
+    """A node's name goes into a path in the container; a symlink's target is judged where it is."""
     node.node("/dev/many/a", NULL)
-    node.node(f"/dev/many/{name}", NULL)
-    for outcome in node.by_both_ways(asks("/dev/many")):
-        outcome.nothing("/dev/many")
+    node.link("/dev/link", "/opt/many")
+    node.node(name, number)
+    for outcome in node.by_both_ways(asks(asked)):
+        outcome.nothing(why)
 
 
 # ── no nodes ──

@@ -38,20 +38,6 @@ def test_path_that_only_looks_like_below_dev_is_refused(node: Victim, path: str)
         outcome.nowhere("/etc/secret", "devious", "root", "..", "\\n")
 
 
-def test_path_beside_an_allowed_directory_is_refused(node: Victim) -> None:
-    """What begins alike, in capitals, or is the directory itself; a path is no glob."""
-    for path in ("/data/ok", "/data-secret/a", "/DATA/ok", "/x/data/ok"):
-        node.file(path)
-    for path in ("/data-secret/a", "/DATA/ok", "/x/data/ok", "/data", "/data/"):
-        for outcome in node.by_both_ways(asks(path, "mounts"), "/data/*"):
-            outcome.nothing("--allow-path")
-    for path in ("/data/[o]k", "/*", "/[d]ata"):
-        for outcome in node.by_both_ways(asks(path, "mounts"), "/data/ok"):
-            outcome.nothing()
-    (good, _) = node.by_both_ways(asks("/data/ok", "mounts"), "/data/*")
-    assert [mount.host_path for mount in good.only.mounts] == ["/data/ok"]
-
-
 # ── values of templates ──
 
 

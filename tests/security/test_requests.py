@@ -92,6 +92,11 @@ async def test_request_that_kubelet_would_not_send_is_refused(
         for what, (method, request, status) in REQUESTS.items():
             answers = [await ask(channel, method, request) for channel in all_sockets]
             assert answers == [status, status], what
+        metadata = [(f"x-{number}", "y" * 60_000) for number in range(20)]
+        answers = await asyncio.gather(
+            *(ask(channel, _OPTIONS, b"", metadata=metadata) for channel in all_sockets * 50)
+        )
+        assert "OK" not in answers
     await still_serves(standin, served)
 
 
@@ -125,16 +130,4 @@ async def test_connections_beyond_the_limit_are_closed_but_that_of_kubelet(
     for connection in held:
         connection.close()
     await until(lambda: served.figures().descriptors <= before, "all are closed")
-    await still_serves(standin, served)
-
-
-async def test_request_with_large_metadata_is_refused(
-    served: Daemon, standin: SimulatedKubelet
-) -> None:
-    async with channels(served) as all_sockets:
-        metadata = [(f"x-{number}", "y" * 60_000) for number in range(20)]
-        answers = await asyncio.gather(
-            *(ask(channel, _OPTIONS, b"", metadata=metadata) for channel in all_sockets * 50)
-        )
-        assert "OK" not in answers
     await still_serves(standin, served)

@@ -12,7 +12,7 @@ from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import PluginServer
 from devhost.model.allocation import Allocation
-from devhost.model.state import State, Status
+from devhost.model.state import State
 from tests.support.answers import Nobody
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -45,7 +45,7 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
     plugins = PluginDirectory(directory / "plugins")
     await server.start()
     try:
-        await plugins.register(GPU, "vendor.sock", pre_start=False)
+        await plugins.register(GPU, "vendor.sock")
         yield
     finally:
         await plugins.close()
@@ -56,11 +56,6 @@ def config(who: str, count: int) -> str:
     """Return a configuration that declares the vendor's resource, and one of its own."""
     gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {who}}}}}}}"
     return f"version: v1\nresources:\n- {gpu}\n- {{name: {OTHER}, sources: [static: 1]}}\n"
-
-
-def status(hosting: Hosting) -> Status:
-    found = (one.status for one in hosting.hosts[-1].resources if one.name == GPU)
-    return next(found, Status())
 
 
 async def who_answers(kubelet: Kubelet) -> Any:
@@ -78,8 +73,8 @@ async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8), pod_resources=hosting.pod_resources)
         await started.wait(OTHER, 1, 1)
-        await until(lambda: status(hosting).reason == REASON, "why it waits")
-        assert status(hosting).state is State.WAITING
+        await until(lambda: hosting.status(GPU).reason == REASON, "why it waits")
+        assert hosting.status(GPU).state is State.WAITING
         hosting.reload(config("editor", 7))
         assert await who_answers(started) == "vendor"
         assert (await started.capacity())[GPU] == (2, 2)
@@ -95,11 +90,11 @@ async def test_resource_that_another_plugin_serves_is_served_with_its_flag(
         await started.wait(GPU, 2, 2)
         loose = Policy(allow_resources=("*",))
         hosting.start(config("a", 8), pod_resources=hosting.pod_resources, policy=loose)
-        await until(lambda: status(hosting).reason == REASON, "why it waits")
+        await until(lambda: hosting.status(GPU).reason == REASON, "why it waits")
         await hosting.stop()
         literal = Policy(allow_resources=(GPU, OTHER))
         hosting.start(config("b", 8), pod_resources=hosting.pod_resources, policy=literal)
-        await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
+        await hosting.until(GPU, State.REGISTERED)
 
 
 @contract
@@ -124,4 +119,4 @@ async def test_resource_is_served_where_pod_resources_do_not_answer(
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8), pod_resources=directory / "nobody.sock")
-        await until(lambda: status(hosting).state is State.REGISTERED, "its registration")
+        await hosting.until(GPU, State.REGISTERED)

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,38 +67,29 @@ async def test_command_is_given_the_node_that_a_symlink_leads_to(
 
 @needs_root
 @pytest.mark.parametrize(
-    ("target", "why", "words"),
+    ("path", "target", "why", "words"),
     [
-        ("/dev/sda", "no longer a char device", ["${path}"]),
-        ("/dev/null", "another device than at the last scan", ["${id}"]),
-        ("/etc/shadow", "no longer a char device", ["${id}"]),
-        ("/gone", "no longer exists", ["${path}"]),
+        ("/watched/x", "/dev/sda", "no longer a char device", ["${path}"]),
+        ("/watched/x", "/dev/null", "another device than at the last scan", ["${id}"]),
+        ("/watched/x", "/etc/shadow", "no longer a char device", ["${id}"]),
+        ("/watched/x", "/gone", "no longer exists", ["${path}"]),
+        ("/dev/full", "null", "another device than at the last scan", ["${path}"]),
     ],
 )
-async def test_step_for_a_symlink_bent_since_the_scan_is_refused(
-    watched: Victim, target: str, why: str, words: list[str]
+async def test_step_for_what_another_path_leads_to_since_the_scan_is_refused(
+    watched: Victim, path: str, target: str, why: str, words: list[str]
 ) -> None:
-    """Also where it is not given the path: it may find the device by its ID."""
-    (device,) = watched.found("/watched/x").values()
-    watched.link("/watched/x", target)
+    """Also where it is not given the path: it may find the device by its ID.
+
+    And where Allocate would follow the path: a step is for what the pod was given.
+    """
+    (device,) = watched.found(path).values()
+    watched.link(path, target)
     for step in (noting(watched, *words), MODE):
         with pytest.raises(PreStartError, match=why):
             await stepped(watched, device, step)
     assert not noted(watched)
     assert mode_of(watched.at("/etc/shadow")) == 0o600
-
-
-@needs_root
-async def test_step_for_a_node_below_dev_replaced_since_the_scan_is_refused(
-    watched: Victim,
-) -> None:
-    """Where Allocate would follow the path: a step is for what the pod was given."""
-    (device,) = watched.found("/dev/full").values()
-    watched.node("/dev/full", NULL)
-    for step in (noting(watched, "${path}"), MODE):
-        with pytest.raises(PreStartError, match="another device than at the last scan"):
-            await stepped(watched, device, step)
-    assert not noted(watched)
 
 
 @needs_root
@@ -231,7 +223,7 @@ def test_script_with_a_device_name_in_it_is_a_warning(argv: list[str], *, warned
 
 
 @needs_root
-async def test_mode_step_needs_the_flag_of_commands(node: Victim) -> None:
+async def test_step_without_the_flag_of_commands_is_refused(node: Victim) -> None:
     """It changes the node for all users of the host."""
     place = node.node("/dev/x", NULL)
     resource = {"sources": ["/dev/x"], "preStart": [{"mode": "0000"}]}
@@ -239,9 +231,11 @@ async def test_mode_step_needs_the_flag_of_commands(node: Victim) -> None:
     assert (problem.severity, problem.path) == ("error", "resources[0].preStart[0].mode")
     assert "--allow-exec" in problem.message
     (device,) = node.found("/dev/x").values()
-    with pytest.raises(PreStartError, match="--allow-exec"):
-        await stepped(node, device, MODE, execs=False)
+    for step in (MODE, noting(node)):
+        with pytest.raises(PreStartError, match="--allow-exec"):
+            await stepped(node, device, step, execs=False)
     assert mode_of(place) == 0o600
+    assert not noted(node)
     await stepped(node, device, MODE)
     assert mode_of(place) == 0o666
 
@@ -262,22 +256,30 @@ async def test_mode_step_does_not_change_a_node_that_is_refused(
 
 
 @needs_root
-async def test_mode_step_does_not_change_a_disk_of_the_same_number_in_the_place_of_a_node(
-    node: Victim, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "exchange",
+    [lambda node: node.node("/dev/x", FULL, stat.S_IFBLK), lambda node: node.node("/dev/x", NULL),
+     lambda node: node.link("/dev/x", "full"), lambda node: node.link("/dev/x", "../etc/shadow")],
+    ids=["a disk of its number", "another device", "a symlink to itself", "a symlink to a file"],
+)  # fmt: skip
+async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
+    watched: Victim, monkeypatch: pytest.MonkeyPatch, exchange: Callable[[Victim], Path]
 ) -> None:
     """Which came there after the last look."""
-    place = node.node("/dev/x", FULL)
-    (device,) = node.found("/dev/x").values()
+    watched.node("/dev/x", FULL)
+    (device,) = watched.found("/dev/x").values()
     change = preparation._change_mode_of
 
     def exchange_then_change(*arguments: Any) -> None:
-        node.node("/dev/x", FULL, stat.S_IFBLK)
+        watched.at("/dev/x").unlink()
+        exchange(watched)
         change(*arguments)
 
     monkeypatch.setattr(preparation, "_change_mode_of", exchange_then_change)
     with pytest.raises(PreStartError, match="another file"):
-        await stepped(node, device, MODE)
-    assert mode_of(place) == 0o600
+        await stepped(watched, device, MODE)
+    for path in ("/dev/x", "/dev/full", "/etc/shadow"):
+        assert mode_of(watched.at(path)) == 0o600
 
 
 # ── the step `waitFor` ──

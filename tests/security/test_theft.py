@@ -83,26 +83,6 @@ async def test_symlink_does_not_take_a_device_away_at_a_restart(
         await left(hosting, "x0")
 
 
-async def test_symlink_does_not_take_a_part_of_a_device_away(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
-) -> None:
-    """A pod may hold the rest of a device that has lost a node."""
-    (directory / "more").mkdir()
-    (directory / "more" / "hsm0").touch()
-    tenant = f"{{name: {TENANT}, sources: [glob: '{directory}/tenant/*']}}"
-    parts = ", ".join(f"glob: '{directory}/{name}/*'" for name in ("colas", "more"))
-    sources = "[{" + parts.replace(", ", "}, {") + "}]"
-    hsm = f"{{name: {HSM}, group: '${{name}}', sources: {sources}}}"
-    hosting.start(f"version: v1\nresources:\n- {tenant}\n- {hsm}\n")
-    await standin.wait(HSM, 1, 1)
-    (directory / "more" / "hsm0").unlink()
-    await standin.wait(HSM, 1, 0)
-    (directory / "tenant" / "x").symlink_to(node)
-    await left(hosting)
-    (directory / "more" / "hsm0").touch()
-    await standin.wait(HSM, 1, 1)
-
-
 @needs_root
 async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path

@@ -120,7 +120,6 @@ class Kernel:
     """Sends events of a host that is a directory, to those who listen to the kernel meanwhile."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(uevents, "deafness", lambda: None)
         monkeypatch.setattr(uevents.Uevents.__init__, "__defaults__", (lambda: self,))
         self.ours, self._theirs = socket.socketpair(type=socket.SOCK_DGRAM)
         self.ours.setblocking(False)
@@ -195,7 +194,8 @@ def _path(subsystem: str, name: str, parent: _Device | None) -> str:
 def _link(tree: HostTree, name: str, target: str) -> None:
     if not name.startswith("/"):
         name, target = f"/dev/{name}", f"/dev/{target}"
-    tree.link(name, os.path.relpath(target, os.path.dirname(name)))
+    if not tree.at(name).is_symlink():
+        tree.link(name, os.path.relpath(target, os.path.dirname(name)))
 
 
 def _create(tree: HostTree, device: _Device) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.host.host import Host, Settings
+from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
+from devhost.model.state import State, Status
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
@@ -96,12 +99,29 @@ class Hosting:
         """Have the host that was started last go over to another configuration."""
         self.hosts[-1].apply(loads(config).require())
 
+    def served(self, resource: str, which: int = -1) -> ServedResource | None:
+        """Return a resource of the host that was started last, or of another one."""
+        return next((one for one in self.hosts[which].resources if one.name == resource), None)
+
+    def status(self, resource: str, which: int = -1) -> Status:
+        """Return the status of a resource; an empty one where it is not there."""
+        served = self.served(resource, which)
+        return served.status if served else Status()
+
+    async def until(self, resource: str, state: State, which: int = -1) -> None:
+        """Wait until a resource is in a state."""
+        try:
+            async with asyncio.timeout(60):
+                while self.status(resource, which).state is not state:
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            seen = self.status(resource, which)
+            raise AssertionError(f"{resource}: not {state}, {seen}") from None
+
     def device(self, resource: str, device_id: str) -> HostDevice | None:
         """Return a device as the host that was started last advertises it."""
-        for runner in self.hosts[-1].resources:
-            if runner.name == resource:
-                return runner.snapshot.devices.get(device_id)
-        return None
+        served = self.served(resource)
+        return served.snapshot.devices.get(device_id) if served else None
 
     def reason(self, resource: str, device_id: str) -> str | None:
         """Return why a device is unhealthy, if it is there and is so."""
@@ -120,3 +140,14 @@ class Hosting:
         """Stop all."""
         while self._tasks:
             await self.stop()
+
+
+async def pod_status(kubelet: Kubelet, pod: str, resource: str, wanted: Mapping[str, str]) -> None:
+    """Wait until the status of a pod says so of its devices of a resource."""
+    seen: object = None
+    try:
+        async with asyncio.timeout(60):
+            while (seen := (await kubelet.health(pod))["app"][resource]) != wanted:
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None

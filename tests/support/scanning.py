@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, compiled, read_all, select
+from devhost.discovery.selection import Selection, read_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
@@ -20,9 +20,7 @@ def selected(scanner: Scanner) -> Selection:
 
 def survey(resource: Resource, files: HostFiles) -> Selection:
     """Return the same for a resource that is not compiled."""
-    selectors = compiled(resource)
-    readings = read_all((root for one in selectors for root in one.roots), files)
-    return select(selectors, readings, grouped=resource.group is not None)
+    return selected(Scanner.of(resource, files, Policy(), "", hold_s=0.0))
 
 
 def look(root: Path, *sources: str) -> Selection:
@@ -41,7 +39,7 @@ class Scans:
     """A host's root, and the scans of one resource, of which a text has the options."""
 
     def __init__(self, root: Path, text: str, hold_s: float = 0.0) -> None:
-        self.root, self.hold_s = root, hold_s
+        self.root, self.hold_s, self.policy = root, hold_s, Policy()
         self.now, self.last = 0.0, Snapshot()
         self.configure(text)
 
@@ -50,7 +48,7 @@ class Scans:
         body = "".join(f"  {line}\n" for line in text.strip().splitlines())
         (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
         files = HostFiles(str(self.root))
-        self.scanner = Scanner.of(resource, files, Policy(), "node", hold_s=self.hold_s)
+        self.scanner = Scanner.of(resource, files, self.policy, "node", hold_s=self.hold_s)
 
     def make(self, *names: str) -> None:
         """Make files."""

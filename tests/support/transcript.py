@@ -1,7 +1,7 @@
 """Commands and what they print, in one text: a golden file of the command line.
 
 Before the first line ``$``: ``== NAME`` begins a file, which ends at the next such line or at a line ``==``; `host.tree`
-is hardware in the notation of tests/support/hardware.py, created below ``host``. A line ``$ …`` is
+is hardware in the notation of tests/support/hardware.py, created below ``host``, `board.tree` below ``board``. A line ``$ …`` is
 a command, and below it is what it prints: standard output, then standard error after ``! ``, then
 the exit status in brackets if it is not 0::
 
@@ -43,8 +43,8 @@ def _replayed(text: str, directory: Path) -> str:
     head, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
     _, *sections = re.split(r"^==(?: (.+))?\n", head, flags=re.MULTILINE)
     for name, content in zip(sections[::2], sections[1::2], strict=True):
-        if name == "host.tree":
-            HostTree(directory / "host").hardware(content)
+        if name and name.endswith(".tree"):
+            HostTree(directory / name.removesuffix(".tree")).hardware(content)
         elif name:
             (directory / name).write_text(content, encoding="utf-8")
     with contextlib.chdir(directory):

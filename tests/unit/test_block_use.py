@@ -97,9 +97,7 @@ def test_block_use_partition_unplugged_meanwhile_is_ignored(root: Path, dev: str
     assert free(root) == ["vdb"]
 
 
-def test_block_use_holders_gone_meanwhile_are_ignored(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_use_holders_gone_are_ignored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "sys/dev/block/240:0/holders").mkdir(parents=True)
     listdir = os.listdir
 

@@ -24,9 +24,7 @@ def test_changes_log_held_back_candidate_is_no_warning(caplog: pytest.LogCapture
     assert [one.fields["candidate"] for one in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
 
 
-def test_changes_log_unchecked_device_is_no_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_changes_log_unchecked_device_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some, and they are not healthy again when they first are."""
     caplog.set_level(logging.DEBUG)
     found = Snapshot(devices={"a": HostDevice("a", nodes=(), reason=UNCHECKED)})
@@ -39,9 +37,7 @@ def test_changes_log_unchecked_device_is_no_warning(
     ]
 
 
-async def test_device_counts_do_not_count_held_back_devices_as_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_device_counts_held_back_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor those of a source that cannot be read: another scan follows."""
     monkeypatch.setattr(metrics, "_BURST_S", 0.0)
     resource = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})

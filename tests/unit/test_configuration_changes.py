@@ -106,7 +106,7 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         (ELSEWHERE, {}, "start", ["new"]),
     ],
 )
-def test_changes_name_each_key_with_its_effect(
+def test_changes_of_keys_say_effects(
     old: Section, new: Section, action: str, reasons: list[str]
 ) -> None:
     (change,) = between([resource(**old)], [resource(**new)]).values()
@@ -132,9 +132,7 @@ def test_changes_do_not_mention_resources_of_other_nodes() -> None:
         ("abc", "cxa", "ca"),
     ],
 )
-def test_changes_of_the_order_in_the_file_keep_and_say_moved(
-    old: str, new: str, moved: str
-) -> None:
+def test_changes_of_the_order_keep_and_say_moved(old: str, new: str, moved: str) -> None:
     before, after = (
         [resource(name, sources=[f"/dev/{name}*"]) for name in names] for names in (old, new)
     )
@@ -146,9 +144,7 @@ def test_changes_of_the_order_in_the_file_keep_and_say_moved(
 @pytest.mark.parametrize(
     ("section", "moved"), [(SHARED, "b"), (TOKENS, ""), (ELSEWHERE, ""), ({"replicas": 2}, "ba")]
 )
-def test_changes_of_the_order_matter_only_where_nodes_are_not_shared(
-    section: Section, moved: str
-) -> None:
+def test_changes_of_the_order_matter_for_nodes_not_shared(section: Section, moved: str) -> None:
     old = [resource("a", **section), resource("b")]
     found = between(old, old[::-1])
     assert [name for name, change in found.items() if MOVED in change.reasons] == [*moved]
@@ -158,9 +154,7 @@ def test_changes_of_the_order_matter_only_where_nodes_are_not_shared(
     ("old", "new", "waits"),
     [({}, {}, True), (SHARED, {}, True), ({}, SHARED, True), (SHARED, SHARED, False)],
 )
-def test_changes_renamed_resource_waits_for_the_former_unless_both_share(
-    old: Section, new: Section, waits: bool
-) -> None:
+def test_changes_renamed_waits_for_the_former(old: Section, new: Section, waits: bool) -> None:
     found = between([resource("a", **old, replicas=2)], [resource("b", **new)])
     reason = "looks renamed from example.com/a"
     reason += f": {WAITS.format('those of example.com/a')}" if waits else ""
@@ -183,9 +177,7 @@ def test_changes_renamed_resource_waits_for_the_former_unless_both_share(
         ([resource("a", **TOKENS)], [resource("b", **TOKENS, **HERE)], "b"),
     ],
 )
-def test_changes_find_a_rename_by_equal_sources(
-    old: list[Section], new: list[Section], renamed: str
-) -> None:
+def test_changes_find_a_rename(old: list[Section], new: list[Section], renamed: str) -> None:
     found = between(old, new)
     assert [n for n, one in found.items() if "renamed from" in str(one.reasons)] == [*renamed]
     assert sum("renamed to" in str(one.reasons) for one in found.values()) == len(renamed)

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.kubelet.device_list import (
@@ -73,9 +73,17 @@ ACTIONS = st.one_of(
 )
 
 
+OPENED, SENT = [("update", {"a": UP}), ("open", 0)], [("send", 0), ("send", 0)]
+WITHOUT: tuple[str, dict[str, AdvertisedDevice]] = ("update", {})
+LATER = [("wait", 10), ("prune", 0)]
+
+
 @settings(max_examples=200)
 @given(st.lists(ACTIONS, max_size=40))
-def test_device_list_id_leaves_exactly_when_the_rule_allows(
+@example([*OPENED, ("open", 0), *SENT, ("send", 1), ("send", 1), WITHOUT, *SENT, *LATER])
+@example([*OPENED, *SENT, WITHOUT, ("begin", 0), *SENT, *LATER])
+@example([*OPENED, *SENT, WITHOUT, *SENT, OPENED[0], *SENT, *LATER[:1], WITHOUT, *SENT, *LATER[1:]])
+def test_device_list_id_leaves_by_the_rule(
     actions: list[tuple[str, int | dict[str, AdvertisedDevice]]],
 ) -> None:
     device_list = DeviceList(LEAVE_AFTER)

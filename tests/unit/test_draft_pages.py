@@ -27,7 +27,7 @@ def host(tree: HostTree) -> None:
 
 
 @pytest.mark.parametrize("page", ["init", "migrating"])
-def test_a_page_shows_what_the_commands_print(
+def test_draft_page_shows_what_is_printed(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = HostTree(tmp_path / "host")

@@ -22,7 +22,7 @@ SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, incl
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_entries_beyond_the_limit_fail_their_source(
+def test_entries_beyond_limit_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
@@ -35,7 +35,7 @@ def test_entries_beyond_the_limit_fail_their_source(
     assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
 
 
-def test_entries_with_long_paths_count_for_more(
+def test_entries_with_long_paths_count_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
@@ -46,9 +46,7 @@ def test_entries_with_long_paths_count_for_more(
     assert look(tmp_path, "directory: /d").failed[0].startswith("more than 20 entries")
 
 
-def test_entries_of_many_wildcards_count_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern that leads to the same place in many ways takes no longer than what it finds."""
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 500)
     path = tmp_path / "d" / "/".join(["e"] * 12)
@@ -123,9 +121,7 @@ def watched(path: Path, **options: Any) -> tuple[int, str]:
     return len(places), str(found.error.strerror) if found.error else ""
 
 
-def test_watched_directories_of_one_target_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.watch.watcher.WATCHES_MAX", 20)
     for number in range(30):
         (tmp_path / "d" / "deep" / str(number)).mkdir(parents=True)
@@ -134,9 +130,7 @@ def test_watched_directories_of_one_target_are_bounded(
     assert error == "more than 20 watched directories"
 
 
-def test_watch_search_for_directories_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.watch.watcher.ENTRIES_MAX", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
@@ -160,7 +154,7 @@ def test_watch_leave_out_is_not_watched(tmp_path: Path) -> None:
         ("directory: /dev/shm", {"/dev/shm/x"}),
     ],
 )
-def test_source_enters_dev_shm_and_alike_only_by_name(
+def test_source_enters_dev_shm_only_by_name(
     tmp_path: Path, source: str, expected: set[str]
 ) -> None:
     for place in NOT_DEVICES:

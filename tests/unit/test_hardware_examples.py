@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> HostTree:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_host_with_the_hardware_offers_it(example: Path, tree: HostTree) -> None:
+def test_hardware_example_on_its_host_offers_it(example: Path, tree: HostTree) -> None:
     tree.hardware((HERE / f"trees/{example.stem}.tree").read_text())
     arguments = ["plan", str(example), "--root", str(tree.root), *required(example)]
     result = CliRunner().invoke(main, arguments)
@@ -38,7 +38,7 @@ def test_a_host_with_the_hardware_offers_it(example: Path, tree: HostTree) -> No
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_a_pod_of_the_chart_finds_what_the_host_does(path: Path, tree: HostTree) -> None:
+def test_hardware_example_in_a_pod_finds_the_same(path: Path, tree: HostTree) -> None:
     tree.hardware((HERE / f"trees/{path.stem}.tree").read_text())
     arguments = ["plan", str(path), "--root", str(tree.root), "-o", "json"]
     on_host = CliRunner().invoke(main, arguments)
@@ -49,7 +49,7 @@ def test_a_pod_of_the_chart_finds_what_the_host_does(path: Path, tree: HostTree)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_a_host_without_it_offers_nothing_and_says_why(example: Path, tree: HostTree) -> None:
+def test_hardware_example_elsewhere_offers_nothing(example: Path, tree: HostTree) -> None:
     result = CliRunner().invoke(main, ["plan", str(example), "--root", str(tree.root)])
     assert result.exit_code == 0, result.output
     resources = example.read_text().count("- name: ")
@@ -57,7 +57,7 @@ def test_a_host_without_it_offers_nothing_and_says_why(example: Path, tree: Host
     assert result.stdout.count("it is not mounted") == resources
 
 
-def test_each_example_has_its_host() -> None:
+def test_hardware_examples_have_hosts() -> None:
     for directory in ("trees", "plans"):
         assert {path.stem for path in (HERE / directory).iterdir()} == {p.stem for p in EXAMPLES}
     assert len(EXAMPLES) == 27

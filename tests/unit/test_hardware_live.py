@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,12 +12,11 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.host import scanning
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.watch import uevents
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root
 
-HERE: Final = Path(__file__).parent
+FTDI: Final = Path(__file__).with_name("trees").joinpath("ftdi.tree").read_text()
 NAME: Final = "example.com/a"
 PORT: Final = "pci-0000:00:14.0-usbv2-0:2"
 USB: Final = (
@@ -42,53 +40,24 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     one.close()
 
 
-def unplug(tree: HostTree, name: str, tty: str) -> None:
-    """Remove a stick with a tty, links first, as the kernel does."""
-    below = next((tree.root / "sys/devices").rglob(name))
-    for where in (
-        "sys/bus/usb/devices",
-        "sys/class/tty",
-        "sys/bus/usb-serial/devices",
-        "sys/dev/char",
-    ):
-        for link in (tree.root / where).iterdir():
-            if (
-                below in (link.parent / link.readlink()).resolve(strict=False).parents
-                or link.name == name
-            ):
-                link.unlink()
-    (tree.root / "dev" / tty).unlink()
-    shutil.rmtree(below)
-
-
 async def with_two_sticks(directory: Path, hosting: Hosting, standin: SimulatedKubelet) -> HostTree:
     """Start devhost on a host with two sticks; return the host when both are offered."""
     tree = HostTree(directory / "host")
-    tree.hardware((HERE / "trees/ftdi.tree").read_text())
+    tree.hardware(FTDI)
     hosting.start(USB, root=tree.root)
     await standin.wait(NAME, 2, 2)
     return tree
 
 
-async def test_unplug_and_plug(
+async def test_stick_replugged_is_listed_by_events(
     tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
     tree = await with_two_sticks(tmp_path, hosting, standin)
-    unplug(tree, "1-2", "ttyUSB0")
+    tree.unplug("1-2")
     kernel.send("remove", "tty")
     await standin.wait(NAME, 2, 1)
     assert hosting.reason(NAME, PORT) == "not found any more"
-    again = (
-        (HERE / "trees/ftdi.tree")
-        .read_text()
-        .replace("ttyUSB0", "ttyUSB3")
-        .replace("188:0", "188:3")
-    )
-    other = HostTree(tmp_path / "other")
-    other.hardware(again)
-    shutil.rmtree(tree.root / "sys")
-    shutil.copytree(other.root / "sys", tree.root / "sys", symlinks=True)
-    tree.char("/dev/ttyUSB3", 188, 3)
+    tree.hardware(FTDI.replace("ttyUSB0", "ttyUSB3").replace("188:0", "188:3"))
     kernel.send("add", "tty")
     await standin.wait(NAME, 2, 2, timeout=60)
     device = hosting.device(NAME, PORT)
@@ -96,13 +65,13 @@ async def test_unplug_and_plug(
     assert device.paths == ("/dev/ttyUSB3",)
 
 
-async def test_an_event_of_another_subsystem_is_no_reason_to_scan(
+async def test_event_of_another_subsystem_is_no_reason_to_scan(
     tmp_path: Path, kernel: Kernel, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
     tree = await with_two_sticks(tmp_path, hosting, standin)
-    unplug(tree, "1-2", "ttyUSB0")
+    tree.unplug("1-2")
     kernel.send("add", "net")
-    unplug(tree, "1-1.4", "ttyUSB1")
+    tree.unplug("1-1.4")
     kernel.send("remove", "usb")
     await standin.wait(NAME, 2, 0)
 
@@ -114,15 +83,15 @@ def loop() -> Iterator[int]:
         control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         pytest.skip(f"no loop devices: {error.strerror}")
-    if (reason := uevents.deafness()) is not None:
-        pytest.skip(reason)
+    if not os.access("/sys/class/mem/null/uevent", os.W_OK):
+        pytest.skip("sysfs is read-only, or a user namespace gets no events")
     yield control
     with contextlib.suppress(OSError):  # the test has removed it
         fcntl.ioctl(control, LOOP_CTL_REMOVE, LOOP)
     os.close(control)
 
 
-async def test_a_real_device_of_the_kernel(
+async def test_loop_device_is_listed_by_events(
     loop: int, hosting: Hosting, standin: SimulatedKubelet
 ) -> None:
     source = f"sysfs: {{subsystem: block, name: loop{LOOP}}}"

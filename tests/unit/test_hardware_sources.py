@@ -1,4 +1,4 @@
-"""What sources find of hardware: hardware/*.txt has trees, sources, and the devices of each.
+"""What sources find of files and hardware: hardware/*.txt has trees, sources, and the devices of each.
 
 A line ``$ …`` has the sources of a resource, and behind ``|`` its further options; ``+ …`` is a
 second resource of the same file. ``? …`` shows the variables of templates too. What is found is below.
@@ -44,7 +44,8 @@ def test_sources_find_what_the_golden_file_of_a_host_shows(golden: Path, tmp_pat
 
 
 def _shown(block: str, tree: HostTree) -> str:
-    return block + "".join(f"  {line}\n" for line in _found(block, tree))
+    shown = "".join(f"  {line}\n" for line in _found(block, tree))
+    return block + shown.replace(str(tree.root), "$ROOT")
 
 
 def _found(block: str, tree: HostTree) -> Iterator[str]:

@@ -69,9 +69,7 @@ def state(files: HostFiles, text: str | bytes, mode: int = 0o644) -> str:
 
 
 @pytest.mark.parametrize("how", ["readable", "writable"])
-def test_health_check_of_what_can_be_opened_passes_until_it_is_gone(
-    how: str, files: HostFiles
-) -> None:
+def test_health_check_of_what_opens_passes_until_it_is_gone(how: str, files: HostFiles) -> None:
     host = HostFiles()
     assert passed(checked(host, device(host, "/dev/null"), how))
     assert passed(checked(host, device(host, "/tmp"), how))
@@ -154,9 +152,7 @@ def test_health_check_of_fifo_does_not_open_it(files: HostFiles) -> None:
 
 
 @needs_root
-def test_health_check_writable_on_read_only_filesystem_names_the_chart_option(
-    files: HostFiles,
-) -> None:
+def test_health_check_writable_on_read_only_filesystem_names_the_option(files: HostFiles) -> None:
     """It is what a sick disk becomes, or how devhost sees it."""
     disk = Path(files.to_local("/disk"))
     with mounts.tmpfs(disk):
@@ -219,9 +215,7 @@ def test_file_check_of_other_than_a_regular_file_fails(files: HostFiles) -> None
     assert content(HostFiles(), "/dev/zero", "").failure == "file: /dev/zero: not a regular file"
 
 
-def test_file_check_below_a_private_directory_tells_nothing_without_allow_path(
-    files: HostFiles,
-) -> None:
+def test_file_check_below_a_private_directory_tells_nothing(files: HostFiles) -> None:
     """Nor whether there is such a file; more attacks are in tests/security/test_checks.py."""
     private = Path(files.to_local("/private"))
     private.mkdir()
@@ -258,9 +252,7 @@ def shell(script: str, timeout: str = "5s") -> Checked:
     return commanded(HostFiles(), token(), "sh", "-c", script.replace("$", "$$"), timeout=timeout)
 
 
-def test_exec_check_without_allow_exec_is_unknown_and_not_run(
-    files: HostFiles, tmp_path: Path
-) -> None:
+def test_exec_check_without_allow_exec_is_not_run(files: HostFiles, tmp_path: Path) -> None:
     outcome = checked(files, token(), {"exec": ["touch", str(tmp_path / "ran")]})
     assert outcome.failure is None
     assert outcome.unknown == "exec: touch: running a command needs --allow-exec"

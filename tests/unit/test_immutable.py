@@ -15,19 +15,19 @@ class Point:
     names: tuple[str, ...] = field(default_factory=tuple)
 
 
-def test_equal_values_are_one_key() -> None:
+def test_immutable_equal_values_are_one_key() -> None:
     assert Point(1, ("a",)) == Point(1, ("a",))
     assert {Point(1): "found"}[Point(1)] == "found"
     assert Point(1) != Point(2)
     assert replace(Point(1, ("a",)), x=2) == Point(2, ("a",))
 
 
-def test_there_is_room_for_nothing_else() -> None:
+def test_immutable_other_attribute_is_refused() -> None:
     with pytest.raises(AttributeError):
         Point(1).y = 2  # type: ignore[attr-defined]
 
 
-def test_the_type_checker_refuses_changes() -> None:
+def test_immutable_change_is_refused_by_types() -> None:
     """It warns of an ignore that it does not need (``warn_unused_ignores``)."""
     point = Point(1)
     point.x = 2  # type: ignore[misc]

@@ -101,9 +101,7 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
         assert later is not readings[0]
 
 
-async def test_inventory_new_roots_do_not_wait_for_a_hanging_one(
-    tmp_path: Path, slow: Slow
-) -> None:
+async def test_inventory_new_root_waits_for_no_hanging_one(tmp_path: Path, slow: Slow) -> None:
     """The operator points the resource away from a directory that hangs."""
     async with watching() as (inventory, told):
         await use(inventory, told, tmp_path / "slow")
@@ -157,7 +155,6 @@ async def test_inventory_late_watch_of_a_removed_user_is_ignored(
 
 
 async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:
-    """/sysroot is watched; /sys, of which there are no events, is not."""
     for name in ("sysroot", "sys"):
         (tmp_path / name).mkdir()
     async with watching(tmp_path) as (inventory, told):
@@ -171,7 +168,7 @@ async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:
         assert await told.until("/sysroot") == []
 
 
-async def test_inventory_hanging_root_fails_until_it_answers(
+async def test_inventory_hanging_root_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no second reading meanwhile."""

@@ -54,9 +54,7 @@ def test_load_with_byte_order_mark_or_crlf_is_valid(tmp_path: Path, content: byt
     ],
     ids=["empty", "a byte too long", "not UTF-8", "latin-1", "NUL"],
 )
-def test_load_of_bytes_that_are_no_text_is_one_error(
-    tmp_path: Path, content: bytes, at: str, says: str
-) -> None:
+def test_load_of_no_text_is_one_error(tmp_path: Path, content: bytes, at: str, says: str) -> None:
     file = tmp_path / "config.yaml"
     file.write_bytes(content)
     [problem] = load(str(file)).problems
@@ -143,9 +141,7 @@ def test_problem_in_quoted_value_shows_the_line_of_the_value(tmp_path: Path) -> 
         (config_map(**dict.fromkeys(map(str, range(101)), KVM)), "1:1", "more than 100 configurations in one file"),
     ],
 )  # fmt: skip
-def test_load_beyond_a_limit_is_an_error_at_its_place(
-    tmp_path: Path, text: str, at: str, says: str
-) -> None:
+def test_load_beyond_a_limit_is_an_error(tmp_path: Path, text: str, at: str, says: str) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(text)
     loaded = load(str(file))
@@ -306,3 +302,11 @@ def test_memory_device_needs_a_flag_with_just_its_name(path: str) -> None:
     assert "of class memory: it needs --allow-device '/dev/" in line
     plain = path.replace("//", "/").replace("/./", "/")
     assert problems(devices(path), Policy(enforced=True, allow_devices=(plain,))) == []
+
+
+def test_node_named_in_a_file_is_refused_alone_where_there_is_a_host() -> None:
+    """When it is found: `run` serves the other resources of the file."""
+    text = KVM.replace("kvm", "mem")
+    assert text != KVM
+    assert len(problems(text, Policy(enforced=True))) == 1
+    assert problems(text, Policy(enforced=True, by_name=False)) == []

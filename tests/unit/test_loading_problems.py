@@ -75,9 +75,7 @@ def described(problem: Problem) -> str:
     ("case", "expected"),
     [pytest.param(*one, id=one[0][:60]) for golden in GOLDEN for one in cases(golden)],
 )
-def test_each_problem_is_reported_where_it_is(
-    case: str, expected: list[str], tmp_path: Path
-) -> None:
+def test_problem_is_reported_where_it_is(case: str, expected: list[str], tmp_path: Path) -> None:
     assert problems(text_of(case), tmp_path / "f.yaml") == expected
 
 

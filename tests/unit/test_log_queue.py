@@ -61,7 +61,7 @@ def test_log_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     assert read(pipe[0], "end") == [*map(str, range(1000)), "end"]
 
 
-def test_log_lines_beyond_the_queue_are_dropped_and_counted(
+def test_log_lines_beyond_queue_are_dropped(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first ones arrive in order, then how many are missing; then the log goes on."""
@@ -91,9 +91,7 @@ class Formatter(logging.Formatter):
         return json.dumps({"msg": record.getMessage(), **getattr(record, "fields", {})})
 
 
-def test_log_flush_waits_for_the_last_line(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_flush_waits_for_all(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FLUSH_S", 60.0)
     writer = LogQueue(pipe[1])
     log = logging_to(writer)

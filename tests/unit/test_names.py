@@ -65,7 +65,7 @@ NEARLY_NAMES: Final = st.one_of(
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )  # fmt: skip
-def test_a_name_is_legal_or_has_a_problem(
+def test_name_is_legal_or_not(
     problem: Callable[[str], str | None], legal: list[str], illegal: list[str]
 ) -> None:
     assert [one for one in legal if problem(one)] == []
@@ -78,7 +78,7 @@ def test_a_name_is_legal_or_has_a_problem(
 @example("a" * 244 + "/b")
 @example("a" * 245 + "/b")
 @example("a.b/" + "c" * 64)
-def test_the_pattern_of_the_schema_is_the_rule_for_resource_names(name: str) -> None:
+def test_resource_name_pattern_of_schema_is_the_rule(name: str) -> None:
     matches = re.search(names.RESOURCE_NAME_PATTERN, name) is not None
     assert matches == (names.resource_name_problem(name) is None)
 
@@ -87,12 +87,12 @@ def test_the_pattern_of_the_schema_is_the_rule_for_resource_names(name: str) -> 
 
 
 @given(st.text(max_size=63))
-def test_a_short_name_is_its_own_device_id(name: str) -> None:
+def test_device_id_of_short_name_is_the_name(name: str) -> None:
     assert names.device_id(name) == name
 
 
 @given(st.lists(st.text(alphabet="ab\udcff", min_size=4, max_size=70), unique=True))
-def test_long_names_have_distinct_device_ids_with_a_readable_prefix(ends: list[str]) -> None:
+def test_device_ids_of_long_names_are_distinct_and_readable(ends: list[str]) -> None:
     ids = [names.device_id("x" * 60 + end) for end in ends]
     assert len(set(ids)) == len(ids)
     assert all(len(one) == names.DEVICE_ID_MAX == 63 and one.startswith("x" * 52) for one in ids)
@@ -120,16 +120,12 @@ def test_long_names_have_distinct_device_ids_with_a_readable_prefix(ends: list[s
         ),
     ],
 )
-def test_numbers_in_names_are_ordered_as_numbers(
-    given_order: list[str], natural_order: list[str]
-) -> None:
+def test_natural_order_is_by_numbers(given_order: list[str], natural_order: list[str]) -> None:
     assert names.natural(given_order) == natural_order
 
 
 @given(st.lists(st.text(alphabet="a01.²", max_size=6)), st.randoms())
-def test_natural_order_does_not_depend_on_the_order_before(
-    texts: list[str], random: object
-) -> None:
+def test_natural_order_of_any_order_is_the_same(texts: list[str], random: object) -> None:
     shuffled = list(texts)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert names.natural(shuffled) == names.natural(texts)

@@ -1,9 +1,14 @@
-"""Who offers a node when several resources find it."""
+"""Who offers a node when several resources find it; ownership.txt has examples.
 
-from collections.abc import Collection, Iterable, Mapping
+`DEVHOST_TEST_WRITE=1 pytest …` writes what comes of them now.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -48,163 +53,63 @@ class Entered:
         return told
 
 
-@pytest.fixture
-async def at() -> Entered:
-    return Entered()
+GOLDEN: Final = Path(__file__).with_name("ownership.txt")
 
 
-def test_ownership_node_given_up_has_those_scanned_that_left_it(at: Entered) -> None:
-    at.decide(at.a, ["n"])
-    at.decide(at.b, [], ["n"])
-    at.decide(at.c, ["m"], ["x"])
-    assert at.told() == {"c"}  # nobody has what it has left
-    for offered in (["n", "o"], ["o"], []):
-        at.decide(at.a, offered)
-    assert at.told() == {"b"}
-    at.decide(at.b, ["n"])
-    at.decide(at.a, [], ["n"])
-    assert at.told() == set()
-    at.decide(at.b, [])
-    assert at.told() == {"a"}
+def stepped(at: Entered, step: str) -> None:
+    """Take a step of the golden file."""
+    match step.split():
+        case ["order", order]:
+            at.arrange(order)
+        case ["add", name]:
+            setattr(at, name, at.ownership.add(name))
+        case ["remove", name]:
+            at.remove(getattr(at, name))
+        case ["share", name]:
+            getattr(at, name).shares = True
+        case [name, "fails"]:
+            at.decide(getattr(at, name), [], expected=getattr(at, name).expected)
+        case [name, _, *words]:
+            offered, _, left = " ".join(words).partition("and leaves")
+            if "leaves" in step and "offers" not in step:
+                offered, left = "", offered
+            at.decide(getattr(at, name), offered.split(), left.split())
 
 
-def test_ownership_resource_moved_before_another_takes_its_node(at: Entered) -> None:
-    """At its first decision then; later it leaves what it finds to others."""
-    at.decide(at.a, ["n"])
-    at.decide(at.b, [])
-    at.decide(at.c, ["m"])
-    at.arrange("cba")
-    at.told()
-    assert at.owner(at.b, "n") is None
-    assert at.owner(at.b, "m") == "c"
-    at.decide(at.b, ["n"])
-    assert at.told() == {"a"}
-    assert at.owner(at.a, "n") == "b"
-    assert at.owner(at.b, "n") is None
-    at.decide(at.a, [], ["n"])
-    at.decide(at.c, ["m"])
-    assert at.owner(at.c, "n") == "b"
+def seen(case: str) -> str:
+    """Return a case with what comes of its steps now."""
+    head, *steps = re.split(r"^\$ ", case, flags=re.MULTILINE)
+    expected = re.findall(r"(\w+): ([^,]+)", head.partition("expected:")[2])
+    at = Entered({name: keys.split() for name, keys in expected})
+    keys: set[str] = {key for _, some in expected for key in some.split()}
+    for line in (one.partition("\n")[0] for one in steps):
+        for step in line.split(" ; "):
+            stepped(at, step)
+            keys.update(re.findall(r"\b[m-p]\b", step))
+        owners = " ".join(f"{key}:{''.join(views(at, key))}" for key in sorted(keys))
+        head += f"$ {line}\n  scanned: {' '.join(sorted(at.told())) or '-'}; {owners}\n"
+    return head
 
 
-def test_ownership_new_resource_takes_nodes_of_those_behind_it(at: Entered) -> None:
-    """Also if it decides before it has its place in the file, and another edit comes meanwhile."""
-    for member, key in ((at.a, "n"), (at.b, "m")):
-        at.decide(member, [key])
-    new = at.ownership.add("n")
-    at.arrange("anbc")
-    at.arrange("anbc")
-    assert at.owner(new, "n") == "a"
-    assert at.owner(new, "m") is None
-    at.decide(new, [])
-    assert at.owner(new, "m") == "b"
+def views(at: Entered, key: str) -> Iterator[str]:
+    """Yield who has a node, as each resource sees it."""
+    yield from (at.owner(one, key) or "." for one in vars(at).values() if isinstance(one, Member))
 
 
-def test_ownership_edit_of_the_order_elsewhere_moves_nothing(at: Entered) -> None:
-    for member in (at.a, at.b):
-        at.decide(member, [])
-    at.decide(at.c, ["n"])
-    at.arrange("bac")
-    assert at.owner(at.a, "n") == at.owner(at.b, "n") == "c"
+def test_ownership_is_as_the_golden_file_shows() -> None:
+    text = GOLDEN.read_text()
+    head, *cases = re.split(r"^(?=== )", text, flags=re.MULTILINE)
+    now = head + "".join(map(seen, cases))
+    if os.environ.get("DEVHOST_TEST_WRITE"):
+        GOLDEN.write_text(now)
+    assert now == text
 
 
-def test_ownership_node_offered_before_the_start_waits_for_its_resource() -> None:
-    """The others leave it alone until the resource has been scanned without it."""
-    at = Entered({"c": ["n", "m"], "b": ["o"], "gone": ["p"]})
-    assert at.owner(at.a, "n") == "c"
-    assert at.owner(at.c, "n") is None
-    assert at.owner(at.a, "o") == "b"
-    assert at.owner(at.a, "p") is None
-    at.decide(at.a, [], ["n", "m", "o"])
-    assert at.told() == set()
-    at.decide(at.c, [], expected=at.c.expected)  # its source has failed
-    assert at.owner(at.a, "n") == "c"
-    at.decide(at.c, ["n"])
-    assert at.told() == {"a"}
-    assert at.owner(at.a, "n") == "c"
-    assert at.owner(at.a, "m") is None
-    at.remove(at.b)
-    assert at.owner(at.a, "o") is None
-
-
-def test_ownership_expected_node_that_another_shares_meanwhile_stays() -> None:
-    """As without one: who shares an expected node, before its owner decides, takes nothing."""
-    at = Entered({"b": ["n"]})
-    at.a.shares = True
-    at.decide(at.a, ["n", "m"])
-    assert at.owner(at.b, "n") is None
-    assert at.owner(at.b, "m") == "a"
-    at.decide(at.b, ["n"], ["m"])
-    assert at.owner(at.b, "n") is None
-
-
-def test_ownership_with_overlap_allow_takes_nodes_of_others(at: Entered) -> None:
-    """`overlap: allow` leaves nothing to others, but what comes first still keeps its nodes."""
-    at.b.shares = True
-    at.decide(at.a, ["n"])
-    at.decide(at.b, ["n"])
-    assert at.owner(at.b, "n") is None
-    assert at.owner(at.a, "n") is None
-    at.decide(at.c, ["o"])
-    at.decide(at.b, ["o"])
-    assert at.owner(at.c, "o") is None
-    assert at.owner(at.a, "o") == "c"
-    at.decide(at.b, ["m"])
-    assert at.owner(at.c, "m") == "b"
-
-
-def test_ownership_of_tokens_is_nobodys(at: Entered) -> None:
+def test_ownership_of_tokens_is_nobodys() -> None:
     """Two resources may both have a token called 0."""
+    at = Entered()
     at.decide(at.a, ["\0000"])
     assert at.owner(at.b, "\0000") is None
-
-
-def test_ownership_new_order_has_all_scanned(at: Entered) -> None:
-    """Only when the order of those that are there changes; what the file lacks goes behind."""
-    at.decide(at.a, ["n"])
-    at.arrange("abc")
-    assert at.told() == set()
-    at.arrange("bc")
-    assert at.told() == set()
-    assert at.owner(at.b, "n") is None
-    at.arrange("cb")
-    assert at.told() == {"a", "b", "c"}
-
-
-def test_ownership_changed_overlap_has_all_scanned(at: Entered) -> None:
-    at.b.shares = True
-    at.arrange("abc")
-    assert at.told() == {"a", "b", "c"}
-
-
-def test_ownership_resource_inserted_between_has_nobody_scanned(at: Entered) -> None:
-    """The others are in the order in which they were; what it has decided is decided again."""
-    new = at.ownership.add("n")
-    at.arrange("anbc")
-    assert at.told() == set()
-    at.decide(at.a, ["n"])
-    assert at.owner(new, "n") == "a"
-    at.decide(new, ["m"])
-    assert at.owner(at.b, "m") == "n"
-
-
-def test_ownership_node_of_a_resource_removed_from_the_file_is_free(at: Entered) -> None:
-    """It goes behind the others before it gives its nodes up, or comes back there."""
-    at.decide(at.a, ["n"])
-    at.decide(at.b, [], ["n"])
-    at.arrange("bc")
-    assert at.told() == {"b"}
-    at.decide(at.b, ["n"])
-    at.arrange("bca")
-    assert at.owner(at.a, "n") == "b"
-
-
-def test_ownership_removed_resource_has_nothing(at: Entered) -> None:
-    """Those that left its nodes to it are scanned."""
-    at.decide(at.a, ["n"])
-    at.decide(at.c, [], ["n"])
-    at.remove(at.a)
-    assert at.told() == {"c"}
-    assert at.owner(at.b, "n") is None
 
 
 found = st.sets(st.sampled_from("nmop"))

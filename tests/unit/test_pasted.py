@@ -141,7 +141,7 @@ def written(tree: HostTree, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
-def test_an_entry_offers_exactly_that_node_before_and_after(path: Path, tmp_path: Path) -> None:
+def test_entry_offers_its_node_also_after_a_replug(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
     lines = parsed(text)
     before, after = HostTree(tmp_path / "before"), HostTree(tmp_path / "after")
@@ -172,17 +172,17 @@ def names(device: HostDevice) -> set[str]:
     return {node.variables["name"] for node in device.nodes} | units
 
 
-def test_devices_of_one_number_are_one_resource(tmp_path: Path) -> None:
+def test_entry_of_one_number_offers_all(tmp_path: Path) -> None:
     tree = HostTree(tmp_path / "host")
     tree.hardware(next(path for path in TREES if path.stem == "ch340").read_text())
     (both,) = written(tree, "1a86:7523")
     assert len(offered(both, tree)) == 2
 
 
-def test_every_node_of_the_machine_on_which_the_tests_run() -> None:
+def test_entry_of_each_node_of_this_machine_offers_it() -> None:
     machine = Machine(HostFiles("/"))
     rows = [*machine.rows("misc"), *machine.rows("mem"), *[*machine.rows("block")][:5]]
-    for path in (row["NODE"] for row, _ in rows if row["NODE"] != "-"):
+    for path in (row["node"] for row, _ in rows if row["node"]):
         (found,) = machine.find(path)
         assert found.node is not None
         entry = "\n".join(resource_lines(entries(machine, [found])[0].resource))

@@ -26,13 +26,11 @@ from devhost.model.pattern import PatternError
         ("(a*)*(a*)*b", "a" * 10_000, None),  # no backtracking
     ],
 )
-def test_a_pattern_matches_the_whole_text(
-    text: str, subject: str, groups: dict[str, str] | None
-) -> None:
+def test_pattern_matches_whole_text(text: str, subject: str, groups: dict[str, str] | None) -> None:
     assert pattern.fullmatch(text, subject) == groups
 
 
-def test_named_groups_are_in_the_order_of_the_pattern() -> None:
+def test_pattern_groups_are_in_its_order() -> None:
     assert pattern.group_names(r"(?P<z>a)(b)(?P<a>c)(?P<m>d)") == ("z", "a", "m")
 
 
@@ -49,7 +47,7 @@ def test_named_groups_are_in_the_order_of_the_pattern() -> None:
         ("\ud800", "is not UTF-8"),
     ],
 )
-def test_what_re2_refuses_is_explained(text: str, says: str) -> None:
+def test_pattern_refused_by_re2_is_explained(text: str, says: str) -> None:
     with pytest.raises(PatternError) as caught:
         pattern.group_names(text)
     assert says in str(caught.value)

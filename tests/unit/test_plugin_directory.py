@@ -58,7 +58,7 @@ def test_kubelet_socket_of_each_kubelet_is_another(plugins: PluginDirectory) -> 
         time.sleep(0.02)  # longer than the kernel's clock stands still
 
 
-def test_kubelet_problem_says_why_there_is_none(
+def test_kubelet_problem_says_why(
     plugins: PluginDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operator has to know whether it is away or whether it may not be reached."""

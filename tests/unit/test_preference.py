@@ -140,7 +140,6 @@ def cases(draw: st.DrawFn, policies: tuple[Preference, ...] = POLICIES) -> Case:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
-    """It is what trying each set of IDs finds by the definition."""
 
     @settings(max_examples=100)
     @given(cases((policy,)))
@@ -177,7 +176,7 @@ def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int, limit: 
 
 
 @given(cases(), st.randoms(use_true_random=False))
-def test_preferred_does_not_depend_on_the_order_of_the_question(
+def test_preferred_of_any_order_of_the_question_is_the_same(
     case: Case, chance: random.Random
 ) -> None:
     """Nor does an ID that is given twice, nor where the kubelet lists the must-include ones."""

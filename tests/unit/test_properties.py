@@ -128,7 +128,7 @@ def devices(text: str, sources: Sequence[str]) -> tuple[list[HostDevice], Device
 
 @given(STICKS, CONFIGS)
 @SHARED
-def test_no_node_is_offered_twice(sticks: list[Stick], sources: list[str]) -> None:
+def test_hardware_node_is_offered_once(sticks: list[Stick], sources: list[str]) -> None:
     every, _ = devices(hardware(sticks), sources)
     for one, other in itertools.combinations(every, 2):
         own = {node.key for node in one.nodes}
@@ -137,7 +137,7 @@ def test_no_node_is_offered_twice(sticks: list[Stick], sources: list[str]) -> No
 
 @given(STICKS, BY_PLACE, st.randoms(use_true_random=False), st.integers(1, 3))
 @SHARED
-def test_what_is_found_is_what_is_there(
+def test_hardware_found_is_there(
     sticks: list[Stick], sources: list[str], random: Random, bus: int
 ) -> None:
     """Whatever came first, and whichever numbers the kernel gave: places tell."""
@@ -149,7 +149,7 @@ def test_what_is_found_is_what_is_there(
 
 @given(STICKS, BY_PLACE, st.sampled_from(NUMBERS))
 @SHARED
-def test_another_device_changes_no_other(
+def test_hardware_added_changes_no_other(
     sticks: list[Stick], sources: list[str], number: str
 ) -> None:
     _, found = devices(hardware(sticks), sources)
@@ -196,7 +196,7 @@ class Lazy:
 
 @given(STEPS)
 @settings(SHARED, max_examples=8)
-def test_what_finds_the_same_need_not_be_scanned(steps: list[tuple[str | None, float]]) -> None:
+def test_hardware_unchanged_needs_no_scan(steps: list[tuple[str | None, float]]) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         tree, text = HostTree(Path(directory) / "host"), hardware(PARTS)
         tree.hardware(text)

@@ -22,7 +22,7 @@ class Directory:
     def lock(self, _name: str) -> None:
         return None
 
-    async def register(self, _name: str, _endpoint: str, **_options: Any) -> None:
+    async def register(self, _name: str, _endpoint: str) -> None:
         self.registered += 1
 
 
@@ -47,9 +47,7 @@ def of(directory: Any, ends: int) -> Any:
     return tried
 
 
-async def test_registration_waits_for_a_late_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_registration_waits_for_a_late_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Except at the first attempt after a stream has ended, when a bug of 1.36 is likely."""
     monkeypatch.setattr(registration, "QUICK_STREAM_TIMEOUT_S", 0.0)
     directory = Directory()

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation import cdi
-from devhost.kubelet.resource_lock import ResourceLock, fresh_name, is_served, path_length_problem
+from devhost.kubelet.resource_lock import ResourceLock, fresh_name, path_length_problem
 
 T, U = "example.com/t", "example.com/u"
 
@@ -51,16 +50,6 @@ def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     assert not first.acquire()
     second.release()
     assert first.acquire()
-
-
-def test_resource_lock_tells_by_hash_whether_a_resource_is_served(tmp_path: Path) -> None:
-    digest = cdi.resource_hash(T)
-    assert not is_served(tmp_path, digest)
-    lock = ResourceLock(tmp_path, T)
-    assert lock.acquire()
-    assert is_served(tmp_path, digest)
-    lock.release()
-    assert not is_served(tmp_path, digest)
 
 
 def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:

@@ -25,9 +25,7 @@ def test_resource_status_logs_only_changes(caplog: pytest.LogCaptureFixture) -> 
     assert shown(caplog) == [(logging.INFO, "Waiting"), (logging.WARNING, "BackingOff")]
 
 
-def test_resource_status_that_flaps_does_not_fill_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_resource_status_flapping_does_not_fill_log(caplog: pytest.LogCaptureFixture) -> None:
     """After three times it is quiet, until the resource was registered again."""
     caplog.set_level(logging.INFO)
     status = ResourceStatus("example.com/a")

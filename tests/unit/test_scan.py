@@ -1,7 +1,7 @@
-"""From one scan to the next: what vanishes, fails and comes back."""
+"""From one scan to the next: what holds of all; examples are in scans/*.txt."""
 
-import errno
 import os
+import stat
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.discovery import scan
-from devhost.discovery.scan import Scanner
+from devhost.discovery.scan import placed
 from devhost.model import config, names
-from devhost.model.config import Allocate
 from devhost.model.device import Snapshot
+from devhost.testing import HostTree
 from tests.support.memory import IN_MEMORY
+from tests.support.root import needs_root
 from tests.support.scanning import Scans, nobody, selected
 
 X = "sources: [directory: /x]"
@@ -44,71 +45,6 @@ class Files(Scans):
             (self.x / name).touch()
 
 
-def test_scan_vanished_device_is_unhealthy_then_gone(tmp_path: Path) -> None:
-    scans = Files(tmp_path, "removeMissingAfter: 5m")
-    (scans.x / "a").touch()
-    assert scans.well(0) == {"a": True}
-    (scans.x / "a").unlink()
-    assert scans.well(100) == {"a": False}
-    assert scans.last.devices["a"].missing_since == 100
-    assert scans.last.again_at == 400
-    assert scans.well(399) == {"a": False}
-    assert scans.well(400) == {}
-    assert scans.last.again_at is None
-    scans.configure(f"{X}\nremoveMissingAfter: never")
-    (scans.x / "a").touch()
-    assert scans.well(500) == {"a": True}
-    (scans.x / "a").unlink()
-    scans.at(501)
-    assert scans.well(1e9) == {"a": False}
-    assert scans.last.again_at is None
-    (scans.x / "a").touch()
-    assert scans.well(1e9) == {"a": True}
-    assert scans.last.devices["a"].missing_since is None
-
-
-def test_scan_healthy_device_keeps_its_names_from_one_that_comes_later_or_back(
-    tmp_path: Path,
-) -> None:
-    """At later scans, too: a pod may have the device, which must not become unhealthy."""
-    scans = Scans(
-        tmp_path,
-        "sources: [directory: {path: /x, recursive: true}]\n"
-        "allocate: {env: {'A_${name}': '${id}'}}",
-    )
-    scans.make("x/q/n")
-    scans.scan()
-    for _ in range(2):
-        scans.make("x/a/n")
-        for _ in range(3):
-            found = scans.scan().devices
-            assert found["q/n"].reason is None
-            assert found["a/n"].reason == "env A_n is used by device q/n too"
-        (tmp_path / "x/a/n").unlink()
-        assert scans.scan().devices["q/n"].reason is None
-
-
-def test_scan_failed_source_keeps_its_devices_as_unhealthy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scans = Files(tmp_path, "removeMissingAfter: 5m", "sources: [directory: /x, static: [t]]")
-    (scans.x / "a").touch()
-    scans.at(0)
-    with monkeypatch.context() as patch:
-
-        def sick(_path: str) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        patch.setattr(os, "scandir", sick)
-        scans.at(1)
-        assert scans.well(1e6) == {"a": False, "t": True}
-        assert os.strerror(errno.EIO) in (scans.last.error or "")
-        assert os.strerror(errno.EIO) in (scans.last.devices["a"].reason or "")
-        assert scans.last.devices["a"].missing_since is None
-    assert scans.well(1e6 + 1) == {"a": True, "t": True}
-    assert scans.last.error is None
-
-
 @given(st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8))
 def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]]) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
@@ -130,9 +66,7 @@ def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]
     st.integers(1, 3),
     st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8),
 )
-def test_scan_max_devices_is_kept_and_offered_devices_stay(
-    limit: int, sets: list[set[str]]
-) -> None:
+def test_scan_max_devices_is_kept_and_offered_stay(limit: int, sets: list[set[str]]) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
         scans = Files(Path(made), f"maxDevices: {limit}\nremoveMissingAfter: never")
         seats: set[str] = set()
@@ -145,9 +79,7 @@ def test_scan_max_devices_is_kept_and_offered_devices_stay(
             assert {key for key, healthy in states.items() if healthy} == seats & wanted
 
 
-def test_scan_beyond_the_default_limit_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without maxDevices there is a limit for what is found, and few of the rest are listed."""
     monkeypatch.setattr(config, "DEVICES_MAX", 2)
     monkeypatch.setattr(scan, "SKIPPED_MAX", 3)
@@ -178,23 +110,6 @@ def test_scan_default_limit_is_not_for_max_devices_or_tokens(
         (scans.x / name).touch()
     assert list(scans.at(0).devices) == ["a", "b", "c"]
     assert len(Files(tmp_path, sources="sources: [static: 4]").at(0).devices) == 4
-
-
-def test_scan_after_a_changed_allocate_judges_unchanged_devices_again(tmp_path: Path) -> None:
-    """What was legal by the former one may not be by the next."""
-    scans = Files(tmp_path, "allocate: {devices: [], env: {A: '${id}'}}")
-    (scans.x / "a,b").touch()
-    assert "separator" in (scans.at(0).devices["a,b"].reason or "")
-    for value, reason in (("x", None), ("${id}", "env A: the value 'a,b' contains")):
-        former = scans.scanner.resource
-        allocate = Allocate.model_validate({"devices": [], "env": {"A": value}})
-        changed = former.model_copy(update={"allocate": allocate})
-        files = scans.scanner.files
-        scans.scanner = Scanner.of(changed, files, Policy(), "node", hold_s=0)
-        scans.last = scan.carried_over(scans.last, former, changed)
-        for now in (1, 2):
-            found = scans.at(now).devices["a,b"].reason
-            assert found == reason if reason is None else reason in (found or "")
 
 
 def test_scan_reason_with_a_long_text_is_cut(tmp_path: Path) -> None:
@@ -241,7 +156,7 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
         ]
     ),
 )
-def test_scan_keeping_unchanged_devices_equals_a_thorough_scan(
+def test_scan_not_thorough_finds_the_same(
     changes: list[dict[str, str | None]], options: str
 ) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as root:
@@ -259,3 +174,58 @@ def test_scan_keeping_unchanged_devices_equals_a_thorough_scan(
             identified = scans.scanner.identify(found, kept, nobody, now)
             kept = scans.scanner.conclude(identified, thorough=False)
             assert scans.at(now) == kept
+
+
+def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
+    """A filesystem may give the inode of a file that was removed to the next one."""
+    host = Scans(tmp_path, "sources: [directory: /x]")
+    host.make("x/a", "x/other")
+    former = host.scan().devices["a"].nodes[0].state
+    assert former is not None
+    host.remove("x/a")
+    host.scan(after=1)
+    host.make("x/b")
+    survey = selected(host.scanner)
+    for modified, replaced in ((former.modified + 1, set()), (former.modified, {"a"})):
+        nodes = tuple(
+            replace(one, state=replace(one.state, stamp=(*former.identity, 99), modified=modified))
+            if one.state and one.name == "b"
+            else one
+            for one in survey.nodes
+        )
+        devices = host.scan(after=1, found=replace(survey, nodes=nodes)).devices
+        assert {key for key, one in devices.items() if one.replaced} == replaced
+        assert {key for key, one in devices.items() if one.healthy} == {"b", "other"}
+
+
+@needs_root
+def test_scan_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
+    """Also with the inodes of those that have gone, and of the same device."""
+    host = Scans(tmp_path, "sources: [directory: {path: /x, types: char}]")
+    (tmp_path / "x").mkdir()
+    former = [f"x/a{number}" for number in range(20)]
+    for name in former:
+        os.mknod(tmp_path / name, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    host.scan()
+    host.remove(*former)
+    for number in range(20):
+        os.mknod(tmp_path / f"x/b{number}", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    devices = host.scan(after=1).devices
+    assert len(devices) == 40
+    assert not any(one.replaced for one in devices.values())
+
+
+@needs_root
+def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None:
+    """When the odd one has left, also by a scan that asks nothing again of devices as they were."""
+    tree = HostTree(tmp_path)
+    for minor in range(3):
+        tree.char(f"/dev/card{minor}", 240, minor)
+        if minor < 2:
+            tree.numa(240, minor, minor)
+    host = Scans(tree.root, "sources: [dev: card.]")
+    assert {one.numa_nodes for one in host.scan().devices.values()} == {()}
+    left = {one: host.last.devices[one] for one in ("card0", "card1")}
+    found, mixed = placed("auto", left, host.last, host.scanner.files, thorough=False)
+    assert not mixed
+    assert [found[one].numa_nodes for one in sorted(found)] == [(0,), (1,)]

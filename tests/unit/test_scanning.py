@@ -125,9 +125,7 @@ async def running(at: Resources) -> object:
         scan.close()
 
 
-async def test_scans_decide_in_the_order_of_the_file(
-    at: Resources,
-) -> None:
+async def test_scans_decide_in_the_order_of_the_file(at: Resources) -> None:
     decided = []
     decision = at.scanning._decision
 
@@ -147,7 +145,7 @@ async def test_scans_decide_in_the_order_of_the_file(
     assert decided == ["a", "b", "c"]
 
 
-async def test_scan_that_hangs_holds_up_later_resources_for_a_moment_only(
+async def test_scan_that_hangs_holds_up_for_a_moment(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanning, "_PATIENCE_S", 0.05)
@@ -160,9 +158,7 @@ async def test_scan_that_hangs_holds_up_later_resources_for_a_moment_only(
     await at.until(3)
 
 
-async def test_scan_during_which_a_declaration_changes_uses_the_new_one(
-    at: Resources,
-) -> None:
+async def test_scan_during_which_a_declaration_changes_uses_the_new_one(at: Resources) -> None:
     released, resource = at.hang("b"), at.scans["b"].resource
     at.scans["b"].declare()
     await asyncio.sleep(0.01)
@@ -174,9 +170,7 @@ async def test_scan_during_which_a_declaration_changes_uses_the_new_one(
     assert at.order == ["b"]
 
 
-async def test_scan_that_raises_fails_its_resource_alone(
-    at: Resources, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_scan_that_raises_fails_alone(at: Resources, monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[Exception] = []
 
     def broken(*_: object, **__: object) -> None:
@@ -195,7 +189,7 @@ async def test_scan_that_raises_fails_its_resource_alone(
         await asyncio.sleep(0.001)
 
 
-async def test_scan_with_a_flood_of_ids_leaves_others_what_they_declare(
+async def test_scan_with_a_flood_leaves_others_room(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one has it keeps; one that was cut is scanned again when there is room."""

@@ -4,7 +4,7 @@ import pytest
 
 from devhost.model.spelling import nearest_node
 
-DEV = ("mem", "random", "sda", "ttyS0", "ttyUSB0", "urandom", "video0", "nvidia0")
+DEV = ("mem", "random", "sda", "ttyS1", "ttyUSB0", "ttyACM0", "urandom", "video0", "nvidia0")
 
 
 @pytest.mark.parametrize(
@@ -15,14 +15,15 @@ DEV = ("mem", "random", "sda", "ttyS0", "ttyUSB0", "urandom", "video0", "nvidia0
         ("video1", "/dev/video0"),
         ("mme", ""),  # mem, a disk or a console would need a flag
         ("sdb", ""),
-        ("ttyS4", ""),
+        ("ttyS0", ""),
+        ("ttyAMA0", ""),
         ("snd", ""),
         ("gpiomem", ""),
     ],
 )
-def test_a_node_is_proposed_that_is_alike_and_needs_no_flag(written: str, meant: str) -> None:
+def test_spelling_nearest_node_needs_no_flag(written: str, meant: str) -> None:
     assert nearest_node(written, [f"/dev/{name}" for name in DEV]) == meant
 
 
-def test_nothing_is_proposed_outside_of_dev() -> None:
+def test_spelling_outside_of_dev_proposes_nothing() -> None:
     assert nearest_node("id_rs", ["/root/.ssh/id_rsa"]) == ""

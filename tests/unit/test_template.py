@@ -28,7 +28,7 @@ TRICKY: Final = st.text(alphabet="$${{}}{}a1_.-( \nÉ٣", max_size=20)
 
 
 @given(TEXTS)
-def test_a_printed_template_parses_to_the_same(text: str) -> None:
+def test_template_printed_parses_to_the_same(text: str) -> None:
     template = Template.parse(text)
     assert Template.parse(str(template)) == template
 
@@ -40,7 +40,7 @@ def test_a_printed_template_parses_to_the_same(text: str) -> None:
 @example("$$${a}")
 @example("${a.}")
 @example("a\n")
-def test_the_pattern_of_the_schema_accepts_what_the_parser_does(text: str) -> None:
+def test_template_pattern_of_schema_accepts_the_same(text: str) -> None:
     try:
         Template.parse(text)
     except TemplateError:
@@ -51,12 +51,12 @@ def test_the_pattern_of_the_schema_accepts_what_the_parser_does(text: str) -> No
 
 
 @given(st.text())
-def test_a_value_that_looks_like_a_template_is_put_in_as_it_is(value: str) -> None:
+def test_template_value_is_put_in_as_it_is(value: str) -> None:
     assert Template.parse("${id}").render({"id": value}) == value
 
 
 @given(TEXTS)
-def test_no_literals_are_adjacent_or_empty(text: str) -> None:
+def test_template_literals_are_joined(text: str) -> None:
     parts = Template.parse(text).parts
     assert "" not in parts
     assert not any(
@@ -80,22 +80,20 @@ def test_no_literals_are_adjacent_or_empty(text: str) -> None:
         ("}{", ("}{",)),
     ],
 )
-def test_only_a_name_in_braces_and_two_dollars_mean_anything(
-    text: str, parts: tuple[str | Variable, ...]
-) -> None:
+def test_template_has_variables_and_literals(text: str, parts: tuple[str | Variable, ...]) -> None:
     assert Template.parse(text).parts == parts
 
 
-def test_millions_of_literals_are_joined_in_linear_time() -> None:
+def test_template_of_millions_of_literals_is_parsed() -> None:
     assert Template.parse("$$" * 3_000_000).parts == ("$" * 3_000_000,)
 
 
-def test_a_variable_without_a_value_is_named() -> None:
+def test_template_variable_without_value_is_named() -> None:
     with pytest.raises(MissingVariableError) as caught:
         Template.parse("${id}-${serial}").render({"id": "a"})
     assert caught.value.name == "serial"
     assert str(caught.value) == "${serial} has no value"
 
 
-def test_an_empty_value_is_a_value() -> None:
+def test_template_empty_value_is_a_value() -> None:
     assert Template.parse("a${id}b").render({"id": ""}) == "ab"

@@ -257,9 +257,7 @@ def nearest_ancestor(one: WatchTarget) -> str:
 @example([("mkdir", "a"), ("mkdir", "a/x"), ("settle",), ("rename", "a", "c"), ("mkdir", "a")])
 @example([("mkdir", "b"), ("mkdir", "b/x"), ("settle",), ("mkdir", "b/x/y"), ("rename", "b", "c")])
 @example([("mkdir", "b"), ("mkdir", "c"), ("mkdir", "c/x"), ("settle",), ("rename", "c", "b/x")])
-def test_watch_after_any_changes_is_of_the_targets_and_nothing_else(
-    steps: list[tuple[str, ...]],
-) -> None:
+def test_watch_after_any_changes_is_of_the_targets_alone(steps: list[tuple[str, ...]]) -> None:
     """A fresh file in each directory that counts has an event, and no other directory is watched."""
     with tempfile.TemporaryDirectory() as place:
         asyncio.run(watched_through(steps, Path(place)))

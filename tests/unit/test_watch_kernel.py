@@ -233,7 +233,6 @@ async def test_watch_dropped_by_another_subscriber_meanwhile_is_added_again(
 async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
     tmp_path: Path, held: Held
 ) -> None:
-    """What was added for it is removed, but what another one has of it stays."""
     d, top = tmp_path / "top" / "d", tmp_path / "top"
     async with Watcher() as watcher:
         other = await listen(watcher, top)

@@ -42,7 +42,7 @@ def error_of(text: str) -> str:
         (("m", "e"), (5, 15), (5, 12)),  # merged: where it is written
     ],
 )
-def test_each_value_has_its_position_and_that_of_its_key(
+def test_yaml_value_has_positions(
     path: yamltree.Path, at: tuple[int, int], key: tuple[int, int]
 ) -> None:
     text = "a: 1\nb:\n  - x\n  - c:  'y'\n    d: &d {e: f}\nm:\n  <<: *d\n"
@@ -51,13 +51,13 @@ def test_each_value_has_its_position_and_that_of_its_key(
     assert place.key == key
 
 
-def test_a_scalar_keeps_the_text_it_was_written_as() -> None:
+def test_yaml_scalar_keeps_its_text() -> None:
     places = yamltree.parse("a: 0403\nb: '0403'").positions
     assert (places["a",].text, places["a",].plain) == ("0403", True)
     assert (places["b",].text, places["b",].plain) == ("0403", False)
 
 
-def test_a_scalar_is_verbatim_where_offsets_in_it_are_columns_of_the_file() -> None:
+def test_yaml_scalar_is_verbatim_where_offsets_are_columns() -> None:
     text = "[a b, 'a b', \"a b\", 'a''b', \"a\\x41\", &x ab, !!str ab, a\n b]"
     places = yamltree.parse(text).positions
     verbatim = [places[index,].verbatim for index in range(8)]
@@ -88,7 +88,7 @@ def test_a_scalar_is_verbatim_where_offsets_in_it_are_columns_of_the_file() -> N
         ("'<<': 1\na: =\nb: <<", {"<<": 1, "a": "=", "b": "<<"}),
     ],
 )
-def test_plain_yaml_becomes_plain_data(text: str, data: Any) -> None:
+def test_yaml_plain_becomes_plain_data(text: str, data: Any) -> None:
     assert yamltree.parse(text).data == data
 
 
@@ -102,7 +102,7 @@ def test_plain_yaml_becomes_plain_data(text: str, data: Any) -> None:
         ("<<: [{a: 1}, {a: 2}]\na: 3", []),
     ],
 )
-def test_a_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[Any]) -> None:
+def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[Any]) -> None:
     assert yamltree.parse(text).duplicates == [
         (path, f"duplicate key (first defined on line {line})", at) for path, line, at in duplicates
     ]
@@ -118,9 +118,7 @@ def test_a_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[An
         ("<<: {1: a}", (), (1, 6)),
     ],
 )
-def test_a_key_that_is_no_string_is_found(
-    text: str, path: yamltree.Path, at: tuple[int, int]
-) -> None:
+def test_yaml_key_no_string_is_found(text: str, path: yamltree.Path, at: tuple[int, int]) -> None:
     [(found, _, position)] = yamltree.parse(text).other_keys
     assert (found, position) == (path, at)
 
@@ -157,7 +155,7 @@ def chain(first: str, link: str, length: int) -> str:
         ("&a [[*a]]", "alias refers to a value that contains it"),
     ],
 )  # fmt: skip
-def test_a_small_text_does_not_become_large_data(text: str, says: str) -> None:
+def test_yaml_small_text_does_not_become_large(text: str, says: str) -> None:
     assert says in error_of(text)
 
 
@@ -175,7 +173,7 @@ def test_a_small_text_does_not_become_large_data(text: str, says: str) -> None:
 @example("a: 1" + ":59" * 300 + ".5")
 @example("\ufeffa: 1")
 @example("%YAML 9.9\n---\na: 1")
-def test_no_text_raises_anything_but_a_tree_error(text: str) -> None:
+def test_yaml_text_raises_only_tree_errors(text: str) -> None:
     try:
         yamltree.parse(text)
     except TreeError as error:

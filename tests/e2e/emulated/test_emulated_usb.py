@@ -95,9 +95,7 @@ def kernels_nodes(*serials: str) -> dict[str, str]:
     return {one: f"/dev/{next(stick(one).rglob('ttyUSB*')).name}" for one in serials}
 
 
-async def test_plug_unplug_and_plug_into_the_same_and_another_port(
-    node: Node, sticks: Sticks
-) -> None:
+async def test_stick_in_the_same_or_another_port_keeps_its_id(node: Node, sticks: Sticks) -> None:
     await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(PORTS, {place("1")})
@@ -119,7 +117,7 @@ async def test_plug_unplug_and_plug_into_the_same_and_another_port(
     await node.has(SERIALS, {"A"})
 
 
-async def test_two_sticks_change_places(node: Node, sticks: Sticks) -> None:
+async def test_sticks_that_change_places_change_their_nodes(node: Node, sticks: Sticks) -> None:
     await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(SERIALS, {"A"})
@@ -143,34 +141,28 @@ async def test_two_sticks_change_places(node: Node, sticks: Sticks) -> None:
     assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == after
 
 
-async def test_a_stick_is_withdrawn_and_admitted_again(node: Node, sticks: Sticks) -> None:
+async def test_stick_withdrawn_or_without_a_driver_is_unhealthy_until_it_is_back(
+    node: Node, sticks: Sticks
+) -> None:
     await node.start(CONFIG)
     sticks.serial("A", "1")
     sticks.serial("B", "2")
     await node.has(SERIALS, {"A", "B"})
-    authorized = stick("A") / "authorized"
-    authorized.write_text("0")
-    await node.has(PORTS, {place("2")}, unhealthy=1)
-    await node.has(SERIALS, {"B"}, unhealthy=1)
-    authorized.write_text("1")
-    await node.has(PORTS, {place("1"), place("2")})
-    await node.has(SERIALS, {"A", "B"})
+    authorized, driver = stick("A") / "authorized", Path("/sys/bus/usb/drivers/ftdi_sio")
+    interface = f"{stick('A').name}:1.0"
+    for file, away, back, again in (
+        (authorized, "0", "1", authorized),
+        (driver / "unbind", interface, interface, driver / "bind"),
+    ):
+        file.write_text(away)
+        await node.has(PORTS, {place("2")}, unhealthy=1)
+        await node.has(SERIALS, {"B"}, unhealthy=1)
+        again.write_text(back)
+        await node.has(PORTS, {place("1"), place("2")})
+        await node.has(SERIALS, {"A", "B"})
 
 
-async def test_a_driver_lets_go_of_a_stick_and_takes_it_again(node: Node, sticks: Sticks) -> None:
-    await node.start(CONFIG)
-    sticks.serial("A", "1")
-    await node.has(SERIALS, {"A"})
-    interface, driver = "1-1:1.0", Path("/sys/bus/usb/drivers/ftdi_sio")
-    (driver / "unbind").write_text(interface)
-    await node.has(PORTS, set(), unhealthy=1)
-    await node.has(SERIALS, set(), unhealthy=1)
-    (driver / "bind").write_text(interface)
-    await node.has(PORTS, {place("1")})
-    await node.has(SERIALS, {"A"})
-
-
-async def test_a_loose_contact(node: Node, sticks: Sticks) -> None:
+async def test_stick_with_a_loose_contact_is_offered_in_the_end(node: Node, sticks: Sticks) -> None:
     await node.start(CONFIG)
     sticks.serial("A", "1")
     await node.has(SERIALS, {"A"})
@@ -183,7 +175,7 @@ async def test_a_loose_contact(node: Node, sticks: Sticks) -> None:
     assert await node.given(SERIALS, 2) == kernels_nodes("A", "B")
 
 
-async def test_the_entry_that_devhost_prints_offers_the_stick_and_no_other(
+async def test_stick_by_the_entry_that_devhost_prints_is_the_only_one(
     node: Node, sticks: Sticks
 ) -> None:
     sticks.serial("A", "1")
@@ -202,7 +194,7 @@ async def test_the_entry_that_devhost_prints_offers_the_stick_and_no_other(
     await node.has(name, {device})
 
 
-async def test_other_kinds_of_devices(node: Node, sticks: Sticks) -> None:
+async def test_keyboard_sound_card_and_disk_have_their_nodes(node: Node, sticks: Sticks) -> None:
     resources = [
         f"  - {{name: {name}, sources: [{source}], removeMissingAfter: never}}\n"
         for name, (source, *_) in KINDS.items()

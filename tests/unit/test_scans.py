@@ -1,0 +1,181 @@
+"""What a resource has from one scan to the next: scans/*.txt has hosts that change, and what is found.
+
+A case begins with ``== what it shows`` and the options of a resource. A line ``$ …`` changes the host, its
+steps between `` ; ``, and scans it; below it are the devices, those that must leave the list with
+``!``, and what is skipped. The steps: ``file`` (``PATH[=TEXT]``), ``char`` and ``block`` (``PATH[=NUMBER]``), ``rm``, ``link``,
+``hardlink`` and ``mv`` of paths; ``tree NAME [OLD~NEW…]``, which plugs in what trees/NAME.tree has and is
+not there, with other words, ``plug LINE`` and ``unplug NAME…``; ``after SECONDS``; ``hold SECONDS``; ``set OPTIONS``, in place of
+those of the same name; ``fail SOURCE`` and ``mend``; ``claim NODE``, which another resource offers from then on;
+``allow GLOB``, the flag; ``tmpfs PATH``; ``pod ID…``, which scans and shows what a container gets and its first start would do, and nothing else; ``events``, those of the kernel that count.
+`DEVHOST_TEST_WRITE=1 pytest …` writes what is found now.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from devhost.allocation.policy import Policy
+from devhost.allocation.pre_start import planned
+from devhost.discovery.scan import carried_over
+from devhost.errors import AllocationError, PreStartError
+from devhost.model.device import HostDevice
+from devhost.testing import NotPermittedError
+from tests.support.hardware import HostTree
+from tests.support.mounts import tmpfs
+from tests.support.scanning import Scans, selected
+
+HERE: Final = Path(__file__).parent
+GOLDEN: Final = sorted((HERE / "scans").iterdir())
+
+
+class Host(Scans):
+    """A host that changes, and a resource."""
+
+    def __init__(self, root: Path, options: str) -> None:
+        self._tree, self._options = HostTree(root), yaml.safe_load(options)
+        self._tree.directory("/dev")
+        self._failed, self._claimed = set[int](), set[str]()
+        self.mounts = contextlib.ExitStack()
+        super().__init__(self._tree.root, options)
+
+    def step(self, step: str) -> Iterator[str]:  # noqa: C901, PLR0912 (a branch for each kind)
+        """Take a step; yield what it shows."""
+        tree, (verb, _, rest) = self._tree, step.partition(" ")
+        words = shlex.split(rest)
+        match verb:
+            case "file":
+                for path, _, text in (one.partition("=") for one in words):
+                    tree.file(path, text)
+            case "char" | "block":
+                for path, _, number in (one.partition("=") for one in words):
+                    major, _, minor = (number or "3").rpartition(":")
+                    (tree.block if verb == "block" else tree.char)(
+                        path, int(major or 1), int(minor)
+                    )
+            case "rm":
+                for path in words:
+                    tree.remove(path)
+            case "link":
+                tree.link(*words)
+            case "hardlink":
+                tree.at(words[1]).hardlink_to(tree.at(words[0]))
+            case "mv":
+                tree.at(words[0]).rename(tree.at(words[1]))
+            case "tree":
+                text = (HERE / f"trees/{words[0]}.tree").read_text()
+                for old, new in (one.split("~") for one in words[1:]):
+                    text = text.replace(old, new)
+                tree.hardware(text)
+            case "plug":
+                tree.hardware(rest.replace(r"\n", "\n"))
+            case "unplug":
+                for name in words:
+                    tree.unplug(name)
+            case "after":
+                self.now += float(words[0])
+            case "hold":
+                self.hold_s = float(words[0])
+                self.configure(yaml.safe_dump(self._options))
+            case "set":
+                former, self._options = self.scanner.resource, self._options | yaml.safe_load(rest)
+                self.configure(yaml.safe_dump(self._options))
+                self.last = carried_over(self.last, former, self.scanner.resource)
+            case "fail":
+                self._failed.add(int(rest))
+            case "mend":
+                self._failed.clear()
+            case "claim":
+                self._claimed.add(rest)
+            case "allow":
+                self.policy = Policy((rest,), enforced=True)
+                self.configure(yaml.safe_dump(self._options))
+            case "tmpfs":
+                self.mounts.enter_context(tmpfs(tree.at(rest)))
+            case "events":
+                heard = {one for root in self.scanner.roots for one in root.subsystems}
+                yield f"events: {' '.join(sorted(heard))}"
+            case "pod":
+                yield from self._given(words)
+            case _:
+                raise ValueError(verb)
+
+    def shown(self) -> Iterator[str]:
+        """Scan, and yield what is found."""
+        selection = selected(self.scanner)
+        if self._failed:
+            nodes = tuple(node for node in selection.nodes if node.source not in self._failed)
+            failed = dict.fromkeys(self._failed, "Input/output error")
+            selection = replace(selection, nodes=nodes, failed=failed)
+        first = dict.fromkeys(self._claimed, "e.com/first")
+        found = self.scan(claimed=first.get, found=selection)
+        for device in found.devices.values():
+            yield _shown(device)
+        yield from (f"skipped {one.candidate}: {one.reason}" for one in found.skipped)
+        yield from (f"error: {error}" for error in (found.error,) if error)
+        yield from (f"note: {note}" for note in found.notes)
+        if found.again_at is not None:
+            yield f"again in {round(found.again_at - self.now, 3):g} s"
+
+    def _given(self, ids: list[str]) -> Iterator[str]:
+        self.scan()
+        try:
+            answer = self.scanner.allocate(self.last, ids)
+            devices = [self.last.devices[one] for one in ids if one in self.last.devices]
+            names = {"resource": "e.com/a", "nodeName": "node"}
+            steps = planned(self.scanner.resource, devices, names, self.scanner.files.to_local)
+        except (AllocationError, PreStartError) as error:
+            yield f"refused: {error}"
+            return
+        yield f"pod: {' '.join(answer.device_ids)}"
+        yield from (f"env {name}={value}" for name, value in answer.envs.items())
+        yield from (f"annotation {key}={value}" for key, value in answer.annotations.items())
+        yield from (f"cdi {name}" for name in answer.cdi_devices)
+        for node in answer.devices:
+            yield f"{node.host_path} as {node.container_path} {node.permissions}"
+        for mount in answer.mounts:
+            mode = "ro" if mount.read_only else "rw"
+            yield f"mount {mount.host_path} as {mount.container_path} {mode}"
+        for one in steps:
+            often = f"every {one['every']}, in {one['timeout']:g} s"
+            yield f"step of {one['device']}: {one['step']} {one['value']} ({often})"
+
+
+def _shown(device: HostDevice) -> str:
+    nodes = " ".join(node.shown or "token" for node in device.nodes)
+    left = f", left: {' '.join(sorted(device.remaining))}" if device.remaining else ""
+    numa = f", numa {' '.join(map(str, device.numa_nodes))}" if device.numa_nodes else ""
+    reason = f" ({device.reason}{left})" if device.reason else ""
+    return f"{'! ' if device.replaced else ''}{device.id}: {nodes}{numa}{reason}"
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_scans_find_what_the_golden_file_shows(golden: Path, tmp_path: Path) -> None:
+    text = golden.read_text()
+    cases = re.findall(r"^== .*\n(?:(?!== ).*\n)*", text, re.MULTILINE)
+    try:
+        seen = "".join(_seen(case, tmp_path / str(number)) for number, case in enumerate(cases))
+    except NotPermittedError as reason:
+        pytest.skip(str(reason))
+    if os.environ.get("DEVHOST_TEST_WRITE"):
+        golden.write_text(seen)
+    assert seen == text
+
+
+def _seen(case: str, root: Path) -> str:
+    head, *steps = re.split(r"^\$ ", case, flags=re.MULTILINE)
+    host = Host(root, head.partition("\n")[2])
+    with host.mounts:
+        for line in (step.partition("\n")[0] for step in steps):
+            shown = [seen for step in filter(None, line.split(" ; ")) for seen in host.step(step)]
+            if " pod " not in f" {line}":
+                shown += host.shown()
+            head += f"$ {line}\n" + "".join(f"  {one}\n" for one in shown)
+    return head.replace(str(host.root), "$ROOT")
