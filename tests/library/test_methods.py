@@ -105,6 +105,7 @@ async def test_devices_that_raises_is_unhealthy(
     plugin = Scripted(["a", "b"])
     serving.start(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 2, 2)
+    await standin.wait(OTHER, 1, 1)
 
     def raising() -> None:
         raise ConnectionError("no answer\nfrom the controller")
