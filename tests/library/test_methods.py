@@ -129,6 +129,7 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     plugin = Scripted(["a"])
     serving.start(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 1, 1)
+    await standin.wait(OTHER, 1, 1)
     hang.result = ["a", "b"]
     plugin.now = hang
     plugin.changed()
