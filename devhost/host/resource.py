@@ -36,8 +36,8 @@ _REMOVED: Final = "its resource was removed from the configuration"
 _DRAINING: Final = "removed from the configuration"
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
+_LOG_EVERY_S: Final = 1.0  # what changes all the time is logged as one change
 _LOG: Final = logging.getLogger(__name__)
-# Lines are bounded by logger: devices that change all the time take none from the states.
 _CHANGES: Final = logging.getLogger("devhost.host.changes")
 
 
@@ -52,7 +52,9 @@ class ServedResource:
     def __init__(self, scanner: Scanner, shared: Shared, code: CodeResource | None = None) -> None:
         self.name, self.scanner = scanner.resource.name, scanner
         self._shared, self._code = shared, code
-        self.known = self.snapshot = Snapshot()
+        self.known = self.snapshot = self._logged = Snapshot()
+        self._log_at = 0.0
+        self._log_timer: asyncio.TimerHandle | None = None
         self.advertised = scanner, Snapshot()
         self.draining = False
         self._held: AbstractSet[str] = shared.holders.held(self.name)
@@ -168,7 +170,7 @@ class ServedResource:
         found = carried_over(self.known, self.resource, scanner.resource)
         self.known, self.scanner, self.draining = found, scanner, False
         # The log says it again if the new declaration finds nothing either.
-        self.snapshot = replace(self.snapshot, why_none=tuple)
+        self._logged = replace(self._logged, why_none=tuple)
         self._injection.close()
         self._up_to_date.clear()
         self.scan.declare()
@@ -284,23 +286,28 @@ class ServedResource:
         if published.publish(resource, snapshot):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
             return
-        self.known, former = without_left(known, published), self.snapshot
+        self.known = without_left(known, published)
         self.snapshot = without_left(snapshot, published)
         if len(self.known.devices) < len(found.devices) and not self.draining:
             self.trigger_scan()  # it does not keep the nodes of what has left from others
         self._shared.owners.published(resource, self.snapshot)
-        report = functools.partial(self._report, resource, former, self.snapshot)
-        asyncio.get_running_loop().call_soon(report)  # after the list, which is sent first
+        loop = asyncio.get_running_loop()
+        # After the list, which is sent first.
+        if not self.draining:
+            count = functools.partial(self._shared.counts.changed, self.name)
+            loop.call_soon(count, lambda: (resource, self.known))
+        if self._log_timer is None:
+            self._log_timer = loop.call_at(max(loop.time(), self._log_at), self._log_changes)
         if self.draining:
             holders = self._shared.holders.of(self.name)
             pods = {pod for pods in holders.values() for pod in pods}
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
             self.resource_status.override(State.DRAINING, _DRAINING + held)
 
-    def _report(self, resource: Resource, former: Snapshot, now: Snapshot) -> None:
-        log_changes(self.name, former, now)
-        if not self.draining:
-            self._shared.counts.changed(self.name, lambda: (resource, self.known))
+    def _log_changes(self) -> None:
+        self._log_timer, before, self._logged = None, self._logged, self.snapshot
+        self._log_at = asyncio.get_running_loop().time() + _LOG_EVERY_S
+        log_changes(self.name, before, self.snapshot)
 
     def _held_changed(self) -> None:
         before, self._held = self._held, self._shared.holders.held(self.name)

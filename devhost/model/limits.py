@@ -33,11 +33,6 @@ WATCHES_FEW: Final = 8
 LISTS_BURST: Final = 10
 LISTS_PER_S: Final = 1.0
 
-# Log lines of one resource and one logger (devhost.observe.logs); errors, and the lines of
-# kubelet's calls, are always logged.
-LOG_LINES_BURST: Final = 100
-LOG_LINES_PER_S: Final = 5.0
-
 # ── requests of clients ──
 
 # Options of gRPC for each plugin socket (devhost/kubelet/registration.py).

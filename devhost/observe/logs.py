@@ -1,7 +1,6 @@
 """Logs on stderr, as JSON or text: a short message, and fields.
 
-A thread writes them, so that a log that nobody reads does not block the process; and the lines of
-each resource are bounded, because what happens in a directory may happen all the time.
+A thread writes them, so that a log that nobody reads does not block the process.
 """
 
 import contextlib
@@ -13,21 +12,16 @@ import queue
 import select
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler
 from types import TracebackType
 from typing import Final, NoReturn
 
-from devhost.model.limits import LOG_LINES_BURST, LOG_LINES_PER_S
 from devhost.model.names import printable
 
 QUEUE_MAX: Final = 4000  # an edit of all of 1,000 resources logs several lines of each
 FLUSH_S: Final = 1.0  # at exit; writing to a pipe that is read takes milliseconds
-_EXEMPT: Final = "devhost.kubelet.call_log"  # who was given what; requests have bounds of their own
-_KEYS_MAX: Final = 10_000
-_SAID_S: Final = 10.0  # from the first line that is suppressed to how many were
 _ENCODER: Final = json.JSONEncoder(default=str)
 _LEVELS: Final = {
     "asyncio": logging.WARNING,
@@ -114,43 +108,6 @@ class LogQueue(QueueHandler):
         return True
 
 
-class LogLimit(logging.Filter):
-    """Drops the lines of a resource and a logger beyond `LOG_LINES_PER_S`, and says so."""
-
-    def __init__(self, handler: logging.Handler) -> None:
-        super().__init__()
-        self._handler, self.suppressed = handler, 0
-        self._paid_at: dict[tuple[str, str], float] = {}  # when a burst is used up no longer
-        self._missing: dict[tuple[str, str], tuple[float, int]] = {}  # since when, how many
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line may be logged."""
-        resource = _fields(record).get("resource")
-        if resource is None or record.levelno >= logging.ERROR or record.name == _EXEMPT:
-            return True
-        key, now = (str(resource), record.name), time.monotonic()
-        since, missing = self._missing.get(key, (now, 0))
-        if missing and now - since >= _SAID_S:
-            del self._missing[key]
-            self._say(key, f"suppressed {missing} messages")
-            since, missing = now, 0
-        if len(self._paid_at) >= _KEYS_MAX:  # of resources that were removed, mostly
-            self._paid_at.clear()
-        paid_at = max(self._paid_at.get(key, now), now) + 1 / LOG_LINES_PER_S
-        if paid_at - now <= LOG_LINES_BURST / LOG_LINES_PER_S:
-            self._paid_at[key] = paid_at
-            return True
-        if not missing:
-            self._say(key, "too many messages of a resource: suppressing more")
-        self._missing[key] = since, missing + 1
-        self.suppressed += 1
-        return False
-
-    def _say(self, key: tuple[str, str], text: str) -> None:
-        resource, logger = key
-        self._handler.emit(_record(logger, logging.WARNING, text, resource=resource))
-
-
 def _record(logger: str, level: int, text: str, **fields: object) -> logging.LogRecord:
     record = logging.LogRecord(logger, level, "", 0, text, None, None)
     record.fields = fields
@@ -169,7 +126,6 @@ def set_up(level: str, form: str | None) -> None:
     handler = LogQueue(stderr.fileno()) if stderr else logging.NullHandler()
     text = form == "text" or (form is None and stderr is not None and stderr.isatty())
     handler.setFormatter(_Text() if text else _Json())
-    handler.addFilter(LogLimit(handler))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -214,12 +170,6 @@ def dropped() -> int:
 def dropping() -> bool:
     """Return whether log lines are being dropped now."""
     return any(one.missing for one in _queues())
-
-
-def suppressed() -> int:
-    """Return the number of log lines suppressed because a resource had too many."""
-    filters = (one for lines in _queues() for one in lines.filters)
-    return sum(one.suppressed for one in filters if isinstance(one, LogLimit))
 
 
 def _queues() -> list[LogQueue]:

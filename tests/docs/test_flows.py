@@ -15,7 +15,7 @@ import pytest
 import devhost
 from devhost.allocation.policy import Policy
 from devhost.host import metrics
-from devhost.observe.logs import LogLimit, LogQueue
+from devhost.observe.logs import LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread
 from tests.support.daemon import until
@@ -93,7 +93,6 @@ class Modules:
 def logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Log to nowhere, as `devhost run` does to stderr."""
     lines = LogQueue(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
-    lines.addFilter(LogLimit(lines))
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(logging.getLogger(), "handlers", [lines])
 

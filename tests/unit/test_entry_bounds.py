@@ -1,7 +1,6 @@
 """What a directory may bring is bounded, and what is beyond says so."""
 
 import errno
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from devhost.discovery.roots import NOT_DEVICES
 from devhost.host.inventory import Budget
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.observe import logs
 from devhost.watch.watcher import Inotify, Resolved, WatchTarget
 from tests.support.scanning import look
 
@@ -166,7 +164,7 @@ def test_source_enters_dev_shm_only_by_name(
     assert {path for path in paths if path not in NOT_DEVICES} == expected
 
 
-# ── lists and log lines ──
+# ── lists ──
 
 
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,47 +186,3 @@ def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not devices.paused
     flapping = [sent(11.0 + number / 100, healthy=bool(number % 2)) for number in range(1000)]
     assert sum(flapping) <= 3 + 10
-
-
-class Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
-def test_log_lines_of_a_resource_beyond_the_limit_are_suppressed_and_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of each resource and logger; errors are always logged."""
-    now = [100.0]
-    monkeypatch.setattr(logs, "LOG_LINES_BURST", 3)
-    monkeypatch.setattr(logs, "LOG_LINES_PER_S", 1.0)
-    monkeypatch.setattr("devhost.observe.logs.time.monotonic", lambda: now[0])
-    kept = Kept()
-    limit = logs.LogLimit(kept)
-    kept.addFilter(limit)
-
-    def log(message: str, resource: str = "a.b/c", level: int = logging.INFO) -> None:
-        record = logging.LogRecord("x", level, "", 0, message, None, None)
-        record.fields = {"resource": resource}
-        kept.handle(record)
-
-    for number in range(10):
-        log(str(number))
-    log("other", "a.b/d")
-    log("error", level=logging.ERROR)
-    assert kept.lines == [
-        *("0", "1", "2", "too many messages of a resource: suppressing more"),
-        *("other", "error"),
-    ]
-    now[0] += 1.0
-    log("later")
-    log("too early")
-    assert kept.lines[-1] == "later"
-    now[0] += 9.0
-    log("last")
-    assert kept.lines[-2:] == ["suppressed 8 messages", "last"]
-    assert limit.suppressed == 8
