@@ -80,8 +80,8 @@ hardware: setup ## Test USB sticks that come and go on an emulated computer, as 
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELET))" && \
 		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.e2e.emulated $(PYTEST_ARGS)
 
-mutants: setup ## Plant the defects of tests/mutants.py one by one: the tests have to notice (10 minutes)
-	@$(BIN)/python -m tests.mutants $(WORDS)
+mutants: setup ## Plant the defects of tools/mutants.yaml one by one: the tests have to notice (10 minutes)
+	@$(BIN)/python -m tools.mutants $(WORDS)
 
 bench: setup ## Measure, beside a bare plugin in Python and one in Go
 	@$(BIN)/python -m bench $(BENCH_ARGS)

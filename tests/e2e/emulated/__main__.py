@@ -42,7 +42,7 @@ def main() -> int:
     if collected.returncode != 0:
         sys.stdout.write(collected.stdout)
         return collected.returncode
-    in_there = variables | {"DEVHOST_TEST_EMULATED": "/dev/monitor", "TMPDIR": "/run"}
+    in_there = variables | {"DEVHOST_TEST_EMULATED": "/dev/monitor"}
     arguments = [*command, "-p", "no:cacheprovider", "-v"]
     with tempfile.TemporaryDirectory(prefix="dh") as scratch:
         status = computer.run(files, arguments, in_there, Path(scratch))

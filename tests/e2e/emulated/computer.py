@@ -34,7 +34,7 @@ MODULES: Final = (
     *("xhci_pci", "ftdi_sio", "usbhid", "hid_generic", "evdev", "snd_usb_audio"),
     *("usb_storage", "sd_mod"),
 )
-# Nothing in there can write to this machine; what has to be written goes to /run.
+# Nothing in there can write to this machine; what has to be written goes to /run and /tmp.
 INIT: Final = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
@@ -44,6 +44,7 @@ for module in {modules}; do insmod /modules/$module.ko; done
 mount -t 9p -o ro,trans=virtio,version=9p2000.L,cache=loose,msize=512000 root /root
 for each in proc sys dev; do mount --move /$each /root/$each; done
 mount -t tmpfs tmpfs /root/run
+mount -t tmpfs tmpfs /root/tmp
 for port in /root/sys/class/virtio-ports/*; do
     ln -s ${{port##*/}} /root/dev/$(cat $port/name)
 done
