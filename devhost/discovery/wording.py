@@ -1,66 +1,55 @@
 """What a source selects, and why it finds nothing, as people say it."""
 
-import fnmatch
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from devhost.allocation.policy import SAFE
 from devhost.discovery.roots import Missed
 from devhost.model import names
-from devhost.model.hardware import PCI_CLASSES, USB_CLASSES, Pci, Sysfs
+from devhost.model.hardware import Sysfs
 from devhost.model.sources import Kind
-from devhost.model.spelling import is_proposed, nearest, nearest_name, nearest_node
+from devhost.model.spelling import is_proposed
 from devhost.model.values import ConfigModel, options_of
 
-_MAIN: Final = {
-    "directory": "path",
-    "glob": "paths",
-    "dev": "pattern",
-    "usb": "device",
-    "pci": "device",
-    "sysfs": "subsystem",
-}
-_NAMED_MAX: Final = 5  # that are all named
-_ALIKE: Final = 0.7  # how alike a text is to be what was meant, from 0 to 1
-_NO_LITERAL: Final = re.compile(r"[*?+|^$\\()\[\]{}]")
+_MAIN: Final = ("path", "paths", "pattern", "device", "subsystem")  # options that need no name
+# The time to find the most alike grows with both.
+_COMPARED_MAX: Final = 500
+_LENGTH_MAX: Final = 100
+_ALIKE: Final = 0.7  # how alike another name is to be what was meant, from 0 to 1
 
 
 def summary(kind: Kind) -> str:
     """Return a source in words: ``usb 0403:6001, serial A1, node tty``."""
-    name, given = type(kind).__name__.lower(), options_of(kind)
-    if "class" in given:
-        known = PCI_CLASSES if isinstance(kind, Pci) else USB_CLASSES
-        by_code = {code: word for word, code in known.items()}
-        given["class"] = [by_code.get(code, code) for code in given["class"]]
-    main = given.pop(_MAIN.get(name, ""), None)
-    words = [] if main is None else [_said(main)]
-    words += [one if value is True else f"{one} {_said(value)}" for one, value in given.items()]
-    return names.printable(f"{name} {', '.join(words)}")
+    return names.printable(f"{type(kind).__name__.lower()} {_said(kind, ', ')}")
 
 
-def _said(value: object) -> str:
-    if isinstance(value, ConfigModel):
-        value = options_of(value)
-    if isinstance(value, Mapping):
-        return " ".join(
-            _said(one) if key == "subsystem" else f"{key} {_said(one)}"
-            for key, one in value.items()
-        )
-    if isinstance(value, list | tuple):
-        return " or ".join(map(_said, value))
-    return str(value)
+def _said(value: object, between: str = " ") -> str:
+    options = options_of(value) if isinstance(value, ConfigModel) else value
+    if isinstance(options, Mapping):
+        plain = _MAIN if value is not options else ()
+        words = [_said(options[key]) for key in options if key in plain]
+        others = {key: one for key, one in options.items() if key not in plain}
+        words += [key if one is True else f"{key} {_said(one)}" for key, one in others.items()]
+        return between.join(words)
+    if isinstance(options, list | tuple):
+        return " or ".join(map(_said, options))
+    return str(options)
 
 
 def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
-    """Say that a source finds nothing, and what comes nearest."""
+    """Say that a source finds nothing, and what comes nearest.
+
+    That is what differs least, and of equals what is most like the text that the source has.
+    """
     if not (every := in_order(missed)):
         return f"{summary(kind)}: there is nothing to select"
     some = [one for one in every if _is_proposed(kind, one.name)]
-    hint = _nearest(kind, some)
-    if not hint and some and len(every) <= _NAMED_MAX:
-        more = ["…"] if len(some) < len(every) else []
-        hint = f": {', '.join([*(one.name for one in some), *more])}"
+    least = [one for one in some if _failed(one) == _failed(some[0])][:_COMPARED_MAX]
+    near = max(least, key=lambda one: _nearness(kind, one), default=None)
+    if near and near.name in near.differs.values() and _likeness(kind, near) < _ALIKE:
+        near = None
+    hint = f"; nearest: {near.name} ({'; '.join(reasons(near))})" if near else ""
     return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
 
 
@@ -71,25 +60,6 @@ def _is_proposed(kind: Kind, name: str) -> bool:
     return not name.startswith("/dev/") or is_proposed(name)
 
 
-def _nearest(kind: Kind, some: Sequence[Missed]) -> str:
-    if not some:
-        return ""
-    first, last = some[0], some[-1]
-    if "" in first.differs or _failed(first) < _failed(last):
-        return f"; nearest: {first.name} ({'; '.join(reasons(first))})"
-    (option,) = first.differs if len(first.differs) == 1 else ("",)
-    found: dict[str, str] = {}
-    for one in some:
-        if option in one.differs:
-            found.setdefault(one.differs[option], one.name)
-    for glob in _wanted(kind, option):
-        if value := _alike(option, glob, found):
-            what = value if found[value] == value else f"{value} ({found[value]})"
-            letters = fnmatch.fnmatchcase(value.lower(), glob.lower())
-            return f"; did you mean {what}?{' (upper and lower case count)' if letters else ''}"
-    return ""
-
-
 def in_order(missed: Iterable[Missed]) -> list[Missed]:
     """Return what a source does not select, what differs least first."""
     return sorted(missed, key=lambda one: (_failed(one), "" not in one.differs))
@@ -97,6 +67,18 @@ def in_order(missed: Iterable[Missed]) -> list[Missed]:
 
 def _failed(one: Missed) -> int:
     return len(one.differs) - ("" in one.differs)
+
+
+def _nearness(kind: Kind, one: Missed) -> tuple[bool, bool, float]:
+    return "" in one.differs, "device" not in one.differs, _likeness(kind, one)
+
+
+def _likeness(kind: Kind, one: Missed) -> float:
+    """Return how alike what a source says and what something has instead are."""
+    options = options_of(kind)
+    texts = [(_said(options.get(option, "")), value) for option, value in one.differs.items()]
+    compared = ([text.lower()[:_LENGTH_MAX] for text in pair] for pair in texts)
+    return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in compared)
 
 
 def reasons(one: Missed) -> tuple[str, ...]:
@@ -109,25 +91,3 @@ def reasons(one: Missed) -> tuple[str, ...]:
         names.printable(f"{option} is {value}" if value else f"it has no {option}")
         for option, value in one.differs.items()
     )
-
-
-def _wanted(kind: Kind, option: str) -> Sequence[str]:
-    found = options_of(kind).get(option, ())
-    return [found] if isinstance(found, str) else [one for one in found if isinstance(one, str)]
-
-
-def _alike(option: str, glob: str, found: Collection[str]) -> str:
-    """Return what is most like a glob or pattern, or an empty string."""
-    plain = max(_NO_LITERAL.split(glob.rpartition("/")[2]), key=len)
-    match option:
-        case "paths" | "pattern":
-            return nearest_node(plain, found)
-        case "name":
-            return nearest_name(plain, found)
-        case "port" | "address" | "pf":  # another one is another device
-            return ""
-        case "device" | "subsystem":
-            found = [one for one in found if one[:5] == glob[:5]]  # of the same vendor
-            return nearest(plain, found, _ALIKE if len(found) > 1 else 0.0)
-    in_letters = (one for one in found if fnmatch.fnmatchcase(one.lower(), glob.lower()))
-    return next(in_letters, "") or nearest(plain, found, _ALIKE)
