@@ -76,9 +76,12 @@ def _nearness(kind: Kind, one: Missed) -> tuple[bool, bool, float]:
 def _likeness(kind: Kind, one: Missed) -> float:
     """Return how alike what a source says and what something has instead are."""
     options = options_of(kind)
-    texts = [(_said(options.get(option, "")), value) for option, value in one.differs.items()]
-    compared = ([text.lower()[:_LENGTH_MAX] for text in pair] for pair in texts)
-    return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in compared)
+    return sum(_ratio(_said(options.get(key, "")), value) for key, value in one.differs.items())
+
+
+def _ratio(*texts: str) -> float:
+    one, other = (text.lower()[:_LENGTH_MAX] for text in texts)
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def reasons(one: Missed) -> tuple[str, ...]:
