@@ -44,7 +44,6 @@ def test_schema_is_one_of_json_with_patterns_of_re2_and_its_own_references_alone
 CONFIG = json_schema()["$defs"]
 PATH = CONFIG["Directory"]["properties"]["path"]["pattern"]
 NAME = CONFIG["Resource"]["properties"]["name"]["pattern"]
-PERMISSIONS = CONFIG["DeviceNode"]["properties"]["permissions"]["pattern"]
 
 
 def same(text: str, original: str, inner: dict[str, Any]) -> None:
@@ -71,16 +70,6 @@ def test_paths_are_the_same_without_looking_ahead(text: str) -> None:
 )
 def test_names_are_the_same_without_looking_ahead(text: str) -> None:
     same(text, NAME, SCHEMA["$defs"]["Resource"]["properties"]["name"])
-
-
-@given(st.text("rwmx", max_size=4))
-def test_permissions_are_the_same_without_looking_ahead(text: str) -> None:
-    same(text, PERMISSIONS, SCHEMA["$defs"]["DeviceNode"]["properties"]["permissions"])
-
-
-def test_pattern_with_lookahead_that_is_not_known_is_an_error() -> None:
-    with pytest.raises(ValueError, match="without lookahead"):
-        generate._for_helm({"pattern": "^(?!x)"})
 
 
 # ── what Helm says ───────────────────────────────────────────────────────────

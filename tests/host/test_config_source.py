@@ -16,7 +16,6 @@ from devhost.host.config_source import ConfigSource
 from devhost.host.state_files import LastGood
 from devhost.loading import loader
 from devhost.model.config import Config
-from devhost.watch import threads
 from devhost.watch.watcher import Inotify, Watcher
 from tests.support.daemon import until
 
@@ -267,22 +266,6 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
     assert source._last_good.read() == tokens(2).encode()
 
 
-async def test_config_source_saves_what_could_not_be_saved_once_more_at_the_end(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_self: LastGood, _raw: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    async with followed(source) as task:
-        with monkeypatch.context() as state:
-            state.setattr(LastGood, "write", full)
-            await until(lambda: source.unsaved is not None)
-        task.cancel()
-        await asyncio.wait({task})
-    assert source._last_good is not None
-    assert source._last_good.read() == GOOD.encode()
-
-
 async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_later(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,28 +297,6 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
         release.set()
 
 
-async def test_config_source_without_a_thread_goes_on_and_saves_later(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The host goes on, and the copy is kept as soon as it can be."""
-
-    def none(_call: Callable[[], None]) -> None:
-        raise OSError(errno.EAGAIN, "no thread can be started")
-
-    copy = tmp_path / "state" / "last-good.yaml"
-    async with followed(source) as task, asyncio.timeout(60):
-        with monkeypatch.context() as exhausted:
-            exhausted.setattr(threads._POOL, "submit", none)
-            await refused(source, "cannot be read: no thread can be started")
-            await until(lambda: source.unsaved is not None)
-            assert source.unsaved == f"{copy}: no thread can be started"
-        while not copy.exists():
-            assert not task.done()
-            source.reload_soon()
-            await asyncio.sleep(0.005)
-        await until(lambda: source.unsaved is None)
-
-
 async def test_config_source_that_could_not_watch_watches_again_soon(
     source: ConfigSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,27 +317,3 @@ async def test_config_source_that_could_not_watch_watches_again_soon(
             await applied.get()
         write(source, tokens(3))
         await applied.get()
-
-
-def test_config_source_says_that_the_last_good_copy_cannot_be_read(
-    source: ConfigSource, tmp_path: Path
-) -> None:
-    write(source, "version: v2\n")
-    last_good = LastGood(tmp_path / "state")
-    last_good.path.mkdir(parents=True)
-    loaded, copy = ConfigSource(source.file, Policy(), last_good).first()
-    assert loaded.config is None
-    assert copy is not None
-    assert [one.message for one in copy.problems] == ["cannot be read: Is a directory"]
-
-
-def test_config_source_load_that_fails_by_a_bug_is_a_problem(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("oops")
-
-    monkeypatch.setattr(config_source, "loads", fail)
-    loaded, _ = source.first()
-    assert loaded.config is None
-    assert "because of a bug: ZeroDivisionError('oops')" in loaded.problems[0].message

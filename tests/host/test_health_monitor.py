@@ -223,17 +223,6 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
     await bench.until_reason("c", "check failed: no thread can be started")
 
 
-async def test_health_checks_at_a_time_are_limited(bench: Bench, answers: Answers) -> None:
-    names = [f"d{number}" for number in range(20)]
-    bench.watch(scanner(interval="1h"), *map(device, names))
-    await until(lambda: len(answers.asked) == health.CONCURRENT)
-    for name in names[1:]:
-        answers.good(name)
-    await bench.until(lambda: list(bench.reasons().values()).count(None) == 19)
-    assert bench.reasons()["d0"] == "not checked yet"
-    assert len(answers.asked) == 20
-
-
 # ── what does not return ───────────────────────────────────────────────────────────────
 
 
@@ -395,21 +384,3 @@ async def test_first_health_round_is_waited_for_but_not_without_end(
     await asyncio.sleep(0)
     bench.watch(scanner(interval="1h"))
     await waiting
-
-
-async def test_health_monitor_closed_leaves_nothing_and_can_go_on(
-    bench: Bench, answers: Answers
-) -> None:
-    """Also while a check hangs; and it can go on as if it were new."""
-    bench.watch(scanner(interval="1h"), device("a"), device("b"))
-    answers.good("a")
-    await bench.until_reason("a", None)
-    bench.monitor.close()
-    assert bench.monitor.with_health(bench.found) is bench.found
-    while asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.sleep(0)
-    answers.good("b")
-    assert bench.changes == 1
-    bench.watch(scanner(interval="1h"), device("a"))
-    answers.good("a")
-    await bench.until_reason("a", None)

@@ -123,22 +123,6 @@ async def test_holders_asked_for_during_a_call_share_its_answer(
     assert (holders.unknown, asked.calls) == (unknown, 1)
 
 
-async def test_holders_asked_for_by_who_gives_up_are_told_to_the_others(
-    holders: Holders, asked: Asked
-) -> None:
-    first = asyncio.create_task(holders.refresh())
-    await asked.question()
-    shared = asyncio.create_task(holders.refresh())
-    await turns()
-    first.cancel()
-    await asked.answer(ONE)
-    await shared
-    assert holders.of(COLA) == ONE[COLA]
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert asked.calls == 2
-
-
 async def test_holders_that_change_are_told(holders: Holders, asked: Asked) -> None:
     seen: list[HeldBy] = []
 

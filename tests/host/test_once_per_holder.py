@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.errors import AllocationError, PreStartError
-from devhost.host import owners, preparation, records
+from devhost.host import preparation, records
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
 from devhost.host.preparation import Preparation, Start
@@ -228,23 +228,6 @@ async def test_full_state_directory_fails_allocate_and_start(world: World) -> No
     assert await world.start("a") == FIRST
     with full():
         assert await world.start("a") == AGAIN
-
-
-async def test_state_directory_that_hangs_fails_allocate(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(owners, "_MARKS_S", 0.0)
-    with pytest.raises(AllocationError, match="the state directory does not answer"):
-        await world.allocate("a")
-
-
-async def test_state_directory_that_is_slow_fails_no_allocate(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nodes can be written later, so it does not wait long for them; a mark cannot."""
-    monkeypatch.setattr(owners, "_NODES_S", 0.0)
-    await world.allocate("a")
-    assert world.marks() == {"a": False}
 
 
 # ── side by side ──

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.host.loop import container, loop_device, mounted, program
-from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.root import needs_root
 
@@ -107,44 +105,6 @@ async def test_prestart_is_not_repeated_after_a_restart_of_kubelet_or_devhost(
 
 
 # ── a reload ──
-
-
-async def registered_anew(kubelet: Kubelet, bench: Bench, config: str, count: int) -> None:
-    """Reload, and wait until the resource is registered on another socket."""
-    runner = bench.hosting.hosts[-1].resources[0]
-    before = set(bench.hosting.plugins.glob("devhost-*.sock"))
-    bench.hosting.reload(config)
-
-    def done() -> bool:
-        now = set(bench.hosting.plugins.glob("devhost-*.sock"))
-        registered = runner.status.state is State.REGISTERED
-        return bool(now) and registered and before.isdisjoint(now)
-
-    await until(done, "a registration on a fresh socket")
-    await kubelet.wait(DISK, count, count)
-
-
-@contract
-async def test_prestart_added_by_a_reload_does_not_wipe_what_a_pod_has(
-    started: Kubelet, bench: Bench
-) -> None:
-    """Whether the pod has used the device cannot be told: nobody kept a record."""
-    bench.plug("a", "b")
-    bench.start(prepares=False)
-    plain, prepared = bench.config(prepares=False), bench.config()
-    await started.wait(DISK, 2, 2)
-    await started.admit("old", ONE)
-    await registered_anew(started, bench, prepared, 2)
-    assert FORGOTTEN in await refused(started, "old")
-    await started.admit("new", ONE)
-    assert bench.runs == ["b"]
-    await registered_anew(started, bench, plain, 2)
-    await started.start_container("old", "app")
-    await started.start_container("new", "app")
-    await registered_anew(started, bench, prepared, 2)
-    for pod in ("old", "new"):
-        assert FORGOTTEN in await refused(started, pod)
-    assert bench.runs == ["b"]
 
 
 # ── a real disk ──

@@ -1,9 +1,7 @@
 """Calls of an author's methods: what they may return, and what becomes of those that fail or hang."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -162,14 +160,3 @@ def test_method_that_hangs_is_given_up(
         with contextlib.suppress(CallError):
             called(calls, method)
             break
-
-
-def test_calls_at_the_same_time_are_all_made() -> None:
-    plugin, count = Scripted([]), 3 * UNRETURNED_MAX
-    together = threading.Barrier(count)
-    plugin.then["pre_start"] = lambda _devices: together.wait()
-    calls = PluginMethods(plugin)
-    with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(calls.pre_start, (), 60.0) for _ in range(count)]:
-            done.result()
-    assert not together.broken

@@ -33,33 +33,6 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     await started.wait(NAME, 4, 4)
 
 
-async def test_devices_not_offered_are_skipped(standin: SimulatedKubelet, serving: Serving) -> None:
-    items = [
-        *("good", "good", "a::0", 7),
-        Device("first", paths="/dev/null"),
-        Device("second", paths=["/dev/zero", "/dev/../dev/null"]),
-        Device("third", paths=["/dev/null"]),
-    ]
-    serving.start(Scripted(items))
-    await standin.wait(NAME, 2, 2)
-    skipped = {one.candidate: one.reason for one in serving.snapshot(NAME).skipped}
-    assert skipped == {
-        "good": "duplicate ID",
-        "a::0": "id: a device ID must not contain '::', which is reserved for shares",
-        "int 7": "not a Device or an ID (a str)",
-        "second": "paths: '/dev/../dev/null' contains '..'; write the path without it",
-        "third": "node /dev/null also belongs to device first",
-    }
-
-
-async def test_devices_that_are_none_have_a_reason(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
-    serving.start(Plain([]))
-    await standin.wait(NAME, 0, 0)
-    assert serving.snapshot(NAME).why_none() == ("devices() returned no devices",)
-
-
 async def test_devices_without_nodes_are_unhealthy(
     standin: SimulatedKubelet, serving: Serving, nodes: Path
 ) -> None:
@@ -300,21 +273,6 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
 # ── what else a plugin has of the host ──
 
 
-async def test_root_is_where_host_files_are(
-    standin: SimulatedKubelet, serving: Serving, directory: Path
-) -> None:
-    (directory / "root" / "dev").mkdir(parents=True)
-    (directory / "root" / "dev" / "x").touch()
-    plugin = Scripted(lambda: [Device("x", paths=f"/dev/{one.name}") for one in found()])
-
-    def found() -> list[Path]:
-        return sorted((plugin.root / "dev").iterdir())
-
-    assert plugin.root == Path("/")
-    serving.start(plugin, root=directory / "root")
-    await standin.wait(NAME, 1, 1)
-
-
 async def test_numa_nodes_count_if_all_healthy_have_some(
     standin: SimulatedKubelet, serving: Serving
 ) -> None:
@@ -332,14 +290,3 @@ async def test_numa_nodes_count_if_all_healthy_have_some(
     plugin.changed()
     await standin.wait(NAME, 3, 3)
     assert {one.numa_nodes for one in serving.snapshot(NAME).devices.values()} == {()}
-
-
-async def test_health_checks_of_options_are_made(
-    standin: SimulatedKubelet, serving: Serving, directory: Path
-) -> None:
-    (directory / "state-a").write_text("ok\n")
-    (directory / "state-b").write_text("worn out\n")
-    check = {"file": {"path": f"{directory}/state-${{id}}", "matches": "ok"}}
-    serving.start(Plain(["a", "b"], health=[check]))
-    await standin.wait(NAME, 2, 1)
-    assert "state-b" in (serving.snapshot(NAME).devices["b"].reason or "")

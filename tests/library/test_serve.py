@@ -207,40 +207,6 @@ async def test_destroy_after_failure_is_called(
     assert "Traceback" not in logged
 
 
-async def test_serve_in_another_thread_is_refused(program: Program) -> None:
-    text = """
-import threading
-import devhost
-
-def work():
-    try:
-        devhost.serve("example.com/a", list)
-    except RuntimeError as error:
-        print(error)
-
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-"""
-    await program.start("-c", text, plugin_dir=False)
-    status, said, _ = await program.ended()
-    assert (status, said) == (0, "serve() must be called in the main thread\n")
-
-
-async def test_import_of_devhost_is_light(program: Program) -> None:
-    text = """
-import sys
-import devhost
-first = {name.partition(".")[0] for name in sys.modules}
-devhost.Device("a"), devhost.DevicePlugin
-then = {name.partition(".")[0] for name in sys.modules}
-heavy = {"pydantic", "yaml", "click", "grpc", "asyncio"}
-print(sorted(first & heavy), sorted(then & {"click", "grpc"}))
-"""
-    await program.start("-c", text, plugin_dir=False)
-    assert (await program.ended())[1] == "[] []\n"
-
-
 # ── arguments and options ──
 
 
@@ -278,12 +244,6 @@ def test_option_with_invalid_value_is_refused_as_in_yaml(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         Plain([], **options)
-
-
-def test_option_with_a_doubtful_value_is_warned_of() -> None:
-    device = {"hostPath": "${path}", "containerPath": "/dev/x"}
-    (warning,) = Plain([], allocate={"devices": [device]}).warnings
-    assert "/dev/x" in warning
 
 
 def test_public_names_exist() -> None:

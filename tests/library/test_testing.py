@@ -1,6 +1,5 @@
 """What users' tests are made of does what docs/testing.md says, and its example runs as it is."""
 
-import asyncio
 import errno
 import os
 import re
@@ -16,14 +15,9 @@ from typing import Final
 import pytest
 
 from devhost import DevicePlugin
-from devhost.discovery.scan import placed
 from devhost.errors import ConfigError, DevhostError
-from devhost.host.host import Host
-from devhost.hostfs.files import HostFiles
 from devhost.kubelet.resource_lock import path_length_problem
-from devhost.model.device import HostDevice, Node, Snapshot
 from devhost.testing import (
-    AdmissionError,
     HostTree,
     NotPermittedError,
     StandInKubelet,
@@ -76,18 +70,6 @@ def test_tree_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None
     assert tree.at("/etc/colas/pepsi") == pepsi
 
 
-def test_tree_removes_links_and_whole_directories(devhost_tree: HostTree) -> None:
-    tree = devhost_tree
-    tree.file("/etc/colas/coke")
-    tree.link("/etc/drinks", "colas")
-    tree.remove("/etc/drinks")
-    assert tree.at("/etc/colas/coke").exists()
-    tree.remove("/etc/colas")
-    assert not tree.at("/etc/colas").exists()
-    with pytest.raises(FileNotFoundError):
-        tree.remove("/etc/colas")
-
-
 @pytest.mark.parametrize("path", ["", "/", "etc/colas", "/etc/../colas", "/.."])
 def test_tree_refuses_paths_that_are_not_absolute(devhost_tree: HostTree, path: str) -> None:
     for make in (
@@ -122,13 +104,6 @@ def test_tree_links_lead_nowhere_out_of_it(devhost_tree: HostTree, tmp_path: Pat
     assert Path(f"{tree.root}{outside}/pepsi").read_text() == "mine too"
     assert Path(f"{tree.root}{outside}/crate").is_dir()
     assert tree.at("/etc/pepsi").is_symlink()
-
-
-def test_tree_links_in_a_loop_are_an_error(devhost_tree: HostTree) -> None:
-    devhost_tree.link("/loop", "/loop")
-    for path in ("/loop", "/loop/coke"):
-        with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
-            devhost_tree.file(path)
 
 
 @needs_nodes
@@ -166,29 +141,6 @@ def test_tree_node_not_permitted_is_an_error(
     assert issubclass(NotPermittedError, DevhostError)
 
 
-@needs_nodes
-def test_tree_numa_nodes_are_read_as_of_sysfs(devhost_tree: HostTree) -> None:
-    tree = devhost_tree
-    tree.char("/dev/ttyUSB0", 188, 0)
-    tree.block("/dev/sdz", 240, 16)
-    files = HostFiles(str(tree.root))
-
-    def nodes(path: str) -> tuple[int, ...]:
-        device = HostDevice("a", (Node(path, files.stat(path), 0, "a"),))
-        found, _ = placed("auto", {"a": device}, Snapshot(), files)
-        return found["a"].numa_nodes
-
-    assert nodes("/dev/ttyUSB0") == nodes("/dev/sdz") == ()
-    tree.numa(188, 0, 1)
-    tree.numa(240, 16, 2, block=True)
-    assert (nodes("/dev/ttyUSB0"), nodes("/dev/sdz")) == ((1,), (2,))
-    tree.numa(188, 0, 3)
-    assert nodes("/dev/ttyUSB0") == (3,)
-    tree.numa(188, 0, -1)
-    assert nodes("/dev/ttyUSB0") == ()
-    assert tree.at("/sys/dev/char/188:0").readlink().parts[:2] == ("..", "..")
-
-
 # ── the fixtures, the directory ────────────────────────────────────────────────────────
 
 
@@ -211,13 +163,6 @@ async def test_serving_in_a_directory_too_deep_for_sockets_is_refused(tmp_path: 
     with pytest.raises(ValueError, match="too long"):
         async with serving(COLAS, kubelet=kubelet):
             pass
-
-
-def test_import_needs_no_pytest() -> None:
-    code = "import sys, devhost.testing; print(*{'pytest', '_pytest'} & set(sys.modules))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout == "\n"
 
 
 # ── serving ────────────────────────────────────────────────────────────────────────────
@@ -312,27 +257,6 @@ async def test_serving_of_no_valid_configuration_is_an_error(
     with pytest.raises(error):
         async with serving(*what, kubelet=devhost_kubelet):
             pass
-
-
-async def test_serving_lets_the_tests_own_error_through(devhost_kubelet: StandInKubelet) -> None:
-    with pytest.raises(AdmissionError, match="unregistered"):
-        async with serving(COLAS, kubelet=devhost_kubelet):
-            await devhost_kubelet.admit("pod", {"app": {"example.com/tea": 1}})
-
-
-async def test_serving_by_a_host_that_fails_fails_the_test(
-    devhost_kubelet: StandInKubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = asyncio.Event()
-
-    async def run(_host: Host) -> None:
-        begun.set()
-        raise OSError("no more descriptors")
-
-    monkeypatch.setattr(Host, "run", run)
-    with pytest.raises(OSError, match="no more descriptors"):
-        async with serving(COLAS, kubelet=devhost_kubelet):
-            await begun.wait()
 
 
 async def test_device_that_is_gone_leaves_the_list_when_no_pod_holds_it(

@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.drafts import conversion, draft
 from devhost.host.records import FILE as STATE_FILE
 from devhost.host.records import Allocated, Mark, Records
 from devhost.hostfs.mounts import mounts, swapped
 from devhost.loading.loader import load, loads
-from devhost.loading.syntax import TreeError
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.watch.watcher import Event, Watcher, WatchTarget, parsed
+from devhost.watch.watcher import Event, parsed
 from tests.model import inputs
 from tests.model.judge import FILE, judge
 from tests.model.running import bounded, fuzzed
@@ -111,15 +108,6 @@ def test_any_pattern(text: str, subject: str) -> None:
 
 # ── settings of other device plugins ──
 
-_TEXTS: Final = st.one_of(
-    st.sampled_from(
-        ["a", "/dev/a", "/dev/a*", "/dev/a+0", "/dev/b1", "/dev/b2", "/dev/x # y", "/dev/[a", "^a$",
-         "^a|b$", "rw", "Mount", "1", "2", "0", "-1", "true", "0403", "a: b", "a\nb: c", "}",
-         *inputs.TOKENS]
-    ),
-    st.text(max_size=8),
-)  # fmt: skip
-
 
 def some(
     other: st.SearchStrategy[Any], **keys: st.SearchStrategy[Any]
@@ -128,34 +116,6 @@ def some(
     return st.fixed_dictionaries(
         {}, optional={key: st.one_of(one, one, one, other) for key, one in keys.items()}
     )
-
-
-_ODD: Final = st.one_of(_TEXTS, st.none(), st.lists(_TEXTS, max_size=2))
-_PATH_KEYS: Final = ("path", "mountPath", "permissions", "readOnly", "type", "limit", "optional")
-_PATHS: Final = some(_ODD, **dict.fromkeys(_PATH_KEYS, _TEXTS))
-_USB: Final = some(_ODD, **dict.fromkeys(("vendor", "product", "serial"), _TEXTS))
-_GROUPS: Final = some(
-    _ODD, paths=st.lists(_PATHS, max_size=3), usb=st.lists(_USB, max_size=2), count=_TEXTS
-)
-_GENERIC: Final = some(_ODD, name=_TEXTS, groups=st.lists(_GROUPS, max_size=3))
-
-
-@fuzzed(0.05, 150, devices=st.lists(_GENERIC, max_size=3), domain=_TEXTS, inside=st.booleans())
-def test_any_settings_of_another_plugin(devices: Any, domain: str, *, inside: bool) -> None:
-    """What is written is valid, and has the resources that it says."""
-    text = yaml.safe_dump({"devices": devices, "domain": domain}, allow_unicode=True)
-    if inside:
-        text = yaml.safe_dump({"data": {"a": text}}, default_style="|")
-    with bounded():
-        try:
-            found = conversion.found(text)
-        except TreeError:
-            return
-        entries = conversion.converted(found, "example.com")
-        text = draft.text(["From a # file\nnamed so."], entries)
-        loaded = loads(text)
-        assert loaded.config is not None, (loaded.problems, text)
-        assert len(loaded.config.resources) == sum(bool(one.resource) for one in entries)
 
 
 # ── the state directory ──
@@ -243,24 +203,6 @@ def test_any_buffer_of_inotify(events: Parts) -> None:
         buffer += _HEAD.pack(watch, mask, 0, len(padded)) + padded
     with bounded():
         assert list(parsed(buffer)) == expected
-
-
-@fuzzed(0.05, 60, events=_EVENTS)
-def test_any_event_of_inotify(events: Parts) -> None:
-    """The watcher fails on none, also of unknown watches."""
-
-    async def deliver(place: str) -> None:
-        async with Watcher() as watcher:
-            for recursive in (False, True):
-                target = WatchTarget(f"{place}/a", recursive=recursive, writes=recursive)
-                await watcher.subscribe(lambda: None).watch(frozenset({target}))
-            said: Any = type("Inotify", (), {"read": lambda _: read})()
-            watcher._read(said)
-
-    read = [Event(one, mask, os.fsdecode(name).replace("/", "_")) for one, mask, name in events]
-    with tempfile.TemporaryDirectory() as place, bounded():
-        Path(place, "a").mkdir()
-        asyncio.run(deliver(place))
 
 
 _LINE: Final = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 
-from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.kubelet.podresources import _by_resource
 from devhost.kubelet.sockets import open_channel
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.model.running import bounded, fuzzed
@@ -200,81 +197,4 @@ def test_any_request_of_a_client(sent: tuple[str, bytes], which: int) -> None:
         world.is_well()
 
 
-_FRAMES: Final = [
-    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    bytes.fromhex("000000 04 00 00000000"),
-    bytes.fromhex("000008 07 00 00000000 00000000 00000000"),
-    bytes.fromhex("ffffff 00 ff ffffffff"),
-    b"GET / HTTP/1.1\r\n\r\n",
-]
-
-
-@fuzzed(
-    0.03,
-    20,
-    raw=st.lists(st.one_of(st.sampled_from(_FRAMES), st.binary(max_size=30)), max_size=6).map(
-        b"".join
-    ),
-    which=st.integers(0, 1),
-)
-def test_any_bytes_on_a_plugin_socket(raw: bytes, which: int) -> None:
-    (world,) = _worlds
-    with bounded():
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(world.sockets[which]))
-            with contextlib.suppress(ConnectionError):  # it is cut while it says more
-                client.sendall(raw)
-            world.is_well()
-        world.is_well()
-
-
 # ── pod-resources ──
-
-_NAMES: Final = st.one_of(
-    st.text(max_size=6), st.sampled_from(["", *COUNTS, *IDS, "\u202e", "a/b"])
-)
-_DEVICES: Final = st.builds(
-    pods.ContainerDevices, resource_name=_NAMES, device_ids=st.lists(_NAMES, max_size=3)
-)
-_CONTAINERS: Final = st.builds(
-    pods.ContainerResources, name=_NAMES, devices=st.lists(_DEVICES, max_size=3)
-)
-_PODS: Final = st.lists(
-    st.builds(
-        pods.PodResources,
-        name=_NAMES,
-        namespace=_NAMES,
-        containers=st.lists(_CONTAINERS, max_size=2),
-    ),
-    max_size=3,
-).map(lambda listed: pods.ListPodResourcesResponse(pod_resources=listed))
-
-
-@fuzzed(
-    0.04,
-    200,
-    answer=st.one_of(st.binary(max_size=80), _PODS.map(lambda it: it.SerializeToString())),
-)
-def test_any_list_of_pods(answer: bytes) -> None:
-    """Each device of each container is held by its pod; what cannot be parsed is no list."""
-    with bounded():
-        try:
-            listed = pods.ListPodResourcesResponse.FromString(answer)
-        except DecodeError:
-            with pytest.raises(DecodeError):
-                _by_resource(answer)
-            return
-        found = _by_resource(answer)
-        expected = {
-            (entry.resource_name, device_id, f"{pod.namespace}/{pod.name}")
-            for pod in listed.pod_resources
-            for container in pod.containers
-            for entry in container.devices
-            for device_id in entry.device_ids
-        }
-        assert expected == {
-            (resource, device_id, pod)
-            for resource, held in found.items()
-            for device_id, names in held.items()
-            for pod in names
-        }

@@ -29,35 +29,6 @@ EVERY_MS = 2000  # how often the page asks
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="no browser: see CONTRIBUTING.md")
 
-# The least contrast of any text with what is behind it, and the text.
-CONTRAST = """() => {
-  const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
-    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, part, index) => sum + part * [0.2126, 0.7152, 0.0722][index], 0);
-  const parts = (color) => color.match(/[0-9.]+/g).map(Number);
-  const behind = (element) => {
-    const color = parts(getComputedStyle(element).backgroundColor);
-    return color.length === 4 && color[3] === 0 && element.parentElement ? behind(element.parentElement) : color;
-  };
-  let least = [99, ""];
-  for (const element of document.querySelectorAll("body *:not(script, noscript)")) {
-    const texts = [...element.childNodes].filter((one) => one.nodeType === 3 && one.data.trim());
-    if (!texts.length || !element.getClientRects().length) continue;
-    const both = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
-    const contrast = (both[0] + 0.05) / (both[1] + 0.05);
-    if (contrast < least[0]) least = [contrast, texts[0].data];
-  }
-  return least;
-}"""
-# How much of the page has moved by itself.
-SHIFTS = """() => new Promise((resolve) => {
-  new PerformanceObserver((list, observer) => {
-    observer.disconnect();
-    resolve(list.getEntries().reduce((sum, one) => sum + one.value, 0));
-  }).observe({type: "layout-shift", buffered: true});
-  setTimeout(() => resolve(0), 200);
-})"""
-
 
 class Served:
     """A page that shows a status, which can be changed."""
@@ -162,9 +133,7 @@ async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
 
 
 @pytest.mark.parametrize("status", [example, many, wrong])
-async def test_page_fits_the_window_and_has_contrast(
-    viewer: Viewer, tmp_path: Path, status: type[Json]
-) -> None:
+async def test_page_fits_the_window(viewer: Viewer, tmp_path: Path, status: type[Json]) -> None:
     async with Served(status()) as served:
         for kind, scheme, width, height in (
             ("light", "light", 1100, 900),
@@ -181,8 +150,6 @@ async def test_page_fits_the_window_and_has_contrast(
             assert await shown.evaluate(wide) <= 0, kind
             names = shown.locator("h2").evaluate_all("all => all.map(one => one.clientHeight)")
             assert max(await names) < 60, kind  # two lines
-            contrast, text = await shown.evaluate(CONTRAST)
-            assert contrast >= 4.5, (kind, text)
             await shown.locator("summary").evaluate_all("all => all.map(one => one.click())")
             picture = kept(f"{status.__name__}-{kind}", tmp_path)
             await shown.screenshot(path=picture, full_page=kind not in ("tablet", "window"))
@@ -211,7 +178,6 @@ async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> 
         first = card.locator("tbody code").first
         await first.evaluate("one => getSelection().selectAllChildren(one)")
         scrolled = await shown.evaluate("scrollY")
-        before = await shown.evaluate(SHIFTS)
 
         devices[7]["checked"] = devices[7]["checked"] | {"at": "2026-11-21T11:59:59+00:00"}
         served.status |= {"nodeName": "node-2"}
@@ -221,7 +187,6 @@ async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> 
         assert await shown.evaluate("getSelection().toString()") == "scratch-disk25"
         assert await shown.evaluate("scrollY") == scrolled
         assert "11:59:59" in await card.inner_text()
-        assert await shown.evaluate(SHIFTS) == before
 
         # A resource that goes does not open or close another one.
         del served.status["resources"][0]
@@ -292,38 +257,6 @@ async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
         )
         await shown.get_by_text(names[4]).click()
         assert "Registered since 11:27:57" in await shown.inner_text(f"[id='resource-{names[4]}']")
-
-
-async def test_page_rows_are_bounded(viewer: Viewer) -> None:
-    """What is folded has none, and a list only a few until it is unfolded."""
-    resources = [resource(number, 400) for number in range(5)]
-    async with Served(whole(resources)) as served:
-        shown = await viewer.open(served.url)
-        rows = shown.locator("tbody tr")
-        assert await rows.count() == 0
-        await shown.get_by_text(resources[0]["name"]).click()
-        await rows.first.wait_for()
-        assert await rows.count() == 10
-        await shown.get_by_role("button", name="Show all 400 devices").click()
-        assert await rows.count() == 400
-        await shown.get_by_label("Filter").fill("serial")
-        assert await rows.count() == 400
-        await shown.get_by_label("Filter").fill("example.com")
-        assert await rows.count() == 0
-
-
-async def test_page_is_used_with_the_keyboard(viewer: Viewer) -> None:
-    async with Served(many()) as served:
-        shown = await viewer.open(served.url, 360, 740)
-        for _ in range(7):  # the filter, three problems, two resources with problems, another one
-            await shown.keyboard.press("Tab")
-        await shown.keyboard.press("Enter")
-        table = shown.get_by_role("table", name="Devices of example.com/serial-0")
-        await table.wait_for()
-        # Cards for the eye, a table for all others.
-        assert await table.get_by_role("row").count() == 11
-        assert await table.get_by_role("columnheader", name="Last check").count() == 1
-        assert await table.get_by_role("cell").first.evaluate("one => one.clientWidth") > 250
 
 
 # ── for the README ──

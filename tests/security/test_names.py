@@ -11,7 +11,6 @@ from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.library.plugin import declared
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from tests.security.attack import NAME, Victim, allocated, config, written
@@ -71,24 +70,6 @@ def test_variable_by_which_a_runtime_adds_devices_needs_a_flag(name: str) -> Non
     for glob, allows in ((name, True), (f"{name[:6]}*", True), (name[:6], False)):
         allowed = replace(NONE, allow_cdi=(glob,))
         assert bool(loads(giving({"env": {name: "x"}}), policy=allowed).config) == allows
-
-
-def test_variable_that_only_a_program_reads_needs_no_flag() -> None:
-    """No list of those that steer one is complete."""
-    env = {"COLA_DEVICES": "x", "LD_PRELOAD": "x", "HTTPS_PROXY": "x"}
-    assert loads(giving({"env": env}), policy=NONE).config is not None
-
-
-def test_names_in_code_need_no_flag() -> None:
-    """Its options are as trusted as the code."""
-    allocate = {
-        "env": {"NVIDIA_VISIBLE_DEVICES": "x"},
-        "annotations": {"other.com/x": "x"},
-        "cdi": ["nvidia.com/gpu=all"],
-    }
-    resource, warnings = declared("nvidia.com/gpu", {"allocate": allocate})
-    assert resource.name == "nvidia.com/gpu"
-    assert warnings == ()
 
 
 # ── what no flag allows ──

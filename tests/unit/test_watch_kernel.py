@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ from tests.unit.watching import (
     hears,
     instances,
     listen,
-    settled,
     target,
     watches,
 )
@@ -130,21 +127,6 @@ async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
         assert await hears(watcher, other, tmp_path / "b")
 
 
-async def test_watch_inotify_descriptor_is_not_inherited(tmp_path: Path) -> None:
-    script = "import os; print([os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{n}')])"
-    async with Watcher() as watcher:
-        await listen(watcher, tmp_path)
-        assert instances() == 1
-        found = subprocess.run(  # noqa: ASYNC221
-            [sys.executable, "-c", script],
-            check=True,
-            capture_output=True,
-            text=True,
-            close_fds=False,
-        )
-    assert "inotify" not in found.stdout
-
-
 # ── threads that take long: what happens until the event loop uses their watches ──
 
 
@@ -249,22 +231,6 @@ async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
         assert await hears(watcher, other, top)
 
 
-async def test_watch_of_a_tree_that_keeps_changing_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounds = [0]
-
-    def growing(inotify: Inotify, targets: frozenset[WatchTarget]) -> Resolved:
-        rounds[0] += 1
-        (tmp_path / f"d{rounds[0]}").mkdir()
-        return Resolved(inotify, targets)
-
-    monkeypatch.setattr(devhost.watch.watcher, "Resolved", growing)
-    monkeypatch.setattr(Watcher, "_read", lambda *_: None)
-    async with Watcher() as watcher:
-        await listen(watcher, tmp_path, recursive=True)
-
-
 async def test_watch_on_a_hanging_filesystem_holds_up_only_its_own_targets(
     tmp_path: Path, held: Held
 ) -> None:
@@ -286,19 +252,3 @@ async def test_watch_on_a_hanging_filesystem_holds_up_only_its_own_targets(
     held.release.set()
     await asyncio.sleep(0.01)
     assert descriptors() == before
-
-
-async def test_watch_whose_caller_gave_up_calls_when_it_is_ready(
-    tmp_path: Path, held: Held
-) -> None:
-    d = tmp_path / "top" / "d"
-    async with Watcher() as watcher:
-        one = Listener(watcher)
-        watching = asyncio.create_task(one.watch(d))
-        await held.until_added()
-        watching.cancel()
-        await asyncio.wait([watching])
-        held.release.set()
-        await one.call()
-        assert await hears(watcher, one, d)
-        await settled(watcher)
