@@ -28,7 +28,6 @@ _STEP_S: Final = 0.02
 _KILL_S: Final = 0.3  # for killed processes to end
 _lock: Final = threading.Lock()
 _running: Final[set[int]] = set()  # process groups, under the lock
-_dying: Final[set[int]] = set()  # groups that were killed, to be reaped when another command ends
 _ending: Final = threading.Event()
 
 
@@ -87,7 +86,6 @@ def run(
     assert process.stdout is not None, "a pipe"  # noqa: S101
     with _lock:
         _running.add(process.pid)
-        _dying.discard(process.pid)  # that group is gone, and its ID used again
         if _ending.is_set():
             _kill_group(process.pid)
     with process.stdout:
@@ -138,13 +136,8 @@ def _kill(process: "subprocess.Popen[bytes]") -> int | None:
         _running.discard(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
         process.wait(_KILL_S)
-    while not (gone := _reaped(process.pid)) and time.monotonic() < until:
+    while not _reaped(process.pid) and time.monotonic() < until:
         time.sleep(_STEP_S)
-    for group in list(_dying):
-        if _reaped(group):
-            _dying.discard(group)
-    if not gone:
-        _dying.add(process.pid)
     return process.returncode
 
 

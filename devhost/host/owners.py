@@ -309,7 +309,7 @@ class Owners:
             return "its former IDs are still in the kubelet's list"
         for node in _owned(device):
             if (record := self._other(resource, device, node, find)) is not None:
-                return self._why_not_free(record.owner)
+                return self._why_not_free(record)
             for other in (it for key in keys or _keys(node) for it in self._listing.get(key, ())):
                 if other.resource == resource.name:
                     beside = find(other.device)
@@ -320,11 +320,12 @@ class Owners:
                     return f"still in the kubelet's list as {other}"
         return None
 
-    def _why_not_free(self, owner: Owner) -> str:
-        served, now = self._served.get(owner.resource), asyncio.get_running_loop().time()
+    def _why_not_free(self, record: Allocated) -> str:
+        owner, now = record.owner, asyncio.get_running_loop().time()
+        served, by_it = self._served.get(owner.resource), self._allocatable_until(record, now)
         if pods := self._holders.holding(owner.resource, owner.device, shared=owner.shared):
             return f"held as {owner} by {', '.join(pods)}"
-        if served and _offers(served.device_list, owner, now):
+        if served and by_it is not None and _offers(served.device_list, owner, now):
             return f"still in the kubelet's list as {owner}"
         if self._elsewhere(owner):
             return f"another instance of devhost serves {owner.resource}, which had it as {owner}"

@@ -36,7 +36,8 @@ _REMOVED: Final = "its resource was removed from the configuration"
 _DRAINING: Final = "removed from the configuration"
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
-_LOG_EVERY_S: Final = 1.0  # what changes all the time is logged as one change
+# Of what changes all the time: so many changes, then all of a second as one.
+_LOG_BURST, _LOG_EVERY_S = 5, 1.0
 _LOG: Final = logging.getLogger(__name__)
 _CHANGES: Final = logging.getLogger("devhost.host.changes")
 
@@ -306,7 +307,8 @@ class ServedResource:
 
     def _log_changes(self) -> None:
         self._log_timer, before, self._logged = None, self._logged, self.snapshot
-        self._log_at = asyncio.get_running_loop().time() + _LOG_EVERY_S
+        now = asyncio.get_running_loop().time()
+        self._log_at = max(self._log_at, now - _LOG_BURST * _LOG_EVERY_S) + _LOG_EVERY_S
         log_changes(self.name, before, self.snapshot)
 
     def _held_changed(self) -> None:

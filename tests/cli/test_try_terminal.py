@@ -120,25 +120,6 @@ async def test_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path:
         await screen.shows("configuration file invalid; still serving the last good one")
 
 
-async def test_edit_ctrl_c_is_the_editors_and_modes_are_undone(
-    config: Path, tmp_path: Path
-) -> None:
-    editor = tmp_path / "editor"
-    wait = "while :; do sleep 0.1; done"  # a trap waits for the command that runs
-    save(editor, f"#!/bin/sh\ntrap 'stty raw -echo; exit 3' INT\necho editing; {wait}\n")
-    editor.chmod(0o700)
-    async with playing(config, EDITOR=str(editor)) as screen:
-        modes = screen.modes()
-        await screen.shows("2 of 2")
-        screen.type("edit\r")
-        await screen.shows("editing\r\n")
-        screen.type("\x03")
-        await screen.shows("> ")
-        screen.type("quit\r")
-        assert await screen.process.wait() == 0
-        assert screen.modes() == modes
-
-
 async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Path) -> None:
     editor = tmp_path / "editor"
     save(editor, "#!/bin/sh\necho as $$-; exec sleep 1000\n")
@@ -175,11 +156,3 @@ async def test_terminal_gets_its_modes_back_always(
         assert await screen.process.wait() == 0
         assert not entries(short_path)
         assert how == "closed" or screen.modes() == modes
-
-
-async def test_terminal_without_a_cursor_gets_lines(config: Path) -> None:
-    argv = ["env", "TERM=dumb", *PROGRAM, "try", str(config), "--listen", "127.0.0.1:0"]
-    async with terminal(argv, environment()) as screen:
-        await screen.shows("devhost: metrics: http://127.0.0.1:")
-        await screen.shows("example.com/cola: ")
-        assert "\x1b" not in screen.text

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import click
 import jsonschema
@@ -18,7 +18,6 @@ from devhost.model.values import key_of
 from devhost.testing import NotPermittedError
 from tests.docs import pages
 from tests.docs.pages import PAGES, ROOT
-from tools.site import hooks
 
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _KEYS: Final = {key_of(Resource, name) for name in Resource.model_fields}
@@ -65,24 +64,6 @@ def anchors(page: str) -> set[str]:
         if github == mkdocs:
             found.add(github)
     return found
-
-
-def test_every_page_is_in_the_navigation() -> None:
-    text = re.sub(r"^hooks:.*$", "", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
-    navigation = yaml.safe_load(text)["nav"]
-    listed = list(strings(navigation))
-    assert len(listed) == len(set(listed))
-    below = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
-    assert set(listed) == below | hooks.PAGES.keys()
-
-
-def strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for one in (
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    ):
-        yield from strings(one)
 
 
 # ── YAML ───────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -106,31 +105,6 @@ async def test_step_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> 
     await until(lambda: not work.left, "the end of the step")
     await daemon.start()
     await work.succeeds()
-
-
-SLOW_TO_DIE = """
-import ctypes, os, subprocess, sys
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans are its children
-from devhost.discovery import command
-command._KILL_S, find = 0.0, command._is_gone
-command._is_gone = lambda group: False  # as if each process took long to die
-command.run([sys.executable, "-c", "import os, time; os.fork() or time.sleep(60)"], {}, 60)
-command._is_gone = find
-command.run([sys.executable, "-c", ""], {}, 60)
-while command._dying:
-    command.run([sys.executable, "-c", ""], {}, 60)
-try:
-    print(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT))
-except ChildProcessError:
-    print("no children")
-"""
-
-
-def test_process_that_dies_slowly_is_reaped_after_a_later_command() -> None:
-    """On a busy machine a killed process may take longer than anybody waits for it."""
-    argv = [sys.executable, "-c", SLOW_TO_DIE]
-    done = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "no children\n", done.stderr
 
 
 def test_command_that_cannot_be_followed_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,63 +1,11 @@
-"""Peers that say rubbish, or just enough HTTP/2 to do harm."""
+"""Peers that say rubbish: an error with its reason at most, and never a traceback."""
 
-import asyncio
-import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
-
-import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.asking import get, port_of
-from tests.support.daemon import Daemon, tokens, until
-
-SETTINGS = bytes.fromhex("000000 04 00 00000000")
-GOAWAY = bytes.fromhex("000008 07 00 00000000 00000000 00000000")
-ATTEMPTS = 60
-RSS_MAX = 400_000_000  # a devhost has some 60 MB
-
-
-@contextlib.asynccontextmanager
-async def rogue(socket: Path, says: bytes) -> AsyncIterator[Sequence[object]]:
-    """Say the same to all that connect, and end the connection; yields those up to now."""
-    writers: list[asyncio.StreamWriter] = []
-
-    def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
-        writer.write(says)
-        writer.close()
-
-    async with await asyncio.start_unix_server(serve, socket):
-        yield writers
-    for writer in writers:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
-@pytest.mark.parametrize("place", ["plugins/kubelet.sock", "pr.sock"])
-async def test_kubelet_that_says_goaway_is_asked_in_bounded_memory(
-    daemon: Daemon, directory: Path, place: str
-) -> None:
-    """Where it takes registrations, and where it says what pods hold."""
-    daemon.constants = {"host.holders.POLL_S": 0.1}
-    daemon.flags = ["--pod-resources", str(directory / "pr.sock")]
-    async with rogue(directory / place, SETTINGS + GOAWAY) as connections:
-
-        def enough() -> bool:
-            assert daemon.figures().rss < RSS_MAX
-            return len(connections) >= ATTEMPTS
-
-        await daemon.start(tokens(**{f"r{number}": 1 for number in range(20)}))
-        await until(enough, f"{ATTEMPTS} connections")
-        assert await daemon.stop() == 0
-    unknown = daemon.found("pod-resources unavailable")
-    assert unknown if place == "pr.sock" else daemon.found("", state="BackingOff")
-
-
-# ── rubbish: an error with its reason at most, and never a traceback ──
+from tests.support.daemon import Daemon, tokens
 
 RUBBISH = bytes(range(255, 200, -1))
 

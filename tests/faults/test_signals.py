@@ -49,16 +49,6 @@ async def test_signal_in_the_middle_of_an_import_ends_the_process_quietly(
     assert [line for line in daemon.lines if line["level"] != "info"] == []
 
 
-async def test_hangup_in_the_middle_of_an_import_does_not_end_the_process(
-    daemon: Daemon, standin: SimulatedKubelet
-) -> None:
-    daemon.constants = {}
-    daemon.code = IN_AN_IMPORT.replace("SIGTERM", "SIGHUP")
-    await daemon.start(tokens(a=1))
-    await standin.wait("example.com/a", 1, 1)
-    assert await daemon.stop() == 0
-
-
 async def test_signals_at_any_moment_of_a_start_end_the_process_quietly(
     daemon: Daemon, standin: SimulatedKubelet, directory: Path
 ) -> None:

@@ -75,16 +75,3 @@ async def test_cdi_file_that_cannot_be_written_leaves_the_former_one(tmp_path: P
         assert (tmp_path / cdi.file_name(T)).read_bytes() == content(T)
         read_only(tmp_path, on=False)
         files.write(T, content(T, "2"))
-
-
-def test_cdi_file_left_unfinished_is_removed_by_the_next_write(
-    files: CdiFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no name that runtimes read."""
-    seen: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: seen.extend(listing(tmp_path)))
-    files.write(T, content(T))
-    assert not seen[0].endswith((".json", ".yaml"))
-    (tmp_path / seen[0]).write_text("{")  # as if it had been killed there
-    files.write(T, content(T, "2"))
-    assert listing(tmp_path) == [cdi.file_name(T)]

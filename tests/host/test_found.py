@@ -1,7 +1,6 @@
 """Races between scans, lists and edits that the model (tests/model) has found, each held at its moment."""
 
 import asyncio
-import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ import pytest
 from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
-from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.registration import PluginServer
 from devhost.model.device import Snapshot
-from tests.support.answers import Nobody
 from tests.support.hosting import Hosting, Kubelet
 
 A, B = "example.com/a", "example.com/b"
@@ -70,26 +66,6 @@ resources:
     looked.clear()
     await asyncio.to_thread(looked.wait, 60)  # it looks again
     assert second.published.may_hand_out() == set()
-
-
-async def test_server_that_is_cancelled_while_it_starts_leaves_nothing(directory: Path) -> None:
-    """It leaves no socket, no task and no complaint of gRPC."""
-    complaints: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-    before = asyncio.all_tasks()
-    server = PluginServer(Nobody(), DeviceList(), directory / "plugins", "a.sock")
-    starting = asyncio.create_task(server.start())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    starting.cancel()
-    await asyncio.wait({starting})
-    assert starting.cancelled()
-    assert not list((directory / "plugins").iterdir())
-    del server, starting
-    gc.collect()
-    while asyncio.all_tasks() != before:
-        await asyncio.sleep(0.005)
-    assert complaints == []
 
 
 async def test_node_that_an_earlier_resource_shares_meanwhile_stays(

@@ -271,6 +271,17 @@ async def test_owners_without_pod_resources_keep_what_is_left_of_a_missing_devic
     assert "--assume-free" in str(reason)
 
 
+async def test_owners_without_pod_resources_withhold_a_node_that_was_exchanged() -> None:
+    """Its former device is listed with another node: what a pod was given is this one."""
+    who, device_list = owners(), DeviceList(0.0)
+    who.serve(A, device_list, lambda: None)
+    assert await allocated(who, resource(A), device("a"))
+    device_list.update({"a": AdvertisedDevice(True)})
+    published(who, resource(A), device("a", number=65, path="/dev/y"))
+    (reason,) = published(who, resource(B), device("b"))
+    assert str(reason).startswith(f"withheld: it was handed out as {A} a, and without")
+
+
 async def test_owners_wait_as_long_as_an_id_has_to_before_a_node_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

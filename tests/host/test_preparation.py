@@ -14,7 +14,6 @@ from tests.support.root import needs_root
 DISK = "example.com/disk"
 ALLOWED = Policy(allow_devices=("/dev/loop*",), allow_exec=True, enforced=True)
 ONE = {"app": {DISK: 1}}
-FORGOTTEN = "delete the pod to get a fresh device"
 
 
 class Bench:

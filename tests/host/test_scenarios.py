@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.errors import KubeletError
 from devhost.host.config_source import ConfigSource
 from devhost.host.host import Host, Settings
-from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.servicer import Servicer
-from devhost.model.names import resource_name_problem
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import tokens, until
@@ -218,19 +215,6 @@ async def test_reload_that_moves_nodes_without_pod_resources_is_refused(
 
 
 # ── what kubelet refuses and forgets ──
-
-
-@contract
-async def test_registration_of_an_invalid_resource_name_is_refused(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """The kubelet refuses by its own grammar, and so does the loader before it."""
-    directory = PluginDirectory(hosting.plugins)
-    for name in ("kubernetes.io/a", "gpu", "Example.com/a"):
-        assert resource_name_problem(name) is not None
-        with pytest.raises(KubeletError, match="invalid"):
-            await directory.register(name, "nobody.sock")
-    await directory.close()
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)

@@ -1,9 +1,6 @@
 """The client of the pod-resources API, against a kubelet and against answers of all kinds."""
 
-import asyncio
-import errno
 import socket
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +103,6 @@ async def test_socket_not_there_is_said_so(client: PodResources) -> None:
     assert await refused(client) == "no such socket"
 
 
-async def test_socket_not_permitted_is_said_so(
-    client: PodResources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(podresources, "connect_error", lambda _: errno.EACCES)  # root may use all
-    assert await refused(client) == "permission denied"
-
-
 async def test_api_without_answer_is_given_up(
     path: Path, client: PodResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,46 +132,7 @@ def one_pod(*, named: str) -> bytes:
     return pb.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString()
 
 
-async def test_list_may_be_long(path: Path, client: PodResources) -> None:
-    name = "x" * 4_000_000
-    server = await answering(path, one_pod(named=name))
-    assert await client.holders() == {COLA: {"a": {f"ns/{name}"}}}
-    await server.stop(None)
-
-
 async def test_list_above_four_mebibytes_is_an_error(path: Path, client: PodResources) -> None:
     server = await answering(path, one_pod(named="x" * 4 * 1024 * 1024))
     assert (await refused(client)).startswith("the answer may be larger than 4 MiB: ")
     await server.stop(None)
-
-
-async def test_list_is_parsed_in_a_thread(
-    path: Path, client: PodResources, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[int] = []
-    parse = podresources._by_resource
-
-    def parsed(answer: bytes) -> object:
-        threads.append(threading.get_ident())
-        return parse(answer)
-
-    monkeypatch.setattr(podresources, "_by_resource", parsed)
-    server = await answering(path, one_pod(named="x"))
-    await client.holders()
-    await server.stop(None)
-    assert threads
-    assert threading.get_ident() not in threads
-
-
-async def test_call_cancelled_is_cancelled(path: Path, client: PodResources) -> None:
-    path.parent.mkdir()
-    with socket.socket(socket.AF_UNIX) as mute:
-        mute.bind(str(path))
-        mute.listen()
-        mute.setblocking(False)
-        asking = asyncio.create_task(client.holders())
-        connection, _ = await asyncio.get_running_loop().sock_accept(mute)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        connection.close()

@@ -1,7 +1,6 @@
 """`devhost.serve` as a process: the examples, the command line, the end."""
 
 import asyncio
-import shutil
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -187,24 +186,6 @@ async def test_destroy_is_called_at_sigterm(standin: SimulatedKubelet, program: 
     assert await program.line() == "refresh\n"  # a moment after the list
     status, said, _ = await program.stop()
     assert (status, said) == (0, "destroy\n")
-
-
-async def test_destroy_after_failure_is_called(
-    standin: SimulatedKubelet, program: Program, directory: Path
-) -> None:
-    """Here the plugin directory has gone for good."""
-    quick = (
-        "from tests.support.launch import set_constants as s; s({'kubelet.directory._GONE_S': 0.2})"
-    )
-    await program.start("-c", f"{quick}\n{ENDINGS}")
-    await standin.wait("example.com/plugin", 1, 1)
-    assert await program.line() == "refresh\n"  # a moment after the list
-    await standin.kill()
-    while program.plugins.exists():  # what it removes itself at this moment is no failure
-        shutil.rmtree(program.plugins, ignore_errors=True)
-    status, said, logged = await program.ended()
-    assert (status, said) == (1, "destroy\n")
-    assert "Traceback" not in logged
 
 
 # ── arguments and options ──

@@ -226,23 +226,6 @@ async def test_readiness_where_kubelet_refuses_is_lost(daemon: Daemon, directory
     assert re.search(rf'{failed}{{resource_name="{A}",result="error"}} [1-9]', text)
 
 
-async def test_readiness_with_the_last_good_configuration(daemon: Daemon, started: Kubelet) -> None:
-    await daemon.start(tokens(a=1))
-    await started.wait(A, 1, 1)
-    last_good = daemon.state / "last-good.yaml"
-    while not last_good.exists():
-        await asyncio.sleep(0.02)
-    assert await daemon.stop() == 0
-    daemon.lines.clear()
-    await daemon.start("version: v2\n")
-    port = await status_port_of(daemon)
-    said = await until(port, lambda it: resource(it).get("registered"))
-    assert said["ready"]
-    assert said["config"]["file"] == str(last_good)
-    assert said["config"]["problems"]
-    assert said["config"]["failures"] == 1
-
-
 # ── the shapes ──
 
 
@@ -271,16 +254,3 @@ async def test_status_has_shape_of_golden_file(
     else:
         assert shape([*said["resources"].values()]) == shape([*example["resources"].values()])
         assert said.keys() == example.keys()
-
-
-async def test_list_too_large_warns_of_left_out_ids(daemon: Daemon, started: Kubelet) -> None:
-    daemon.constants = {**daemon.constants, "kubelet.device_list.LIST_BYTES_MAX": 100}
-    await daemon.start(tokens(a=20))
-    port = await status_port_of(daemon)
-    one = resource(await until(port, lambda it: resource(it).get("registered")))
-    listed = one["capacity"]
-    assert 0 < listed < 20
-    assert one["warnings"] == [f"{20 - listed} IDs left out: the kubelet takes 4 MiB"]
-    await started.wait(A, listed, listed)
-    daemon.write(tokens(a=listed))
-    await until(port, lambda it: not resource(it)["warnings"])

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.hostfs.files import HostFiles
-from devhost.hostfs.mounts import BlockUse, mounts, swapped
-from tests.support.mounts import bound, tmpfs
+from devhost.hostfs.mounts import mounts, swapped
 from tests.support.root import needs_root
 from tests.support.scanning import look
 
@@ -43,17 +41,6 @@ def test_block_use_mountinfo_with_an_odd_name_is_one_line(root: Path, name: str)
     """What stands behind the name, what was mounted there, counts."""
     mounted(root, rf"30 1 0:44 /{name}\040c /home/{name}\040d rw - btrfs /dev/vda rw" + "\n")
     assert free(root) == ["vdb"]
-
-
-@pytest.mark.parametrize("name", ODD[:-1])
-def test_block_use_real_mount_with_an_odd_name_is_read(tmp_path: Path, name: str) -> None:
-    """As a pod's subPath makes one."""
-    with tmpfs(tmp_path / "volume"):
-        source = tmp_path / "volume" / name
-        source.mkdir()
-        (tmp_path / "target").mkdir()
-        with bound(source, tmp_path / "target"):
-            assert BlockUse(HostFiles()).used
 
 
 @pytest.mark.parametrize("line", ["", "x", "1 2", "1 2 x:y / /a rw - ext4 /dev/vdb rw", "1 2 3 4"])
@@ -95,19 +82,6 @@ def test_block_use_partition_unplugged_meanwhile_is_ignored(root: Path, dev: str
     if dev is not None:
         (partition / "dev").write_text(dev)
     assert free(root) == ["vdb"]
-
-
-def test_block_use_holders_gone_are_ignored(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (root / "sys/dev/block/240:0/holders").mkdir(parents=True)
-    listdir = os.listdir
-
-    def gone(path: str) -> object:
-        if path.endswith("/holders"):
-            raise FileNotFoundError(path)
-        return listdir(path)
-
-    monkeypatch.setattr(os, "listdir", gone)
-    assert free(root) == ["vda", "vdb"]
 
 
 @pytest.mark.parametrize("place", ["240:16/holders/dm-0", "240:16/vdb1/holders/dm-0"])

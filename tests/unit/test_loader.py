@@ -210,21 +210,6 @@ other: 1
     ]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        KVM + '    allocate: {env: {"A\\n\\e[2J": x, B: "x\\u2028$y"}}',
-        HEAD.replace("example.com/a", "x" * 9000) + "    sources: [static: 1]",
-        KVM + "    allocate: {cdi: [" + "x" * 9000 + "]}",
-        "? " + "k" * 9000 + "\n: {a: }",
-    ],
-)
-def test_problem_is_one_printable_line_of_limited_length(text: str) -> None:
-    found = problems(text)
-    assert found
-    assert all(line.isprintable() and len(line) < 2000 for line in found), found
-
-
 # ── valid files ──
 
 

@@ -177,18 +177,3 @@ def test_entry_of_one_number_offers_all(tmp_path: Path) -> None:
     tree.hardware(next(path for path in TREES if path.stem == "ch340").read_text())
     (both,) = written(tree, "1a86:7523")
     assert len(offered(both, tree)) == 2
-
-
-def test_entry_of_each_node_of_this_machine_offers_it() -> None:
-    machine = Machine(HostFiles("/"))
-    rows = [*machine.rows("misc"), *machine.rows("mem"), *[*machine.rows("block")][:5]]
-    for path in (row["node"] for row, _ in rows if row["node"]):
-        (found,) = machine.find(path)
-        assert found.node is not None
-        entry = "\n".join(resource_lines(entries(machine, [found])[0].resource))
-        config = loads(f"version: v1\nresources:\n{entry}").require()
-        (one,) = report(config, HostFiles("/"), EVERYTHING, "node")
-        skipped = [skip for skip in one.snapshot.skipped if skip.reason.startswith("in use")]
-        devices = list(one.snapshot.devices.values())
-        assert len(devices) + len(skipped) == 1, entry
-        assert all(found.node.name in names(device) for device in devices), entry

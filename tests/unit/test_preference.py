@@ -1,6 +1,5 @@
 """Which devices a container had best receive."""
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -173,20 +172,6 @@ def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int, limit: 
         assert len(set(answer)) == len(answer) == size
         assert set(case.must) <= set(answer) <= set(case.ids)
         assert list(answer) == natural(answer)
-
-
-@given(cases(), st.randoms(use_true_random=False))
-def test_preferred_of_any_order_of_the_question_is_the_same(
-    case: Case, chance: random.Random
-) -> None:
-    """Nor does an ID that is given twice, nor where the kubelet lists the must-include ones."""
-    available = [*case.available, *case.available[:2], *case.must]
-    must = [*case.must, *case.must]
-    chance.shuffle(available)
-    chance.shuffle(must)
-    numa = dict(reversed(case.numa.items()))
-    other = Case(case.policy, available, must, case.size, case.replicas, numa)
-    assert other.answer() == case.answer()
 
 
 # ── examples ───────────────────────────────────────────────────────────────────────────

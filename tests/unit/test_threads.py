@@ -50,24 +50,6 @@ async def test_in_thread_ends_idle_threads() -> None:
         await asyncio.to_thread(lambda: None)
 
 
-def test_in_thread_serves_another_event_loop() -> None:
-    """One that was closed while its work hung is no hindrance."""
-    release = threading.Event()
-
-    async def leave() -> None:
-        for _ in range(50):
-            in_thread("hangs", release.wait)
-
-    async def ask() -> int:
-        return await in_thread("answer", lambda: 42)
-
-    asyncio.run(leave())
-    try:
-        assert asyncio.run(ask()) == 42
-    finally:
-        release.set()
-
-
 # ── blocking calls ──
 
 

@@ -194,24 +194,6 @@ async def test_watch_directory_changed_while_it_is_being_added_is_watched(
             assert watches() == 2
 
 
-async def test_watch_dropped_by_another_subscriber_meanwhile_is_added_again(
-    tmp_path: Path, held: Held
-) -> None:
-    """A directory has one watch by whatever path."""
-    d, link = tmp_path / "top" / "d", tmp_path / "link"
-    link.symlink_to(d)
-    async with Watcher() as watcher:
-        other = await listen(watcher, link)
-        one = Listener(watcher)
-        watching = asyncio.create_task(one.watch(d))
-        await held.until_added()
-        other.subscription.close()
-        held.release.set()
-        await watching
-        assert await hears(watcher, one, d)
-        assert watches() == 2
-
-
 async def test_watch_subscriber_closed_meanwhile_leaves_no_watch(
     tmp_path: Path, held: Held
 ) -> None:

@@ -85,6 +85,7 @@ async def node(
 ) -> AsyncIterator[Node]:
     """kubelet; devhost is not started, and no stick is plugged in."""
     del sticks
+    daemon.flags.append("--assume-free")  # the tests end their pods, and nobody says what pods hold
     async with RealKubelet(real_binary, directory / "plugins") as kubelet:
         yield Node(kubelet, daemon)
         await daemon.kill()
