@@ -42,7 +42,6 @@ from devhost.model.hardware import (
     Usb,
 )
 
-_SHOWN_MAX: Final = 3
 _UNUSED: Final = "pci-stub"
 _VFIO: Final = SubsystemRoot("vfio")
 _NUMBERS: Final = NumbersRoot()
@@ -84,16 +83,14 @@ class HardwareFinder:
         """Yield the nodes of each device, or IOMMU group, that matches."""
         options, nodes = self.options, _Nodes(self, readings)
         groups: set[str] = set()
-        without: list[str] = []
         for device, differ in self._compared(readings):
             if differ:
                 continue
             if not all(_differs(device, one, readings) for one in self._selectors[1:]):
                 yield Skipped(device.name, "excluded")
             elif isinstance(options, Sysfs):
-                if (node := KernelNode.of(options.subsystem, device.syspath, device.sysfs)) is None:
-                    without.append(device.name)
-                else:
+                node = KernelNode.of(options.subsystem, device.syspath, device.sysfs)
+                if node is not None:
                     wanted = [one for one in self.mentioned if one.startswith("attr.")]
                     values = (device.sysfs.attribute(device.syspath, one[5:]) for one in wanted)
                     facts = {one: value or "" for one, value in zip(wanted, values, strict=True)}
@@ -109,17 +106,15 @@ class HardwareFinder:
                 # Its own class selects it as a whole, unless some interfaces are of that class.
                 some = selected(device, self._wanted)
                 yield from nodes.of(replace(device, chosen=some) if some else device)
-        if without:  # of input and sound, most devices; a line of each would hide the others
-            shown = without[:_SHOWN_MAX]
-            more = f"{len(without) - _SHOWN_MAX} more" if without[_SHOWN_MAX:] else shown.pop()
-            what = f"{', '.join(shown)} and {more}" if shown else more
-            verb = "has" if len(without) == 1 else "have"
-            yield Skipped(self._main.subsystem, f"{what} {verb} no node below /dev")
 
     def missed(self, readings: Readings) -> Iterator[Missed]:
-        """Yield the other devices."""
-        some = self._compared(readings)
-        return (Missed(device.name, differ) for device, differ in some if differ)
+        """Yield the other devices, and those without a node (of input and sound, most)."""
+        for device, differ in self._compared(readings):
+            if differ:
+                yield Missed(device.name, differ)
+            elif isinstance(self.options, Sysfs):
+                if KernelNode.of(self.options.subsystem, device.syspath, device.sysfs) is None:
+                    yield Missed(device.name, {"": "it has no node below /dev"})
 
     def _compared(self, readings: Readings) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices, and how they differ from the options; hubs only if asked for."""

@@ -44,7 +44,7 @@ def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
     """
     if not (every := in_order(missed)):
         return f"{summary(kind)}: there is nothing to select"
-    some = [one for one in every if _is_proposed(kind, one.name)]
+    some = [one for one in every if _is_proposed(kind, one)]
     least = [one for one in some if _failed(one) == _failed(some[0])][:_COMPARED_MAX]
     near = max(least, key=lambda one: _nearness(kind, one), default=None)
     if near and near.name in near.differs.values() and _likeness(kind, near) < _ALIKE:
@@ -53,11 +53,11 @@ def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
     return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
 
 
-def _is_proposed(kind: Kind, name: str) -> bool:
+def _is_proposed(kind: Kind, one: Missed) -> bool:
     """Whether a hint may name something: nothing that a flag is for, such as memory or a disk."""
-    if isinstance(kind, Sysfs):
-        return kind.subsystem in SAFE or is_proposed(name)
-    return not name.startswith("/dev/") or is_proposed(name)
+    if isinstance(kind, Sysfs):  # which selects what has no node
+        return kind.subsystem in SAFE or "" in one.differs or is_proposed(one.name)
+    return not one.name.startswith("/dev/") or is_proposed(one.name)
 
 
 def in_order(missed: Iterable[Missed]) -> list[Missed]:
