@@ -1,6 +1,5 @@
 """``devhost init`` and ``devhost convert``: they write a configuration."""
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,20 +39,17 @@ draft_options = options.together(
 )
 
 
-def check_output(output: str, *, force: bool) -> None:
-    """Exit with status 1 if the file exists and may not be overwritten."""
-    if output != "-" and not force and os.path.lexists(output):
-        printer.fail(f"{output} exists; overwrite it with --force")
-
-
-def write(text: str, output: str) -> None:
-    """Write a configuration; exit with status 1 on failure."""
+def write(text: str, output: str, *, force: bool) -> None:
+    """Write a configuration; exit with status 1 on failure, or if it may not be overwritten."""
     if output == "-":
         for line in text.splitlines():
             printer.echo(line)
         return
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        with Path(output).open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        printer.fail(f"{output} exists; overwrite it with --force")
     except OSError as error:
         printer.fail(f"{output}: {error.strerror}")
 
@@ -90,7 +86,6 @@ def command(
     from devhost.drafts.entries import DOMAIN
     from devhost.hostfs.files import HostFiles
 
-    check_output(output, force=force)
     files = HostFiles(root)
     try:
         machine = Machine(files)
@@ -100,7 +95,7 @@ def command(
         printer.fail(str(error))
     if not (yes or what) and sys.stdin.isatty() and sys.stderr.isatty():
         found = [one for one in found if _is_wanted(one)]
-    write(host.text(found, domain or DOMAIN, values=values), output)
+    write(host.text(found, domain or DOMAIN, values=values), output, force=force)
     offered = sum(one.active for one in found)
     left = len(found) - offered
     more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"
@@ -133,7 +128,6 @@ def convert(
     from devhost.loading.loader import read
     from devhost.loading.syntax import TreeError, decoded
 
-    check_output(output, force=force)
     devices = []
     try:
         for file in files:
@@ -157,7 +151,7 @@ def convert(
     if len(lost) == len(entries):
         printer.fail("nothing was converted")
     header = f"Converted by `devhost convert` from {', '.join(files)}."
-    write(draft.text([header], entries, values=values), output)
+    write(draft.text([header], entries, values=values), output, force=force)
     count = len(entries) - len(lost)
     printer.note(f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over")
     note_next(output)

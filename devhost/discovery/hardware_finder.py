@@ -89,8 +89,7 @@ class HardwareFinder:
             if not all(_differs(device, one, readings) for one in self._selectors[1:]):
                 yield Skipped(device.name, "excluded")
             elif isinstance(options, Sysfs):
-                node = KernelNode.of(options.subsystem, device.syspath, device.sysfs)
-                if node is not None:
+                if node := _node(options, device):
                     wanted = [one for one in self.mentioned if one.startswith("attr.")]
                     values = (device.sysfs.attribute(device.syspath, one[5:]) for one in wanted)
                     facts = {one: value or "" for one, value in zip(wanted, values, strict=True)}
@@ -112,9 +111,8 @@ class HardwareFinder:
         for device, differ in self._compared(readings):
             if differ:
                 yield Missed(device.name, differ)
-            elif isinstance(self.options, Sysfs):
-                if KernelNode.of(self.options.subsystem, device.syspath, device.sysfs) is None:
-                    yield Missed(device.name, {"": "it has no node below /dev"})
+            elif isinstance(self.options, Sysfs) and not _node(self.options, device):
+                yield Missed(device.name, {"": "it has no node below /dev"})
 
     def _compared(self, readings: Readings) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices, and how they differ from the options; hubs only if asked for."""
@@ -153,6 +151,10 @@ class HardwareFinder:
             reason = f"bound to {driver}, but the kernel has no node of group {group}"
             return Skipped(function.name, reason)
         return Skipped(function.name, "not bound to vfio-pci")
+
+
+def _node(options: Sysfs, device: SysfsDevice) -> KernelNode | None:
+    return KernelNode.of(options.subsystem, device.syspath, device.sysfs)
 
 
 def _differs(

@@ -1,6 +1,5 @@
 """A configuration that devhost writes for a person: resources, and comments that explain them."""
 
-import io
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,38 +39,11 @@ def text(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool =
 
 
 def resource_lines(resource: Mapping[str, Any]) -> list[str]:
-    """Return the lines of an entry of `resources`; each item of a list in it is on one line."""
-    node = yaml.SafeDumper(io.StringIO(), sort_keys=False).represent_data(resource)
-    _set_style(node)
-    entry = yaml.SequenceNode("tag:yaml.org,2002:seq", [node], flow_style=False)
-    text: str = yaml.serialize(entry, Dumper=_Dumper, width=sys.maxsize)
+    """Return the lines of an entry of `resources`; what has no lists or mappings is on one line."""
+    text: str = yaml.safe_dump(
+        [resource], default_flow_style=None, sort_keys=False, width=sys.maxsize
+    )
     return text.splitlines()
-
-
-class _Dumper(yaml.SafeDumper):
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
-        """Begin the items of a list further right than its key."""
-        super().increase_indent(flow)
-
-    def analyze_scalar(self, scalar: str) -> Any:
-        """Write 0403:6001 without quotes, also in braces."""
-        found = super().analyze_scalar(scalar)
-        if not set(scalar) & set("{}[],?") and not scalar.startswith(":"):
-            found.allow_flow_plain = found.allow_block_plain
-        return found
-
-
-def _set_style(node: Any, *, flow: bool = False) -> None:
-    if isinstance(node, yaml.CollectionNode):
-        node.flow_style = flow
-    if isinstance(node, yaml.MappingNode):
-        for _, value in node.value:
-            _set_style(value, flow=flow)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            _set_style(item, flow=True)
-            if isinstance(item, yaml.MappingNode) and len(item.value) == 1:
-                item.flow_style = flow  # needs no braces
 
 
 def _comments(texts: Iterable[str]) -> Iterator[str]:

@@ -23,11 +23,6 @@ _SERIAL_MIN: Final = 4
 _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
 _COUNTER: Final = re.compile("[0-9]+")
 _ONE_OF_EQUALS: Final = ("serial", "port", "address")
-_RTL_SDR: Final = "dvb_usb_rtl28xxu"  # the driver for television of sticks that receive anything
-_SDR: Final = (
-    "SDR programs open this USB node with libusb: keep the kernel's driver off the stick, by "
-    f"`blacklist {_RTL_SDR}` in /etc/modprobe.d. Programs for television need `node: dvb`."
-)
 
 _Options = dict[str, Any]
 
@@ -56,18 +51,9 @@ def entries(
         resource["name"] = next(one for one in names if one not in used)
         used.add(resource["name"])
     return [
-        DraftEntry(
-            resource, (*(one.title for one in devices), *((_SDR,) if _is_sdr(devices[0]) else ()))
-        )
+        DraftEntry(resource, tuple(one.title for one in devices))
         for resource, devices in equal.values()
     ]
-
-
-def _is_sdr(found: Described) -> bool:
-    """Whether a device is an RTL-SDR whose USB node is meant, and the kernel has it."""
-    parts = found.owner.interfaces if found.owner is not None else ()
-    is_whole = found.node is None or found.node.subsystem == USB_NODE
-    return is_whole and any(one.facts["driver"] == _RTL_SDR for one in parts)
 
 
 def _resource(machine: Machine, found: Described) -> _Options:
@@ -109,8 +95,7 @@ def _usb_node(machine: Machine, found: Described) -> _Options:
     """Return which node of a USB device is meant."""
     node = found.node
     if node is None or node.subsystem == USB_NODE:
-        has_nodes = found.nodes and not _is_sdr(found)
-        return {"node": _subsystems(found.nodes)} if has_nodes else {}
+        return {"node": _subsystems(found.nodes)} if found.nodes else {}
     options: _Options = {}
     alike = [one for one in found.nodes if one.subsystem == node.subsystem]
     if len(alike) > 1 and "usb.interface" in found.variables:

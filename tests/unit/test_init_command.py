@@ -20,7 +20,7 @@ from tests.support.screen import read
 
 TREES: Final = sorted(Path(__file__).with_name("trees").glob("*.tree"))
 # Where nothing is for containers, or nothing without a flag.
-EMPTY: Final = {"can", "nvme", "sriov", "fpga-dfl", "fpga-xdma", "serial-card", "spi-i2c", "tpm", "yubikey", "coral-usb", "printer", "rtl-sdr", "dvb-tuner", "lte-modem"}  # fmt: skip
+EMPTY: Final = {"can", "nvme", "sriov", "fpga-dfl", "fpga-xdma", "serial-card", "spi-i2c", "tpm", "yubikey", "coral-usb", "printer", "rtl-sdr", "lte-modem"}  # fmt: skip
 
 pytestmark = needs_root
 
@@ -34,7 +34,7 @@ def commented_in(text: str) -> str:
     """Return a file with the resources that are commented out."""
     empty = "resources: []  # remove the brackets when there is an entry\n"
     lines = text.replace(empty, "resources:\n").splitlines()
-    keys = ("- name:", "  sources:", "    - ", "  id:", "  replicas:")
+    keys = ("- name:", "  sources:", "  - ", "    ", "  id:", "  replicas:")
     return "\n".join(
         f"  {line[4:]}" if line.startswith("  # ") and line[4:].startswith(keys) else line
         for line in lines
