@@ -44,7 +44,7 @@ REFUSED: Final = {
 }
 
 
-class World:
+class ServedHost:
     """A host with a kubelet, on an event loop that runs while a call does."""
 
     def __init__(self, directory: Path) -> None:
@@ -100,13 +100,13 @@ class _Errors(logging.Handler):
         self.emit = records.append  # type: ignore[assignment]
 
 
-_worlds: Final[list[World]] = []
+_worlds: Final[list[ServedHost]] = []
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _world() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="dh") as place, pytest.MonkeyPatch.context() as patch:
-        world = World(Path(place))
+        world = ServedHost(Path(place))
         # As `devhost.observe.logs` has it: the client is at fault, and gets an error.
         patch.setattr(logging.getLogger("grpc._cython.cygrpc"), "disabled", True)
         patch.setattr(logging.getLogger("grpc._common"), "disabled", True)

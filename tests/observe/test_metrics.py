@@ -1,8 +1,6 @@
 """What Prometheus gets, through a resource's life."""
 
-import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -11,8 +9,8 @@ import pytest
 from devhost.host.metrics import Metrics
 from devhost.kubelet.servicer import RESULTS
 from tests.observe.calls import allocate
-from tests.support.asking import Samples, port_of, scrape
-from tests.support.daemon import PATIENCE, Daemon, tokens
+from tests.support.asking import Samples, port_of, until_metrics
+from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 from tests.support.metrics import OF_A_RESOURCE, OF_THE_HOST
 
@@ -77,21 +75,6 @@ def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
 # ── of a process ──
 
 
-async def until(port: int, true: Callable[[Samples], object]) -> Samples:
-    """Scrape until it says so."""
-    said = Samples("")
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not true(said := await scrape(port)):
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        values = [
-            f"{one.name}{one.labels} {one.value}" for one in said.all if "le" not in one.labels
-        ]
-        raise AssertionError("\n".join(values)) from None
-    return said
-
-
 async def test_metrics_of_a_process_are_of_the_contract(daemon: Daemon, started: Kubelet) -> None:
     begun = time.time()
     await daemon.start(tokens(a=3))
@@ -99,7 +82,7 @@ async def test_metrics_of_a_process_are_of_the_contract(daemon: Daemon, started:
     port = await port_of(daemon)
 
     sent = "devhost_list_updates_total"
-    said = await until(port, lambda it: it.value(sent, resource_name=A) == 1)
+    said = await until_metrics(port, lambda it: it.value(sent, resource_name=A) == 1)
     assert labels(said) == OF_A_RESOURCE | OF_THE_HOST
     assert said.value("devhost_devices", resource_name=A, health="Healthy") == 3
     assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 0
@@ -116,29 +99,29 @@ async def test_metrics_of_a_process_are_of_the_contract(daemon: Daemon, started:
 
     await started.admit("pod", {"app": {A: 2}})
     name = "devhost_allocations_total"
-    said = await until(port, lambda it: it.value(name, resource_name=A, result="ok") == 1)
+    said = await until_metrics(port, lambda it: it.value(name, resource_name=A, result="ok") == 1)
     assert said.value("devhost_allocation_duration_seconds_count", resource_name=A) == 1
 
     with pytest.raises(grpc.aio.AioRpcError):
         await allocate(daemon, ["none"])
-    await until(port, lambda it: it.value(name, resource_name=A, result="refused") == 1)
+    await until_metrics(port, lambda it: it.value(name, resource_name=A, result="refused") == 1)
 
 
 async def test_metrics_restarts_of_kubelet_are_counted(daemon: Daemon, kubelet: Kubelet) -> None:
     await daemon.start(tokens(a=1))
     port = await port_of(daemon)
     name, state = "devhost_resource_state", "Waiting"
-    said = await until(port, lambda it: it.value(name, resource_name=A, state=state))
+    said = await until_metrics(port, lambda it: it.value(name, resource_name=A, state=state))
     assert said.value("devhost_registered", resource_name=A) == 0
     await kubelet.start()
     try:
         await kubelet.wait(A, 1, 1)
-        said = await until(port, lambda it: it.value("devhost_registered", resource_name=A))
+        said = await until_metrics(port, lambda it: it.value("devhost_registered", resource_name=A))
         assert said.value("devhost_kubelet_restarts_total") == 0
         await kubelet.restart()
-        await until(port, lambda it: it.value("devhost_kubelet_restarts_total") == 1)
+        await until_metrics(port, lambda it: it.value("devhost_kubelet_restarts_total") == 1)
         done = "devhost_registrations_total"
-        await until(port, lambda it: it.value(done, resource_name=A, result="ok") == 2)
+        await until_metrics(port, lambda it: it.value(done, resource_name=A, result="ok") == 2)
     finally:
         await kubelet.stop()
 
@@ -156,9 +139,9 @@ async def test_metrics_of_cdi_and_holders(
     )
     await started.wait(A, 1, 1)
     port = await port_of(daemon)
-    said = await until(port, lambda it: it.value("devhost_cdi_spec_writes_total") == 1)
+    said = await until_metrics(port, lambda it: it.value("devhost_cdi_spec_writes_total") == 1)
     assert not said.value("devhost_device_allocated")
     await started.admit("pod", {"app": {A: 1}})
     held = {"resource_name": A, "device_id": "x", "namespace": "default", "pod": "pod"}
-    said = await until(port, lambda it: it.value("devhost_device_allocated", **held) == 1)
+    said = await until_metrics(port, lambda it: it.value("devhost_device_allocated", **held) == 1)
     assert said.value("devhost_devices_in_use", resource_name=A) == 1

@@ -11,7 +11,7 @@ from tests.support.asking import (
     resource,
     scrape,
     status_port_of,
-    until,
+    until_status,
 )
 from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
@@ -37,7 +37,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str 
     await daemon.start(colas(directory, GONE_SOON + more))
     await kubelet.wait(A, 2, 2)
     port = await status_port_of(daemon)
-    said = await until(port, lambda it: missing(it) == (0, 2))
+    said = await until_status(port, lambda it: missing(it) == (0, 2))
     assert said["troubles"] == []
     return port
 
@@ -48,7 +48,7 @@ async def test_device_left_the_list_is_missing(
     port = await with_two(daemon, started, directory)
     (directory / "colas" / "a").unlink()
     await started.wait(A, 1, 1)  # nothing is left of it there
-    said = await until(port, lambda it: missing(it) == (1, 2))
+    said = await until_status(port, lambda it: missing(it) == (1, 2))
     assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
     assert "minDevices: 1" in said["troubles"][0]
     code, text, _ = await asked("--status-listen", f":{port}")
@@ -63,14 +63,14 @@ async def test_device_left_the_list_is_missing(
 
     (directory / "colas" / "b").unlink()
     await started.wait(A, 0, 0)
-    said = await until(port, lambda it: missing(it) == (2, 2))
+    said = await until_status(port, lambda it: missing(it) == (2, 2))
     assert troubles(said) == [f"{A}: 2 of 2 devices missing"]
     await daemon.logged("devices missing", missing=2)
 
     for name in "ab":
         (directory / "colas" / name).touch()
     await daemon.logged("no device is missing any longer", resource=A)
-    said = await until(port, lambda it: not missing(it)[0])
+    said = await until_status(port, lambda it: not missing(it)[0])
     assert said["troubles"] == []
 
 
@@ -79,12 +79,12 @@ async def test_minimum_counts_from_the_start(
 ) -> None:
     await daemon.start(colas(directory, ", minDevices: 2"))
     port = await status_port_of(daemon)
-    await until(port, lambda it: missing(it) == (2, 2))
+    await until_status(port, lambda it: missing(it) == (2, 2))
     (directory / "colas" / "a").touch()
-    said = await until(port, lambda it: missing(it) == (1, 2))
+    said = await until_status(port, lambda it: missing(it) == (1, 2))
     assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
     daemon.write(colas(directory, ", minDevices: 1"))
-    said = await until(port, lambda it: missing(it) == (0, 1))
+    said = await until_status(port, lambda it: missing(it) == (0, 1))
     assert said["troubles"] == []
 
 
@@ -93,7 +93,7 @@ async def test_resource_new_misses_no_device(
 ) -> None:
     await daemon.start(colas(directory))
     port = await status_port_of(daemon)
-    said = await until(port, lambda it: resource(it).get("registered"))
+    said = await until_status(port, lambda it: resource(it).get("registered"))
     assert (missing(said), said["troubles"]) == ((0, 0), [])
 
 
@@ -105,18 +105,18 @@ async def test_edit_of_sources_accepts_fewer(
     port = await with_two(daemon, started, directory)
     daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
     await started.wait(A, 1, 1)
-    said = await until(port, lambda it: resource(it).get("expected") == 1)
+    said = await until_status(port, lambda it: resource(it).get("expected") == 1)
     assert said["troubles"] == []
 
     daemon.write(colas(directory, GONE_SOON))
-    await until(port, lambda it: missing(it) == (0, 2))
+    await until_status(port, lambda it: missing(it) == (0, 2))
     entries = colas(directory, GONE_SOON).splitlines()
     first = f"  - {{name: {OTHER}, sources: [glob: {directory}/colas/b]}}"
     daemon.write("\n".join([*entries[:2], first, *entries[2:]]))
     await started.wait(A, 1, 1)
-    await until(port, lambda it: resource(it).get("expected") == 1)
-    await until(port, lambda it: resource(it, OTHER).get("expected") == 1)
-    await until(port, lambda it: it["troubles"] == [])
+    await until_status(port, lambda it: resource(it).get("expected") == 1)
+    await until_status(port, lambda it: resource(it, OTHER).get("expected") == 1)
+    await until_status(port, lambda it: it["troubles"] == [])
     assert not daemon.found("devices missing")
 
 
@@ -125,9 +125,9 @@ async def test_resource_removed_expects_nothing(
 ) -> None:
     port = await with_two(daemon, started, directory)
     daemon.write("version: v1\nresources: []\n")
-    await until(port, lambda it: not it["resources"])
+    await until_status(port, lambda it: not it["resources"])
     (directory / "colas" / "a").unlink()
     daemon.write(colas(directory))
     await started.wait(A, 1, 1)
-    said = await until(port, lambda it: resource(it).get("expected") == 1)
+    said = await until_status(port, lambda it: resource(it).get("expected") == 1)
     assert said["troubles"] == []

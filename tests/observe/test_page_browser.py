@@ -16,7 +16,7 @@ import pytest
 from devhost.observe.http import Response, page, serving
 from tests.observe import browser
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
-from tests.support.asking import status_port_of, until
+from tests.support.asking import status_port_of, until_status
 from tests.support.daemon import Daemon
 from tests.support.hosting import Kubelet
 
@@ -295,7 +295,7 @@ async def test_page_of_a_real_run(
     await started.admit("web-0", {"app": {"myway5.com/cola": 2}})
     await started.admit("solver-0", {"app": {"example.com/license": 1}})
     port = await status_port_of(daemon)
-    await until(port, lambda it: it["resources"][0]["expected"] == 3)
+    await until_status(port, lambda it: it["resources"][0]["expected"] == 3)
     (root / "etc/colas/vanilla").unlink()
     await started.wait("myway5.com/cola", 6, 4)
     shown = await viewer.open(f"http://127.0.0.1:{port}/", 1000, 880, clock=False)

@@ -19,7 +19,7 @@ from tests.support.asking import (
     send,
     status,
     status_port_of,
-    until,
+    until_status,
 )
 from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
@@ -39,7 +39,7 @@ async def test_status_shows_devices_health_and_what_is_missing(
     await daemon.start(colas(directory, health))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)
-    said = await until(port, lambda it: resource(it).get("registered"))
+    said = await until_status(port, lambda it: resource(it).get("registered"))
     assert (said["nodeName"], said["ready"], said["troubles"]) == ("node-7", True, [])
     assert said["kubelet"] == {
         "podResources": "devhost runs without --pod-resources",
@@ -54,12 +54,12 @@ async def test_status_shows_devices_health_and_what_is_missing(
     assert device["paths"] == [str(place / "one")]
 
     # The last round of checks, though it changed nothing.
-    await until(port, lambda it: resource(it)["devices"][0]["checked"] != device["checked"])
+    await until_status(port, lambda it: resource(it)["devices"][0]["checked"] != device["checked"])
 
-    await until(port, lambda it: resource(it)["expected"] == 1)
+    await until_status(port, lambda it: resource(it)["expected"] == 1)
     (place / "one").unlink()
     await started.wait(A, 1, 0)
-    said = await until(port, lambda it: it["troubles"])
+    said = await until_status(port, lambda it: it["troubles"])
     (missing,) = said["troubles"]
     assert missing.startswith(f"{A}: 1 of 1 devices missing (")
     assert said["ready"]
@@ -79,14 +79,14 @@ async def test_status_without_devices_says_why(
     reason = f"directory {place}: there is nothing to select"
     await daemon.start(colas(directory, ", removeMissingAfter: 0s"))
     port = await status_port_of(daemon)
-    await until(port, lambda it: resource(it).get("warnings") == [reason])
+    await until_status(port, lambda it: resource(it).get("warnings") == [reason])
     await daemon.logged("no devices", reason=reason)
     (place / "one").touch()
     await started.wait(A, 1, 1)
-    await until(port, lambda it: not resource(it)["warnings"])
+    await until_status(port, lambda it: not resource(it)["warnings"])
     (place / "one").unlink()
     await started.wait(A, 0, 0)
-    await until(port, lambda it: resource(it)["warnings"] == [reason])
+    await until_status(port, lambda it: resource(it)["warnings"] == [reason])
 
 
 async def reloads(daemon: Daemon) -> dict[str, float | None]:
@@ -108,7 +108,7 @@ async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) ->
     assert before["config"]["file"] == str(daemon.config)
     assert before["config"]["problems"] == []
     daemon.write("version: v1\nresource: []\n")
-    said = await until(port, lambda it: it["config"]["problems"])
+    said = await until_status(port, lambda it: it["config"]["problems"])
     problems = [one for one in said["config"]["problems"] if one["line"] == 2]
     assert (problems[0]["column"], problems[0]["severity"]) == (1, "error")
     assert "resources" in problems[0]["message"]
@@ -117,7 +117,7 @@ async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) ->
     assert said["troubles"] == ["configuration file invalid; still serving the last good one"]
     await daemon.logged(said["troubles"][0])
     daemon.write(tokens(a=1))
-    said = await until(port, lambda it: not resource(it, B))
+    said = await until_status(port, lambda it: not resource(it, B))
     assert said["config"]["problems"] == []
     assert (said["config"]["reloads"], said["config"]["failures"]) == (1, 1)
     assert said["config"]["hash"] != before["config"]["hash"]
@@ -136,17 +136,17 @@ async def test_status_of_held_devices_names_pods(
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)
-    await until(port, lambda it: it["kubelet"]["podResources"] == "known")
+    await until_status(port, lambda it: it["kubelet"]["podResources"] == "known")
     await started.admit("pod", {"app": {A: 1}})
-    await until(port, lambda it: resource(it)["holders"] == {"0": ["default/pod"]})
+    await until_status(port, lambda it: resource(it)["holders"] == {"0": ["default/pod"]})
     daemon.write(tokens())
-    said = await until(port, lambda it: "default/pod" in (resource(it)["reason"] or ""))
+    said = await until_status(port, lambda it: "default/pod" in (resource(it)["reason"] or ""))
     assert resource(said)["state"] == "Draining"
     assert resource(said)["registered"]
     assert said["troubles"] == []
     assert "devhost_devices" not in (await scrape(await port_of(daemon))).names_of(A)
     await started.kill() if isinstance(started, SimulatedKubelet) else await started.stop()
-    said = await until(port, lambda it: it["kubelet"]["podResources"] != "known")
+    said = await until_status(port, lambda it: it["kubelet"]["podResources"] != "known")
     assert "pr.sock" in said["kubelet"]["podResources"]
     assert any("pod-resources unavailable" in trouble for trouble in said["troubles"])
 
@@ -175,13 +175,13 @@ async def test_readiness_without_kubelet_and_restarted(daemon: Daemon, kubelet: 
     """Where there is no kubelet it waits, and says so; once registered, it stays ready."""
     await daemon.start(tokens(a=1))
     port = await port_of(daemon)
-    said = await until(port, lambda it: it["ready"], "/readyz")
+    said = await until_status(port, lambda it: it["ready"], "/readyz")
     (one,) = said["resources"].values()
     assert (one["state"], one["reason"]) == ("Waiting", "no kubelet: kubelet.sock is not there")
     assert (await get(port, "/healthz")).status == 200
     await kubelet.start()
     await kubelet.wait(A, 1, 1)
-    await until(port, lambda it: it["resources"][A]["state"] == "Registered", "/readyz")
+    await until_status(port, lambda it: it["resources"][A]["state"] == "Registered", "/readyz")
 
     seen = set()
     watching = asyncio.Event()
@@ -213,12 +213,12 @@ async def test_readiness_where_kubelet_refuses_is_lost(daemon: Daemon, directory
     async with server:
         await daemon.start(tokens(a=1))
         port = await port_of(daemon)
-        said = await until(
+        said = await until_status(
             port, lambda it: it["resources"].get(A, {}).get("state") == "BackingOff", "/readyz"
         )
         assert not said["ready"]
         assert (await get(port, "/healthz")).status == 200
-        said = await until(await status_port_of(daemon), lambda it: it["troubles"])
+        said = await until_status(await status_port_of(daemon), lambda it: it["troubles"])
         assert not said["ready"]
         assert not resource(said)["registered"]
     failed = "devhost_registrations_total"
@@ -245,11 +245,11 @@ async def test_status_has_shape_of_golden_file(
     await daemon.start(colas(directory, ", health: {checks: [readable]}"))
     await started.wait(A, 1, 1)
     port = await (status_port_of if path == "/status" else port_of)(daemon)
-    said = await until(port, lambda it: it["ready"], path)
+    said = await until_status(port, lambda it: it["ready"], path)
     example = json.loads((GOLDEN / f"{path[1:]}.json").read_text())
     if path == "/status":
         daemon.write("version: v1\nresource: []\n")
-        said = await until(port, lambda it: it["config"]["problems"])
+        said = await until_status(port, lambda it: it["config"]["problems"])
         assert shape(said) == shape(example)
     else:
         assert shape([*said["resources"].values()]) == shape([*example["resources"].values()])

@@ -13,7 +13,7 @@ import yaml
 from devhost.cli import output
 from devhost.observe.http import Response, serving
 from tests.observe.page_examples import Json, many, wrong
-from tests.support.asking import A, asked, colas, resource, status_port_of, until
+from tests.support.asking import A, asked, colas, resource, status_port_of, until_status
 from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
 
@@ -46,7 +46,9 @@ async def test_status_of_devhost_well_and_not(
     (directory / "colas" / "two").symlink_to("/nowhere")
     await daemon.start(colas(directory))
     port = await status_port_of(daemon)
-    said = await until(port, lambda it: resource(it).get("registered") and resource(it)["expected"])
+    said = await until_status(
+        port, lambda it: resource(it).get("registered") and resource(it)["expected"]
+    )
     code, text, err = await asked("--status-listen", f":{port}")
     assert (code, err) == (0, "")
     assert f"{A}: Registered since" in text

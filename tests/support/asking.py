@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -15,6 +15,7 @@ from tests.support.daemon import PATIENCE, Daemon
 
 A = "example.com/a"
 Json = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,27 @@ async def asked(*arguments: str, **variables: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-async def until(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
-    """Ask until it says so."""
-    said: Json = {}
+async def until_said(ask: Callable[[], Awaitable[T]], true: Callable[[T], object]) -> T:
+    """Ask until the answer is so, and return it."""
+    said: T | None = None
     try:
         async with asyncio.timeout(PATIENCE):
-            while not true(said := (await get(port, path)).json()):
+            while not true(said := await ask()):
                 await asyncio.sleep(0.02)
+            return said
     except TimeoutError:
         raise AssertionError(f"it says {said}") from None
-    return said
+
+
+async def until_status(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
+    async def ask() -> Json:
+        return (await get(port, path)).json()
+
+    return await until_said(ask, true)
+
+
+async def until_metrics(port: int, true: "Callable[[Samples], object]") -> "Samples":
+    return await until_said(lambda: scrape(port), true)
 
 
 def resource(said: Json, name: str = A) -> Json:
@@ -105,6 +117,10 @@ class Samples:
         self.all: list[Sample] = [
             sample for family in text_string_to_metric_families(text) for sample in family.samples
         ]
+
+    def __str__(self) -> str:
+        values = (one for one in self.all if "le" not in one.labels)
+        return "\n".join(f"{one.name}{one.labels} {one.value}" for one in values)
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return a sample's value; ``None`` where there is none."""
