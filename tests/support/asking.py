@@ -78,14 +78,15 @@ async def asked(*arguments: str, **variables: str) -> tuple[int, str, str]:
 
 async def until_said(ask: Callable[[], Awaitable[T]], true: Callable[[T], object]) -> T:
     """Ask until the answer is so, and return it."""
-    said: T | None = None
+    said: Any = None
     try:
         async with asyncio.timeout(PATIENCE):
             while not true(said := await ask()):
                 await asyncio.sleep(0.02)
-            return said
     except TimeoutError:
         raise AssertionError(f"it says {said}") from None
+    found: T = said
+    return found
 
 
 async def until_status(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
