@@ -26,7 +26,7 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.names import distinct
 from devhost.model.state import State, Status
-from devhost.watch.threads import BlockingCalls, NoAnswerError, in_thread
+from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 _STEP_S: Final = 0.2  # while IDs are leaving
 _CHANGE_WAIT_S: Final = 0.25  # for devices that are being found by a new declaration
@@ -152,7 +152,7 @@ class ServedResource:
         choose = functools.partial(scanner.preferred, snapshot, available, must_include, size)
         if self._code is None and len(snapshot.devices) + len(available) <= _FEW:
             return choose()
-        return await in_thread(f"prefer {self.name}", choose)
+        return await self._calls.run(choose)
 
     async def prepare(self, advertised_ids: Sequence[str]) -> None:
         """Prepare devices for a container that starts; a `PreStartError` says why it must not."""

@@ -118,7 +118,7 @@ class DevicePlugin:
         raise NotImplementedError(f"{type(self).__name__} must define devices()")
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:  # noqa: ARG002
-        """Return what a container receives for its devices; may take 4 s.
+        """Return what a container receives for its devices; may take 5 s.
 
         An exception fails the pod permanently, with its message.
 
@@ -133,7 +133,7 @@ class DevicePlugin:
         must_include: Sequence[str],  # noqa: ARG002
         size: int,  # noqa: ARG002
     ) -> Sequence[str] | None:
-        """Return which of the free devices a container should get; may take 4 s.
+        """Return which of the free devices a container should get; may take 5 s.
 
         After an exception or an invalid result kubelet chooses.
 

@@ -15,14 +15,15 @@ from devhost.discovery.scan import Scanner, placed
 from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles, Tally
-from devhost.library.methods import CallError, Item, PluginMethods, described
+from devhost.library.methods import CallError, Devices, PluginMethods
 from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.device import HostDevice, Node, Skipped, Snapshot
 from devhost.model.immutable import immutable
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import BlockingCalls, NoAnswerError
 
+DESTROY_S: Final = 5.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -48,11 +49,11 @@ class PluginRoot(Root):
 
 
 class PluginReading(Reading):
-    """The devices that a plugin returned, each with what is wrong with it."""
+    """The devices that a plugin returned."""
 
-    def __init__(self, root: Root, files: HostFiles, items: Sequence[Item]) -> None:
+    def __init__(self, root: Root, files: HostFiles, found: Devices) -> None:
         super().__init__(root, files)
-        self.items = items
+        self.devices, self.skipped = found
 
 
 @dataclass(frozen=True)  # no slots: they would break super()
@@ -85,13 +86,8 @@ class CodeScanner(Scanner):
             return self.failed(reading.failure or "")
         found: dict[str, tuple[DeclaredNode, ...]] = {}
         owners: dict[str, str] = {}  # by `Node.key`
-        skipped = []
-        for item, problem in reading.items:
-            if not isinstance(item, Device) or problem is not None:
-                what = item.id if isinstance(item, Device) else item
-                label = what if isinstance(what, str) and what else described(item)
-                skipped.append(Skipped(names.printable(label), problem or ""))
-                continue
+        skipped = list(reading.skipped)
+        for item in reading.devices:
             nodes = self._nodes(item)
             taken = next((node for node in nodes if node.key in owners), None)
             if item.id in found:
@@ -229,6 +225,7 @@ class ServedPlugin:
     def __init__(self, plugin: DevicePlugin) -> None:
         self.resource = plugin.resource
         self._plugin, self._methods = plugin, PluginMethods(plugin)
+        self._calls = BlockingCalls(f"plugin {plugin.name}")
         self._rescan: Callable[[], None] | None = None  # while it is served
         self._registered = False
 
@@ -269,7 +266,11 @@ class ServedPlugin:
         chosen = [by_id[one] for one in names.natural(by_id)]
         name = self.resource.name
         try:
-            await in_thread(f"pre_start {name}", lambda: self._methods.pre_start(chosen, within))
+            await self._calls.run(
+                lambda: self._methods.pre_start(chosen), patience=round(within, 1)
+            )
+        except NoAnswerError as error:
+            raise PreStartError(f"{name}: pre_start(): {error}") from None
         except CallError as error:
             raise PreStartError(f"{name}: {error}") from None
 
@@ -278,8 +279,8 @@ class ServedPlugin:
         if self._rescan is None:
             return
         self._rescan = None
-        with contextlib.suppress(CallError):  # logged
-            await in_thread(f"destroy {self.resource.name}", self._methods.destroy)
+        with contextlib.suppress(CallError, NoAnswerError):  # what it raises is logged
+            await self._calls.run(self._methods.destroy, patience=DESTROY_S)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:

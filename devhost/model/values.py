@@ -183,7 +183,8 @@ def _topology(value: object, validate: Callable[[object], object]) -> object:
         raise ValueError("should be auto, none or the number of a NUMA node") from None
 
 
-def _permissions_problem(value: str) -> str | None:
+def permissions_problem(value: str) -> str | None:
+    """Check the permissions of a device node."""
     if value and len(value) == len(set(value) & set("rwm")):
         return None
     return f"{value!r} should be one or more of the letters r (read), w (write), m (mknod)"
@@ -227,7 +228,7 @@ TopologyChoice = Annotated[
     Literal["auto", "none"] | Annotated[int, Field(ge=0, le=_NUMA_NODE_MAX)],
     WrapValidator(_topology),
 ]
-Permissions = Annotated[str, refuses(_permissions_problem), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
+Permissions = Annotated[str, refuses(permissions_problem), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
 Mode = Annotated[str, Field(pattern=r"^[0-7]{3,4}$")]
 OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]

@@ -224,9 +224,9 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
     await standin.wait(NAME, 1, 1)
     await standin.admit("pod", {"app": {NAME: 1}})
     assert len(plugin.called("pre_start")) == 1
-    for work, text in ((failing, "raised ValueError"), (hang, r"did not return within [012]\.?")):
+    for work, text in ((failing, "raised ValueError"), (hang, r"no answer in \d")):
         plugin.then["pre_start"] = work
-        with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\) {text}"):
+        with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\):? {text}"):
             await standin.start_container("pod", "app")
     del plugin.then["pre_start"]
     await standin.start_container("pod", "app")
@@ -256,7 +256,7 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     standin: SimulatedKubelet, serving: Serving, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("devhost.host.inventory.ANSWER_S", 0.5)
-    monkeypatch.setattr("devhost.library.methods.DESTROY_S", 0.1)
+    monkeypatch.setattr("devhost.library.served.DESTROY_S", 0.1)
     plugin = Scripted(["a"])
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)
