@@ -1,6 +1,5 @@
 """The sources ``usb``, ``pci`` and ``sysfs``: devices that the kernel knows, and their nodes."""
 
-import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -200,7 +199,7 @@ class _Nodes:
                 absent.append(choice)
         incomplete = None
         if absent:
-            why = _why_none(device) or ("" if found else self._others(absent[0], device))
+            why = self._why_none(absent[0], device)
             lack = " and no ".join(one.subsystem for one in (absent if found else absent[:1]))
             text = f"no {lack} node{f': {why}' if why else ''}"
             if not found:
@@ -232,15 +231,16 @@ class _Nodes:
             if node is not None:
                 yield node
 
-    def _others(self, choice: NodeChoice, device: SysfsDevice) -> str:
-        """Name the nodes that are there but not chosen, or the drivers."""
+    def _why_none(self, choice: NodeChoice, device: SysfsDevice) -> str:
+        """Say what a device has instead of a node: others of the subsystem, or its drivers."""
+        if device.is_unauthorized:
+            return NOT_AUTHORIZED
         some = [node.name for node in self._chosen(NodeChoice(subsystem=choice.subsystem), device)]
         if some:
-            wanted = f"is named {' or '.join(choice.name)}" if choice.name else "has that attr"
-            return f"none {wanted} (there is {', '.join(some)})"
-        facts = [device.facts, *(one.facts for one in device.parts)]
+            return f"there is {', '.join(some)}"
+        facts = [one.facts for one in device.parts] or [device.facts]
         drivers = dict.fromkeys(one["driver"] for one in facts if one.get("driver"))
-        return f"bound to {', '.join(drivers)}" if drivers else ""
+        return f"bound to {', '.join(drivers)}" if drivers else "no driver is bound to it"
 
     def _ids(self, device: SysfsDevice, found: Sequence[KernelNode]) -> Mapping[KernelNode, str]:
         if not self._split or not device.id:
@@ -306,13 +306,3 @@ class _Nodes:
         below = (path for _, path in numbers.below(device.syspath) if path != device.syspath)
         files = (numbers.sysfs.uevent(path).get("DEVNAME") for path in below)
         return frozenset(f"/dev/{file}" for file in files if file)
-
-
-def _why_none(device: SysfsDevice) -> str | None:
-    """Say why a device lacks nodes, if that is known. Blocks."""
-    if device.is_unauthorized:
-        return NOT_AUTHORIZED
-    idle = next((one for one in device.parts if not one.facts["driver"]), None)
-    if idle is not None:
-        return f"no driver is bound to {posixpath.basename(idle.syspath)} ({idle.facts['class']})"
-    return None if device.facts.get("driver", "-") else "no driver is bound to it"

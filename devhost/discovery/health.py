@@ -44,7 +44,6 @@ _PRIVATE: Final = re.compile(
     r"|/sys/devices/.*/config",
     re.DOTALL,
 )
-_WRITE: Final = "or devhost sees it by a read-only mount: the chart's deviceAccess.writable"
 _READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
 
@@ -129,8 +128,7 @@ class _Round:
                 if error.errno in _FORBIDDEN:
                     yield f"{text}: {_ACCESS}"
                 elif error.errno not in _IN_USE:
-                    hint = f", {_WRITE}" if error.errno == errno.EROFS else ""
-                    raise _FailedError(f"{text}{hint}") from None
+                    raise _FailedError(text) from None
 
     def _refusal(self, realpath: str, found: str) -> str | None:
         """Say why a node may not be opened: that alone can reset a machine, or rewind a tape."""

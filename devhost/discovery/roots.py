@@ -10,7 +10,7 @@ from devhost.hostfs.mounts import BlockUse
 from devhost.model import names
 from devhost.model.device import NO_VARIABLES, FileState, Hardware
 from devhost.model.immutable import immutable
-from devhost.model.spelling import nearest_node
+from devhost.model.spelling import did_you_mean, is_proposed
 
 # Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
 # Only a source that names one of them as its directory looks into it.
@@ -154,23 +154,15 @@ def _absent(files: HostFiles, directory: str) -> str:
     """Say why there is no such directory."""
     if files.stat(directory) is not None:
         return f"{directory} is not a directory"
-    near = _beside(files, directory) if directory.startswith("/dev/") else ""
-    hint = f"; did you mean {near}?" if near else ""
+    hint = ""
+    if directory.startswith("/dev/"):
+        above, _, name = directory.rstrip("/").rpartition("/")
+        beside = (one.name for one in files.entries(above) or ())
+        hint = did_you_mean(name, (one for one in beside if is_proposed(f"{above}/{one}")))
     if files.is_host:
         return f"{directory} does not exist yet{hint}"
     why = "it is not there yet, or not mounted (the chart's hostPaths)"
     return f"{directory} does not exist below {files.root}: {why}{hint}"
-
-
-def _beside(files: HostFiles, directory: str) -> str:
-    """Return what is most like a directory, beside the first part of it that does not exist."""
-    above, _, name = directory.rstrip("/").rpartition("/")
-    try:
-        while (entries := files.entries(above or "/")) is None:
-            above, _, name = above.rpartition("/")
-    except OSError:
-        return ""
-    return nearest_node(name, (f"{above}/{one.name}" for one in entries))
 
 
 def is_silent(path: str) -> bool:

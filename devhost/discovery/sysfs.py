@@ -16,7 +16,7 @@ from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
 from devhost.model.immutable import immutable
-from devhost.model.spelling import nearest_name
+from devhost.model.spelling import did_you_mean
 
 T = TypeVar("T")
 
@@ -120,8 +120,7 @@ def _absent(subsystem: str, files: HostFiles) -> str:
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
     sysfs = SysfsTree(files)
     there = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
-    near = "" if subsystem in SAFE else nearest_name(subsystem, there & {*SAFE, "tty"})
-    hint = f"; did you mean '{near}'?" if near else ""
+    hint = "" if subsystem in SAFE else did_you_mean(subsystem, there & {*SAFE, "tty"})
     return f"this kernel has no subsystem {subsystem}{hint}"
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from devhost.drafts import draft
@@ -38,13 +38,6 @@ class _Settings(BaseModel):
     """A mapping of the plugin's settings, of which all values are texts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_empty(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        return {key: one for key, one in given.items() if one != ""}
 
 
 class _Path(_Settings):

@@ -1,7 +1,6 @@
 """The closest of the words that are known."""
 
 import difflib
-import posixpath
 from collections.abc import Iterable
 from typing import Final
 
@@ -34,29 +33,3 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
 def is_proposed(path: str) -> bool:
     """Whether a path below /dev may be named to those who have not asked for it."""
     return path.removeprefix("/dev/").startswith(_PROPOSED)
-
-
-def nearest_node(name: str, paths: Iterable[str]) -> str:
-    """Return the path below /dev whose last part is most like a name, or an empty string."""
-    known = (one for one in paths if one.startswith("/dev/") and is_proposed(one))
-    by_name = {one.rpartition("/")[2]: one for one in known}
-    return by_name.get(nearest_name(name, by_name), "")
-
-
-def nearest_name(name: str, names: Iterable[str]) -> str:
-    """Return which name of the kernel is meant, whatever its number, or an empty string.
-
-    Many are alike (ttyS, ttyUSB; uio, iio): only one letter may differ, or the order of two.
-    """
-    return nearest(name, (one for one in names if _is_slip(_stem(name), _stem(one))), 0.0)
-
-
-def _stem(name: str) -> str:
-    return name.lower().rstrip("0123456789")
-
-
-def _is_slip(one: str, other: str) -> bool:
-    same = len(posixpath.commonprefix((one, other)))
-    one, other = one[same:], other[same:]
-    swapped = one[1::-1] + one[2:]
-    return other in (one, one[1:], swapped) or one == other[1:] or one[1:] == other[1:]
