@@ -190,7 +190,7 @@ def _allocation(scanner: Scanner, snapshot: Snapshot, request: str) -> _Json:
         shown = {**answer, "preStart": steps, "error": None}
         if resource.inject == "cdi":
             injected = cdi_devices(scanner, Snapshot(devices), {})
-            shown["cdiSpec"] = spec(resource.name, list(injected.values()))
+            shown["cdiSpec"] = spec(resource.name, injected)
     except (AllocationError, PreStartError) as error:
         return {**_answer(Allocation()), "preStart": [], "error": str(error)}
     return shown

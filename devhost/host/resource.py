@@ -63,7 +63,7 @@ class ServedResource:
         self.scan = shared.scanning.add(self)
         self.trigger_scan, self.rescan = self.scan.request, self.scan.rescan
         self.health: HealthMonitor | None = None  # while there are checks
-        self._injection = CdiInjection(shared.cdi_files, self.trigger_scan)
+        self._injection = CdiInjection(self.name, shared.cdi_files, self.trigger_scan)
         self._preparation = Preparation(
             self.name,
             node_name=scanner.node_name,
@@ -172,7 +172,6 @@ class ServedResource:
         self.known, self.scanner, self.draining = found, scanner, False
         # The log says it again if the new declaration finds nothing either.
         self._logged = replace(self._logged, why_none=tuple)
-        self._injection.close()
         self._up_to_date.clear()
         self.scan.declare()
         self.resource_status.restore()
@@ -182,7 +181,6 @@ class ServedResource:
         self.draining = True
         self._shared.counts.forget(self.name)
         self.scan.release()
-        self._injection.close()
         self._publish_again()
         self._changed.set()
 
@@ -211,7 +209,6 @@ class ServedResource:
             self.scan.release()
             self._shared.holders.unsubscribe(self._held_changed)
             self._end_checks()
-            self._injection.close()
             self.resource_status.set(State.STOPPED)
 
     def failed(self, error: Exception) -> None:
@@ -221,7 +218,7 @@ class ServedResource:
     async def clean_up(self) -> None:
         """Remove the files of a resource that has ended, while it keeps its name."""
         await self._preparation.ended()
-        await self._injection.remove(self.name)
+        await self._injection.remove()
 
     def close(self) -> None:
         """Give up what a resource that has ended shares with others."""

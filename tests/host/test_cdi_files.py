@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import CdiDevice
 from devhost.host.cdi import CdiFiles
 from tests.support.mounts import read_only, tmpfs
 
@@ -16,7 +15,7 @@ T, U = "example.com/t", "example.com/u"
 
 
 def content(resource: str, value: str = "1") -> bytes:
-    made = cdi.serialize(resource, [CdiDevice("a", {"env": [f"A={value}"]})])
+    made = cdi.serialize(resource, {"a": {"env": [f"A={value}"]}})
     assert made is not None
     return made
 

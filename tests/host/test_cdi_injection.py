@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import CdiDevice
+from devhost.allocation.cdi import Edits
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.host import cdi as module
@@ -45,7 +45,7 @@ resources:
         self.injection = self.new()
 
     def new(self) -> CdiInjection:
-        return CdiInjection(CdiFiles(self.place), self.looked.set)
+        return CdiInjection(NAME, CdiFiles(self.place), self.looked.set)
 
     def found(self) -> Snapshot:
         return self.scanner.snapshot(selected(self.scanner), Snapshot(), lambda _: None, 0.0)
@@ -60,10 +60,10 @@ resources:
             return [mount["hostPath"] for mount in device["containerEdits"]["mounts"]]
         return []
 
-    def names(self) -> tuple[str, ...]:
+    def names(self, device: str = "0") -> tuple[str, ...]:
         """What Allocate names now."""
         judged = self.injection.judged(self.found())
-        return self.scanner.allocate(judged, ("0",)).cdi_devices
+        return self.scanner.allocate(judged, (device,)).cdi_devices
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> No
     before = bench.names()
     assert bool(before) is bool(bench.written())
     await bench.write()
-    assert bench.names() == (f"devhost.{NAME}=0",)
+    assert bench.names() == (cdi.qualified_name(NAME, "0"),)
     assert bench.written() == ["/lib"]
 
 
@@ -93,15 +93,15 @@ async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
     resource = bench.scanner.resource
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPEC_MAX", 500)
     (tmp_path / "lib").mkdir()
-    for count, beyond in ((2, ["1"]), (3, ["1", "2"])):
-        source = resource.sources[0].model_copy(update={"static": Static(count=count)})
+    for ids, beyond in ((("1", "2"), ["2"]), (("0", "1", "2"), ["0", "2"])):
+        source = resource.sources[0].model_copy(update={"static": Static(ids=ids)})
         changed = resource.model_copy(update={"sources": (source,)})
         bench.scanner = replace(bench.scanner, resource=changed)
         await bench.write()
         judged = bench.injection.judged(bench.found()).devices
         assert [one for one in judged if not judged[one].healthy] == beyond
-        assert "CDI spec would be larger than" in (judged["1"].reason or "")
-        assert bench.names() == (f"devhost.{NAME}=0",)
+        assert "not in the CDI spec" in (judged["2"].reason or "")
+        assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
 
 
 async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None:
@@ -142,9 +142,7 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
     """The devices are unhealthy meanwhile; when it answers it is looked again."""
     calls = 0
 
-    def hanging(
-        scanner: Scanner, found: Snapshot, before: Mapping[str, CdiDevice]
-    ) -> dict[str, CdiDevice]:
+    def hanging(scanner: Scanner, found: Snapshot, before: Mapping[str, Edits]) -> dict[str, Edits]:
         nonlocal calls
         calls += 1
         release.wait(60)

@@ -2,14 +2,14 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import CdiDevice
+from devhost.allocation.cdi import Edits
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.host.cdi import CdiFiles
@@ -30,15 +30,15 @@ def node(host: str | Path, container: str | None = None, **settings: Any) -> Dev
     return DeviceSpec(str(host), container or str(host), **{"permissions": "rw", **settings})
 
 
-def device(name: str, *nodes: DeviceSpec, **more: Any) -> CdiDevice:
-    """A device that brings nodes of this machine, mounts and variables."""
+def brings(*nodes: DeviceSpec, **more: Any) -> Edits:
+    """What a device brings: nodes of this machine, mounts and variables."""
     host_paths = HostPaths(HostFiles(), Policy())
-    return CdiDevice(name, cdi.edits(Allocation(devices=nodes, **more), host_paths))
+    return cdi.edits(Allocation(devices=nodes, **more), host_paths)
 
 
 async def injected(
     directory: Path,
-    devices: Sequence[CdiDevice],
+    devices: Mapping[str, Edits],
     *wanted: str,
     resource: str = T,
     user: int = USER,
@@ -46,15 +46,14 @@ async def injected(
 ) -> Any:
     """Write a spec, inject devices of it (all, unless some are wanted), and return it all."""
     CdiFiles(directory).write(resource, cdi.serialize(resource, devices))
-    names = wanted or [device.name for device in devices]
-    qualified = [cdi.qualified_name(resource, name) for name in names]
+    qualified = [cdi.qualified_name(resource, one) for one in wanted or devices]
     answer = cdiverify.inject(directory, qualified, user, env)
     assert answer["errors"] == {}
     assert not answer["unresolved"]
     [spec] = answer["specs"]
     assert spec["version"] == "0.5.0" >= spec["minimum"]
     assert spec["kind"] == cdi.kind(resource)
-    assert spec["devices"] == sorted(device.name for device in devices)
+    assert len(spec["devices"]) == len(devices)
     return answer["oci"]
 
 
@@ -67,10 +66,10 @@ async def test_cdi_spec_gives_nodes_mounts_and_variables_as_a_device_plugin_woul
         MountSpec("/host/outer", "/data", read_only=True),
     ]
     zero = node("/dev/zero")
-    devices = [
-        device("null", node("/dev/null"), zero, envs={"NULL": "1", "A": "device"}),
-        device("full", node("/dev/full"), zero, envs={"FULL": "1"}, mounts=mounts),
-    ]
+    devices = {
+        "null": brings(node("/dev/null"), zero, envs={"NULL": "1", "A": "device"}),
+        "full": brings(node("/dev/full"), zero, envs={"FULL": "1"}, mounts=mounts),
+    }
     oci = await injected(tmp_path, devices, env=["A=pod", "B=pod"])
     assert oci["process"]["env"] == ["A=device", "B=pod", "NULL=1", "FULL=1"]
     assert [
@@ -108,7 +107,7 @@ async def test_cdi_spec_gives_a_node_another_name_owner_and_mode_where_that_is_d
     made = tmp_path / "made"
     os.mknod(made, 0o600 | kind, os.makedev(240, 7))
     given = node(made, "/dev/null", permissions="rwm", **asked)
-    oci = await injected(tmp_path / "cdi", [device("it", given)])
+    oci = await injected(tmp_path / "cdi", {"it": brings(given)})
     found = {"type": letter, "major": 240, "minor": 7}
     (one,) = oci["linux"]["devices"]
     owner = {"uid": asked.get("uid", USER), "gid": asked.get("gid", USER)}
@@ -130,7 +129,7 @@ async def test_cdi_spec_gives_a_node_another_name_owner_and_mode_where_that_is_d
     ids=["empty", "equals", "yaml", "lines", "quotes", "unicode", "long"],
 )
 async def test_cdi_spec_brings_any_text_unchanged(tmp_path: Path, value: str) -> None:
-    oci = await injected(tmp_path, [device("a", envs={"A": value})])
+    oci = await injected(tmp_path, {"a": brings(envs={"A": value})})
     assert oci["process"]["env"] == [f"A={value}"]
 
 
@@ -144,6 +143,5 @@ async def test_cdi_spec_brings_any_text_unchanged(tmp_path: Path, value: str) ->
 async def test_cdi_spec_of_any_id_and_resource_is_found(
     tmp_path: Path, resource: str, device_id: str
 ) -> None:
-    one = device(cdi.device_name(device_id), node("/dev/null"))
-    oci = await injected(tmp_path, [one], resource=resource)
+    oci = await injected(tmp_path, {device_id: brings(node("/dev/null"))}, resource=resource)
     assert len(oci["linux"]["devices"]) == 1

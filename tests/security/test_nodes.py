@@ -220,5 +220,7 @@ async def test_cdi_spec_from_the_time_of_more_flags_is_removed(node: Victim) -> 
     place = node.directory("/cdi")
     for allow, expected in ((["/dev/disk"], 1), ([], 0)):
         scanner = node.scanner({"sources": ["/dev/disk"], "inject": "cdi"}, *allow)
-        await CdiInjection(CdiFiles(place), lambda: None).write(scanner, node.scan(scanner))
+        await CdiInjection(scanner.resource.name, CdiFiles(place), lambda: None).write(
+            scanner, node.scan(scanner)
+        )
         assert len([*place.iterdir()]) == expected
