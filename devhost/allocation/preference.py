@@ -9,10 +9,9 @@ then the natural order of device IDs:
 - ``packed``: the most used devices, so that others stay whole. Used are those of a device's
   ``replicas`` that are neither available nor must be included.
 - ``spread``: the least used devices.
-- ``numa``: devices on as few NUMA nodes as possible; one of a device's nodes is enough. Devices
-  without a node come last: the answer has as few as possible. Of several sets of nodes of that
-  size, the one with the fewest devices to choose from; of several, the lowest. Beyond 8 nodes,
-  where the kubelet's own topology manager refuses to work, only devices without a node come last.
+- ``numa``: devices on few NUMA nodes; one of a device's nodes is enough. First come the nodes of
+  what must be included, then the node with just enough devices, if there is one, then the larger
+  ones, and last devices without a node.
 - ``none``: no policy, the choice is kubelet's. With several replicas, or a limit per container,
   it means ``spread`` instead: kubelet would pick at random, also two shares of one device.
 
@@ -21,15 +20,12 @@ where it cannot, Allocate refuses.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
 
 from devhost.model.names import natural, without_share
 
 Preference = Literal["packed", "spread", "numa", "none"]
-
-_NUMA_NODES_MAX: Final = 8  # all sets of them are tried: 256
 
 NumaNodes = Mapping[str, tuple[int, ...]]  # by device ID
 
@@ -67,8 +63,7 @@ def preferred(
             givers = _in_order(givers)
             if policy == "numa":
                 settled = set(map(without_share, chosen))
-                nodes = _nodes(givers, settled, missing, numa_nodes)
-                givers.sort(key=lambda one: nodes.isdisjoint(numa_nodes.get(one, ())))
+                givers.sort(key=_by_node(missing, givers, settled, numa_nodes))
             else:
                 used = {one: replicas - total[one] for one in givers}
                 givers.sort(key=used.__getitem__, reverse=policy == "packed")
@@ -96,28 +91,16 @@ def _by_device(advertised_ids: Iterable[str]) -> dict[str, list[str]]:
     return shares
 
 
-def _nodes(
-    givers: Sequence[str], settled: Iterable[str], missing: int, numa_nodes: NumaNodes
-) -> set[int]:
-    """Return the NUMA nodes to take devices from; the settled ones are in the answer anyway."""
-    # Devices with equal nodes are counted together: they are many, and the nodes are few.
-    offered, fixed = (
-        Counter(nodes for one in ids if (nodes := numa_nodes.get(one))) for ids in (givers, settled)
-    )
-    missing = min(missing, offered.total())
-    some = sorted({node for nodes in (*offered, *fixed) for node in nodes})
-    if len(some) <= _NUMA_NODES_MAX:
-        for count in range(len(some) + 1):
-            enough = [
-                nodes
-                for nodes in map(set, combinations(some, count))
-                if _served(nodes, fixed) == fixed.total() and _served(nodes, offered) >= missing
-            ]
-            if enough:
-                return min(enough, key=lambda nodes: _served(nodes, offered))
-    return set(some)
+def _by_node(
+    missing: int, givers: Iterable[str], settled: Iterable[str], numa_nodes: NumaNodes
+) -> Callable[[str], int]:
+    """Return the order in which devices are taken by their nodes; the settled ones are anyway."""
+    here = {node for one in settled for node in numa_nodes.get(one, ())}
+    counts = Counter(node for one in givers for node in numa_nodes.get(one, ()))
 
+    def turn(node: int) -> tuple[bool, bool, int, int]:
+        size = counts[node]
+        return node not in here, size < missing, abs(size - missing), node
 
-def _served(nodes: set[int], devices: Counter[tuple[int, ...]]) -> int:
-    """Return how many of the devices have one of the nodes."""
-    return sum(count for of_device, count in devices.items() if not nodes.isdisjoint(of_device))
+    place = {node: index for index, node in enumerate(sorted(counts, key=turn))}
+    return lambda one: min(map(place.__getitem__, numa_nodes.get(one, ())), default=len(place))
