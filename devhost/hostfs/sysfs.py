@@ -100,7 +100,7 @@ class SysfsTree:
         The name that a device gives itself may have line feeds, and after them other keys.
         """
         lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
-        pairs = [line.partition("=")[::2] for line in lines if line and "=" in line]
+        pairs = [line.partition("=")[::2] for line in lines if line]
         count = Counter(key for key, _ in pairs)
         return {key: value for key, value in pairs if count[key] == 1}
 
