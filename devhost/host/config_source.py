@@ -117,7 +117,7 @@ class ConfigSource:
                 self._saving.cancel()
 
     async def _follow(self, watcher: Watcher, apply: Apply) -> None:
-        retry, subscription = RETRY_S, watcher.subscribe(self.reload_soon)
+        retry, subscription = RETRY_S, Subscription(watcher, self.reload_soon)
         while True:
             well = self.file == "-"  # standard input cannot be read twice
             try:

@@ -11,7 +11,7 @@ from devhost.hostfs.files import HostFiles, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.watch.threads import in_thread
 from devhost.watch.uevents import Uevents
-from devhost.watch.watcher import Watcher, WatchTarget
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 ANSWER_S: Final = 10.0
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
@@ -86,7 +86,7 @@ class InventoryRoot:
         self.root, self._files = root, files
         self._uevents, self._entries, self._count = uevents, entries, 0
         entries.enter(self)
-        self._subscription = watcher.subscribe(self._tell)
+        self._subscription = Subscription(watcher, self._tell)
         if root.subsystems:
             uevents.subscribe(root.subsystems, self._tell)
         self.users: dict[Hashable, OnChange] = {}

@@ -16,7 +16,7 @@ from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources, ServedNames
 from devhost.kubelet.resource_lock import ResourceLock
 from devhost.kubelet.sockets import connect_error, open_channel
-from devhost.watch.watcher import Watcher, WatchTarget
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 15.0
@@ -92,7 +92,7 @@ class PluginDirectory:
         Raises:
             DirectoryGoneError: The directory was removed and the path leads to no new one.
         """
-        subscription = watcher.subscribe(self.on_change)
+        subscription = Subscription(watcher, self.on_change)
         targets = frozenset({WatchTarget(str(self.path))})
         await subscription.watch(targets)
         clock = asyncio.get_running_loop().time

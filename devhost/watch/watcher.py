@@ -90,17 +90,11 @@ class Inotify:
         """Watch a directory; return the number of its watch. May be called in any thread.
 
         It waits for the directory's filesystem. A directory that is watched already keeps its
-        number, by whatever path it is reached.
-
-        Raises:
-            OSError: It cannot be watched, the limit is reached, or this was closed.
-            ValueError: No path can be like this.
+        number, by whatever path it is reached. Raises `OSError` if it cannot be watched, the limit
+        is reached, or this was closed.
         """
-        encoded = os.fsencode(path)
-        if b"\0" in encoded:  # the kernel would see only what is before it
-            raise ValueError("embedded null byte")
         mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
-        watch = inotify_add_watch(self._descriptor, encoded, mask)
+        watch = inotify_add_watch(self._descriptor, os.fsencode(path), mask)
         if watch == -1:
             raise _failure(path)
         self.watches.add(watch)
@@ -215,8 +209,6 @@ class Resolved:
         """Watch a directory; return whether it exists."""
         try:
             watch = self._inotify.add(path, writes=target.writes and not entry)
-        except ValueError:  # the kernel knows no such path
-            return False
         except OSError as error:
             if error.errno in _MISSING:
                 return False
@@ -230,8 +222,9 @@ class Resolved:
 
 
 class Subscription:
-    """What one subscriber watches; made by `Watcher.subscribe`.
+    """What one subscriber watches: nothing, until it calls `watch`.
 
+    The callback is called when something may have changed in a directory that is watched;
     `degraded` says why a target cannot be watched, so that it has to be polled; else it is empty.
     """
 
@@ -284,14 +277,9 @@ class Subscription:
     def refresh(self) -> "asyncio.Task[None]":
         """Resolve the targets again; the task is done when they are watched."""
         self._stale = True
-        if self._arranging is None:
+        if self._arranging is None or self._arranging.done():
             self._arranging = asyncio.create_task(self._arrange(), name="watch")
-            self._arranging.add_done_callback(self._arranged)
         return self._arranging
-
-    def _arranged(self, task: "asyncio.Task[None]") -> None:
-        if self._arranging is task:
-            self._arranging = None
 
     def _stop(self) -> None:
         if self._arranging is not None:
@@ -335,18 +323,25 @@ class Subscription:
         self._uses = (self._uses - left) | new
 
     def _degrade(self, error: OSError | None) -> bool:
-        """Note whether the targets cannot be watched; return whether that is new."""
+        """Note whether the targets cannot be watched; return whether that is new.
+
+        Of all subscriptions, the first to which it happens logs it.
+        """
         before, self.degraded = self.degraded, "" if error is None else error.strerror or str(error)
         if error is None or before:
             return False
-        self._watcher.warn(self, error)
+        if not any(one.degraded for one in self._watcher.subscriptions if one is not self):
+            fields = {"reason": self.degraded}
+            if error.filename:
+                fields["directory"] = error.filename
+            _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
         return True
 
 
 class Watcher:
     """Notifies subscribers, on the event loop, of changes in directories.
 
-    Users enter it once, and call `subscribe`; the rest is for subscriptions.
+    Users enter it once, and make a `Subscription` each; the rest is for those.
     """
 
     def __init__(self) -> None:
@@ -366,13 +361,6 @@ class Watcher:
         if self._inotify is not None:
             asyncio.get_running_loop().remove_reader(self._inotify.fileno())
             self._inotify.close()
-
-    def subscribe(self, callback: Callable[[], None]) -> Subscription:
-        """Return a subscription that watches nothing yet.
-
-        The callback is called when something may have changed in a directory that is watched.
-        """
-        return Subscription(self, callback)
 
     # ── for subscriptions ──
 
@@ -407,14 +395,6 @@ class Watcher:
                 self._users.pop(watch, None)
                 if self._inotify is not None and self.is_open:
                     self._inotify.remove(watch)
-
-    def warn(self, subscription: Subscription, error: OSError) -> None:
-        """Log that a subscription is degraded, if it is the first."""
-        if not any(one.degraded for one in self.subscriptions if one is not subscription):
-            fields = {"reason": subscription.degraded}
-            if error.filename:
-                fields["directory"] = error.filename
-            _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
 
     # ── events ──
 

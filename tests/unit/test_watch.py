@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from devhost.watch.watcher import Watcher, WatchTarget
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 from tests.unit.watching import (
     Listener,
     hears,
@@ -120,8 +120,8 @@ async def test_watch_subscriber_closed_or_failing_in_its_callback_holds_up_no_ot
         raise ValueError("mistake")
 
     async with Watcher() as watcher:
-        closing = watcher.subscribe(lambda: closing.close())  # noqa: PLW0108 (not there yet)
-        failing = watcher.subscribe(fails)
+        closing = Subscription(watcher, lambda: closing.close())  # noqa: PLW0108 (not there yet)
+        failing = Subscription(watcher, fails)
         await closing.watch(target(d))
         await failing.watch(target(d))
         other = await listen(watcher, d)

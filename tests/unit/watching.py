@@ -14,7 +14,7 @@ class Listener:
 
     def __init__(self, watcher: Watcher) -> None:
         self.called = asyncio.Event()
-        self.subscription: Subscription = watcher.subscribe(self.called.set)
+        self.subscription: Subscription = Subscription(watcher, self.called.set)
 
     async def watch(self, path: str | Path, **kind: Any) -> None:
         """Watch a directory instead of the former one."""
@@ -49,8 +49,10 @@ async def settled(watcher: Watcher) -> None:
         Path(place, "x").touch()  # noqa: ASYNC240
         await last.call()
         last.subscription.close()
-    while pending := [one._arranging for one in watcher.subscriptions if one._arranging]:
+    tasks = [one._arranging for one in watcher.subscriptions]
+    while pending := [one for one in tasks if one and not one.done()]:
         await asyncio.wait(pending)
+        tasks = [one._arranging for one in watcher.subscriptions]
 
 
 async def hears(watcher: Watcher, listener: Listener, path: str | Path) -> bool:
