@@ -8,7 +8,7 @@ from typing import Final
 from devhost.allocation.policy import BLOCK, DeviceClasses, Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
-from devhost.hostfs.files import CachedFiles, HostFiles, Walk, is_in_dev
+from devhost.hostfs.files import CachedFiles, HostFiles, Walk
 from devhost.hostfs.mounts import BlockUse, mounts
 from devhost.hostfs.sysfs import Number
 from devhost.model import names
@@ -110,7 +110,7 @@ class HostPaths:
                 raise AllocationError(f"{path} is a {state.kind.value}, not a device node")
         if self._policy.enforced and (refusal := self._refused(path, mount=mount)):
             raise AllocationError(refusal)
-        if state is None or place.realpath == path or self._stays(path):
+        if state is None or place.realpath == path or self._files.stays_in_dev(path):
             return [spec]
         self.known(place.realpath, state)
         return [replace(spec, host_path=place.realpath)]
@@ -142,13 +142,6 @@ class HostPaths:
             if problem := names.path_problem(part.host_path):
                 raise AllocationError(problem)
         return [handed for part in found for handed in self._handed(part)]
-
-    def _stays(self, path: str) -> bool:
-        """Whether only the host decides where a path leads."""
-        try:
-            return is_in_dev(path) and self._files.stays_in_dev(path)
-        except OSError:
-            return False
 
     def is_unseen(self, spec: Spec) -> bool:
         """Whether a mount's host path is missing where the host's files are not visible. Blocks.
@@ -201,7 +194,8 @@ class HostPaths:
             return place.problem or f"{node.path} no longer exists"
         if place.state.kind is not kind:
             return f"{node.path} is no longer a {kind.value}{' device' if kind.is_node else ''}"
-        if place.state.number == node.state.number or (not same_number and self._stays(node.path)):
+        same = place.state.number == node.state.number
+        if same or (not same_number and self._files.stays_in_dev(node.path)):
             return None
         return f"{node.path} is another device than at the last scan; a scan is due"
 

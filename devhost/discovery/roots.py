@@ -127,18 +127,15 @@ class DirectoryRoot(Root):
     def read(self, files: HostFiles, tally: Tally) -> Reading:
         """Find what matches."""
         walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
-        exists, beside = walk.exists, list[str]()
-        if not walk.found and not is_wild(self.glob):
-            entries = files.entries(self.path)
-            exists, beside = entries is not None, [one.name for one in entries or ()]
+        beside = [] if walk.found else files.entries(self.path)
         return Reading(
             self,
             files,
             walk.found,
             links=(name for name, is_link in walk.found.items() if is_link),
             unreadable=walk.unreadable,
-            missing=None if exists else _absent(files, self.path),
-            beside=beside,
+            missing=_absent(files, self.path) if beside is None else None,
+            beside=[] if is_wild(self.glob) else [one.name for one in beside or ()],
         )
 
 

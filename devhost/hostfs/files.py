@@ -28,11 +28,9 @@ _KINDS: Final = {
     stat.S_IFSOCK: FileKind.SOCKET,
     stat.S_IFIFO: FileKind.FIFO,
 }
-_NODES: Final = (FileKind.CHAR, FileKind.BLOCK)
 # Links of a process in a procfs: by their own names, and those of its open and mapped files.
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
-_SYSFS_MAGIC: Final = 0x62656572
 # Other filesystems below /dev, where more than the kernel and udev make files.
 _NOT_DEV: Final = ("/dev/shm", "/dev/mqueue", "/dev/hugepages")  # noqa: S108 (not made here)
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
@@ -48,7 +46,7 @@ def is_in_dev(path: str) -> bool:
     return inside.startswith("/dev/") and not any(inside.startswith(f"{one}/") for one in _NOT_DEV)
 
 
-def _filesystem(path: str) -> int | None:
+def filesystem(path: str) -> int | None:
     """Return the number of a file's kind of filesystem (linux/magic.h), if it can be told."""
     found = ctypes.create_string_buffer(_STATFS_MAX)
     if _statfs(os.fsencode(path), found) != 0:
@@ -60,9 +58,8 @@ def _state(realpath: str, found: os.stat_result) -> FileState | None:
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
     if kind is None:
         return None
-    is_node = kind in _NODES
-    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_node else None
-    modified = 0 if is_node else found.st_mtime_ns
+    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
+    modified = 0 if kind.is_node else found.st_mtime_ns
     stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
     return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified)
 
@@ -121,15 +118,6 @@ class HostFiles:
         """Whether this process sees the host's files at their own paths."""
         return self.root == "/"
 
-    @property
-    def is_another_machine(self) -> bool:
-        """Whether the root is a copy of a machine's files: its /sys is not of this kernel.
-
-        A container has the host's /sys below its root, and in its own /sys and /proc more of it.
-        """
-        kind = None if self.is_host else _filesystem(self.to_local("/sys/dev"))
-        return kind not in (None, _SYSFS_MAGIC)
-
     def to_local(self, path: str) -> str:
         """Return the path at which this process sees a host path, without following links."""
         return path if self.is_host else self.root.rstrip("/") + path
@@ -153,7 +141,10 @@ class HostFiles:
 
     def stays_in_dev(self, path: str) -> bool:
         """Whether only the host decides where a path leads: no link on the way leaves its /dev."""
-        return all(is_in_dev(place) for place, _ in self.way(path))
+        try:
+            return all(is_in_dev(place) for place, _ in self.way(path))
+        except OSError:
+            return False
 
     def check_shown(self, directory: str, name: str | None = None) -> None:
         """Refuse (EACCES) to tell what is in a directory that not every user may look into.
@@ -221,7 +212,7 @@ class HostFiles:
             return True
         if not _MAGIC.fullmatch(name) and not any(part.isdecimal() for part in above):
             return False
-        return _filesystem(self.to_local("/" + "/".join(above))) == _PROC_SUPER_MAGIC
+        return filesystem(self.to_local("/" + "/".join(above))) == _PROC_SUPER_MAGIC
 
     def stat(self, path: str) -> FileState | None:
         """Return what a path leads to; ``None`` where it leads nowhere."""
@@ -262,28 +253,20 @@ class CachedFiles:
         return _state(realpath, found)  # none for a link: to itself, or made just now
 
     def entry(self, path: str) -> DirectoryEntry | None:
-        """Return an entry of a directory, a dangling link too; ``None`` where there is none.
-
-        A path that is too long for the kernel is none; one that cannot be read is an error.
-        """
+        """Return an entry of a directory, a dangling link too; ``None`` where there is none."""
         parent, _, name = path.rpartition("/")
         try:
             if parent not in self._listed:
                 self._files.check_shown(parent, name)
             mode = os.lstat(self._files.to_local(f"{self._where(parent)}/{name}")).st_mode
         except OSError as error:
-            if error.errno in (*_ABSENT, errno.ENAMETOOLONG):
+            if error.errno in _ABSENT:
                 return None
             raise
         return DirectoryEntry(name, stat.S_ISDIR(mode), stat.S_ISLNK(mode))
 
-    def entries(
-        self, path: str, *, below: str | None = None, tally: Tally | None = None
-    ) -> list[DirectoryEntry] | None:
-        """Return what `HostFiles.entries` does, and count them.
-
-        What is `below` another directory counts as missing if its path is too long for the kernel.
-        """
+    def entries(self, path: str, *, tally: Tally | None = None) -> list[DirectoryEntry] | None:
+        """Return what `HostFiles.entries` does, and count them."""
         add = (tally or Tally()).add
         try:
             self._files.check_shown(path)
@@ -295,8 +278,7 @@ class CachedFiles:
                     found.append(_entry(one))
                 return found
         except OSError as error:
-            too_deep = error.errno == errno.ENAMETOOLONG and below not in (None, path)
-            if error.errno in _ABSENT or too_deep:
+            if error.errno in _ABSENT:
                 return None
             raise
 
@@ -336,7 +318,6 @@ class Walk:
     Attributes:
         found: The paths below the directory, and whether they are links.
         unreadable: Of such paths, why they, or what is below them, cannot be read.
-        exists: Whether there is such a directory, if it had to be read.
     """
 
     def __init__(
@@ -353,7 +334,6 @@ class Walk:
         self._hidden, self._leave_out = hidden, frozenset(leave_out)
         self.found: dict[str, bool] = {}
         self.unreadable: dict[str, str] = {}
-        self.exists = True
         parts = tuple(pattern.split("/"))
         pending = [("", {parts if parts[-1] != "**" else (*parts, "*")})]
         while pending:
@@ -404,14 +384,12 @@ class Walk:
     def _entries(self, below: str) -> list[DirectoryEntry]:
         path = f"{self._base}/{below}".rstrip("/")
         try:
-            found = self._looks.entries(path or "/", below=self._base, tally=self._tally)
+            return self._looks.entries(path or "/", tally=self._tally) or []
         except OSError as error:
             if not below or error.errno == errno.E2BIG:  # too many
                 raise
             self.unreadable[below.rstrip("/")] = failure(error)
             return []
-        self.exists = found is not None or bool(below)
-        return found or []
 
 
 def is_wild(part: str) -> bool:

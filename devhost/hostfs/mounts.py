@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, filesystem
 from devhost.hostfs.sysfs import Number, SysfsTree, number_of, sysfs_by_number
 
+_SYSFS_MAGIC: Final = 0x62656572  # linux/magic.h
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -54,6 +55,10 @@ class BlockUse:
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
+        # The root is a copy of a machine's files. A container has the host's /sys below its root,
+        # and in its own /sys and /proc more of it.
+        kind = None if files.is_host else filesystem(files.to_local("/sys/dev"))
+        self._is_another_machine = kind not in (None, _SYSFS_MAGIC)
         self._used: frozenset[Number] | None = None
 
     @property
@@ -94,7 +99,7 @@ class BlockUse:
         still show the disks that they come from.
         """
         yield self._files.to_local(path), self._files
-        if not self._files.is_another_machine:
+        if not self._is_another_machine:
             yield own, HostFiles()
 
     def _mounted(self) -> Iterator[Number]:
@@ -112,7 +117,7 @@ class BlockUse:
     def _joined(self) -> Iterator[Number]:
         """Yield what a mounted btrfs consists of: its mount has no device's number, but a name."""
         files, top = self._files, "/sys/fs/btrfs"  # the chart does not mount it
-        alone = os.path.isdir(files.to_local(top)) or files.is_another_machine
+        alone = os.path.isdir(files.to_local(top)) or self._is_another_machine
         sysfs = SysfsTree(files if alone else HostFiles())
         for uuid in sysfs.names(top):
             for device in sysfs.names(f"{top}/{uuid}/devices"):
