@@ -7,7 +7,7 @@ from typing import Final
 from devhost.allocation.policy import SAFE
 from devhost.discovery.roots import Missed
 from devhost.model import names
-from devhost.model.hardware import Sysfs
+from devhost.model.hardware import PCI_CLASSES, USB_CLASSES, Pci, Sysfs, Usb
 from devhost.model.sources import Kind
 from devhost.model.spelling import is_proposed
 from devhost.model.values import ConfigModel, options_of
@@ -21,11 +21,17 @@ _ALIKE: Final = 0.7  # how alike another name is to be what was meant, from 0 to
 
 def summary(kind: Kind) -> str:
     """Return a source in words: ``usb 0403:6001, serial A1, node tty``."""
-    return names.printable(f"{type(kind).__name__.lower()} {_said(kind, ', ')}")
+    options = options_of(kind)
+    if isinstance(kind, Usb | Pci) and "class" in options:
+        known = PCI_CLASSES if isinstance(kind, Pci) else USB_CLASSES
+        words = {code: word for word, code in known.items()}
+        options["class"] = [words.get(code, code) for code in options["class"]]
+    return names.printable(f"{type(kind).__name__.lower()} {_said(kind, ', ', options)}")
 
 
-def _said(value: object, between: str = " ") -> str:
-    options = options_of(value) if isinstance(value, ConfigModel) else value
+def _said(value: object, between: str = " ", options: object = None) -> str:
+    if options is None:
+        options = options_of(value) if isinstance(value, ConfigModel) else value
     if isinstance(options, Mapping):
         plain = _MAIN if value is not options else ()
         words = [_said(options[key]) for key in options if key in plain]
@@ -47,10 +53,20 @@ def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
     some = [one for one in every if _is_proposed(kind, one)]
     least = [one for one in some if _failed(one) == _failed(some[0])][:_COMPARED_MAX]
     near = max(least, key=lambda one: _nearness(kind, one), default=None)
-    if near and near.name in near.differs.values() and _likeness(kind, near) < _ALIKE:
+    if near and (_is_of_another_vendor(kind, near) or _is_unlike(kind, near)):
         near = None
     hint = f"; nearest: {near.name} ({'; '.join(reasons(near))})" if near else ""
     return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
+
+
+def _is_of_another_vendor(kind: Kind, one: Missed) -> bool:
+    wanted = options_of(kind).get("device", ())
+    return "device" in one.differs and one.differs["device"][:4] not in [it[:4] for it in wanted]
+
+
+def _is_unlike(kind: Kind, one: Missed) -> bool:
+    """Whether something that has no other name than the one that differs is not alike."""
+    return one.name in one.differs.values() and _likeness(kind, one) < _ALIKE
 
 
 def _is_proposed(kind: Kind, one: Missed) -> bool:

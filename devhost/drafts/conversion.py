@@ -26,8 +26,9 @@ from devhost.model import limits
 _DIRECTORIES: Final = ("/dev/snd", "/dev/dri", "/dev/input", "/dev/dvb")
 _HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
-# A key, or a flag in a list of arguments; an image, also as values of a chart.
-_DOMAIN: Final = re.compile(r"\bdomain(?:=|'[:,] ')([^\s',}]+)")
+_COMMAND: Final = re.compile(r"--device[= ]'(\{[^']*)'")
+# A key, a flag of a list of arguments, or of a command line; an image, also as values of a chart.
+_DOMAIN: Final = re.compile(r"""\bdomain(?:=|'[:,] '| )["']?([^\s"',}]+)""")
 _IMAGE: Final = re.compile(r"generic-device-plugin(?::|'[^{}]{0,300}'tag': ')v?([0-9]+)\.([0-9]+)")
 
 ForeignDevice = tuple[dict[str, Any], str | None]  # what looks like a device, and its domain
@@ -91,11 +92,18 @@ class _Device(_Settings):
 
 
 def found(text: str) -> list[ForeignDevice]:
-    """Return what looks like a device in a file: settings, a manifest, or values.
+    """Return what looks like a device in a file: settings, a manifest, values, a command line.
 
     Scalars stay as they are written: 0403 is no number here.
     """
-    return [*_within(text, None, Extent())]
+    extent, given = Extent(), _COMMAND.findall(text)
+    try:
+        devices = [*_within(text, None, extent)]
+    except TreeError:
+        if not given:
+            raise
+        devices = []
+    return devices or [*_below(given, _domain(text), extent)]
 
 
 def _within(text: str, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:

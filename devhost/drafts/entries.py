@@ -23,6 +23,7 @@ _SERIAL_MIN: Final = 4
 _COUNTED: Final = re.compile(r"0*1|0123456789.*|12345678.*")  # numbers that nobody has set
 _COUNTER: Final = re.compile("[0-9]+")
 _ONE_OF_EQUALS: Final = ("serial", "port", "address")
+_RTL_SDR: Final = "dvb_usb_rtl28xxu"  # the driver for television of sticks that receive anything
 
 _Options = dict[str, Any]
 
@@ -54,6 +55,12 @@ def entries(
         DraftEntry(resource, tuple(one.title for one in devices))
         for resource, devices in equal.values()
     ]
+
+
+def _is_sdr(found: Described) -> bool:
+    """Whether a device is an RTL-SDR, whose programs open its USB node, and the kernel has it."""
+    parts = found.owner.interfaces if found.owner is not None else ()
+    return any(one.facts["driver"] == _RTL_SDR for one in parts)
 
 
 def _resource(machine: Machine, found: Described) -> _Options:
@@ -95,7 +102,8 @@ def _usb_node(machine: Machine, found: Described) -> _Options:
     """Return which node of a USB device is meant."""
     node = found.node
     if node is None or node.subsystem == USB_NODE:
-        return {"node": _subsystems(found.nodes)} if found.nodes else {}
+        has_nodes = found.nodes and not _is_sdr(found)
+        return {"node": _subsystems(found.nodes)} if has_nodes else {}
     options: _Options = {}
     alike = [one for one in found.nodes if one.subsystem == node.subsystem]
     if len(alike) > 1 and "usb.interface" in found.variables:
