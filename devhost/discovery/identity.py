@@ -105,12 +105,6 @@ class Identified:
             self.skip(self.devices.pop(device_id).nodes[:1], NO_ROOM)
         self.cut = len(new)
 
-    @property
-    def offered(self) -> frozenset[str]:
-        """The nodes (`Node.key`) of the devices, but those that are missing."""
-        every = (*self.devices.values(), *self.gone.values())
-        return frozenset(key for device in every for key in device.keys)
-
 
 def identify(resource: Resource, selection: Selection, moment: Moment) -> Identified:
     """Give each candidate its device: those already offered keep their IDs and their slots."""

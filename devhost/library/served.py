@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from devhost.allocation.declaration import rules_of
-from devhost.discovery.identity import Identified, OwnerOf
+from devhost.discovery.identity import OwnerOf
 from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner, placed
 from devhost.discovery.selection import Selection
@@ -124,28 +124,18 @@ class CodeScanner(Scanner):
         """Return what is found while the plugin does not say."""
         return Selection(failed={0: self.methods.waiting_for_devices or reason})
 
-    def identify(
-        self,
-        found: Selection,
-        previous: Snapshot,
-        owner_of: OwnerOf,
-        now: float,
-        *,
-        links_to_come: bool = False,  # noqa: ARG002 (code names its devices itself)
-    ) -> Identified:
-        """Find out which devices there are; pure."""
-        return super().identify(found, previous, _taken(found, owner_of).get, now)
-
-    def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
-        """Return the next snapshot. Accesses host paths, so it blocks."""
-        snapshot = super().conclude(identified, thorough=thorough)
-        failure = identified.selection.failed.get(0)
+    def snapshot(
+        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float, **how: Any
+    ) -> Snapshot:
+        """Return the next snapshot. Blocks: looks at host paths."""
+        how["links_to_come"] = False  # code names its devices itself
+        taken = _taken(found, owner_of)
+        snapshot = super().snapshot(found, previous, taken.get, now, **how)
+        failure = found.failed.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
-        times = (identified.moment.now + self.methods.interval, snapshot.again_at)
+        times = (now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)
-        return replace(
-            snapshot, devices=self._placed(devices, identified.moment.previous), again_at=again_at
-        )
+        return replace(snapshot, devices=self._placed(devices, previous), again_at=again_at)
 
     def _placed(
         self, devices: Mapping[str, HostDevice], previous: Snapshot

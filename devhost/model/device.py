@@ -240,6 +240,7 @@ class Snapshot:
         again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
         scanned: Whether it is what a scan has found: what the first one finds was there before.
+        cut: How many devices are left out, because the process offers enough.
     """
 
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
@@ -252,6 +253,7 @@ class Snapshot:
     again_at: float | None = None
     mixed: bool = False
     scanned: bool = False
+    cut: int = 0
 
     @property
     def present(self) -> list[HostDevice]:
