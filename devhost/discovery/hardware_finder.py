@@ -78,7 +78,7 @@ class HardwareFinder:
             found += (NET,) if any("pf" in one for one in bus) else ()
         self.roots = tuple(dict.fromkeys((self._main, *found)))
 
-    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
+    def find(self, readings: Readings, _known: object = None) -> Iterator[Match | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches."""
         options, nodes = self.options, _Nodes(self, readings)
         groups: set[str] = set()

@@ -6,6 +6,7 @@ With ``group`` the nodes of equal key are one device, if every source gives one.
 Pure: the same selection, previous devices and time give the same result.
 """
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -112,12 +113,25 @@ def identify(resource: Resource, selection: Selection, moment: Moment) -> Identi
     known_ids = {node.place: device.id for device in previous for node in device.nodes}
     result = Identified(moment, selection, known_ids, [*selection.skipped])
     joined = _joined(resource, result)
-    _assign(resource, [_candidate(resource, *one, result) for one in joined.items()], result)
+    found = (
+        _as_it_was(nodes, result) or _candidate(resource, name, nodes, result)
+        for name, nodes in joined.items()
+    )
+    _assign(resource, found, result)
     result.gone = _vanished(resource, result)
     return result
 
 
 # ── which nodes are one device ──
+
+
+def _as_it_was(nodes: Sequence[Node], result: Identified) -> tuple[int, HostDevice] | None:
+    """Return a healthy device that has the same nodes as before."""
+    known = result.moment.previous.devices.get(result.known_ids.get(nodes[0].place, ""))
+    if known is None or not known.sound or len(known.nodes) != len(nodes):
+        return None
+    same = all(map(operator.is_, known.nodes, nodes)) and _offered(nodes, result.moment) is None
+    return (SAME, known) if same else None
 
 
 def _candidate(

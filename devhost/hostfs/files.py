@@ -16,7 +16,7 @@ from typing import Final
 from devhost.model import names
 from devhost.model.device import FileKind, FileState
 from devhost.model.immutable import immutable
-from devhost.model.limits import ENTRIES_MAX, ENTRY_CHARACTERS
+from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_CHARACTERS
 
 _DOTS: Final = ("", ".", "..")
 _LINKS_MAX: Final = 40  # as the kernel's own limit
@@ -77,7 +77,7 @@ class Tally:
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
         self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
-        if reason := self._refusal(self.count):
+        if self.count > ENTRIES_FEW and (reason := self._refusal(self.count)):
             raise OSError(errno.E2BIG, reason, directory)
 
 
@@ -136,13 +136,13 @@ class HostFiles:
         through a process's own view: the text of such a link (``/proc/1/root``, ``/proc/1/fd/3``)
         is not where the kernel goes.
         """
-        *_, (place, _) = self.way(path)
+        *_, (place, _, _) = self.way(path)
         return place
 
     def stays_in_dev(self, path: str) -> bool:
         """Whether only the host decides where a path leads: no link on the way leaves its /dev."""
         try:
-            return all(is_in_dev(place) for place, _ in self.way(path))
+            return all(is_in_dev(place) for place, _, _ in self.way(path))
         except OSError:
             return False
 
@@ -153,13 +153,9 @@ class HostFiles:
         """
         if self.shown is None:
             return
-        for place, rest in self.way(directory):
+        for place, rest, mode in self.way(directory):
             if place == "/" or is_in_dev(place):
                 continue
-            try:
-                mode = os.lstat(self.to_local(place)).st_mode
-            except FileNotFoundError:
-                return
             needed = stat.S_IXOTH if rest or name else stat.S_IROTH | stat.S_IXOTH
             if not stat.S_ISDIR(mode) or mode & needed == needed:
                 continue
@@ -169,11 +165,14 @@ class HostFiles:
                 text = f"not every user may look into {place}: it needs --allow-path '{whole}'"
                 raise OSError(errno.EACCES, text)
 
-    def way(self, path: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield each place on a path's way, the end too, and the names that follow, last first."""
+    def way(self, path: str) -> Iterator[tuple[str, list[str], int]]:
+        """Yield each place on a path's way, the end too, the names that follow, and the mode there.
+
+        The last name is the first. The mode is 0 where there is nothing, or it cannot be told.
+        """
         pending = _parts(path)
         done: list[str] = []
-        links = 0
+        links = mode = 0
         while pending:
             part = pending.pop()
             if part == "..":
@@ -184,11 +183,14 @@ class HostFiles:
                 continue
             done.append(part)
             place = "/" + "/".join(done)
-            yield place, pending
             local = self.to_local(place)
             try:
-                target = os.readlink(local)
+                mode = os.lstat(local).st_mode
+                target = os.readlink(local) if stat.S_ISLNK(mode) else ""
             except OSError:
+                mode, target = 0, ""
+            yield place, pending, mode
+            if not target:
                 continue
             links += 1
             if links > _LINKS_MAX:
@@ -198,7 +200,7 @@ class HostFiles:
                 raise OSError(errno.ELOOP, text, path)
             done = [] if target.startswith("/") else done[:-1]
             pending += _parts(target)
-        yield "/" + "/".join(done), pending
+        yield "/" + "/".join(done), pending, mode
 
     def _is_magic(self, link: list[str]) -> bool:
         """Whether a link (its path's parts) is one that the kernel does not follow by its text.
