@@ -14,10 +14,10 @@ from typing import Final
 from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
 from devhost.model import limits, names
 from devhost.model.config import Resource
-from devhost.model.device import Hardware, HostDevice, Node, Skipped, Snapshot, variables
+from devhost.model.device import Hardware, HostDevice, Node, Skipped, Snapshot
 from devhost.model.immutable import immutable
 from devhost.model.sources import Static
-from devhost.model.template import MissingVariableError
+from devhost.model.template import MissingVariableError, variables
 
 HOLD_S: Final = 1.0  # drivers make nodes one after the other, and udev links after nodes
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place

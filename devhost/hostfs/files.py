@@ -58,8 +58,9 @@ def _state(realpath: str, found: os.stat_result) -> FileState | None:
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
     if kind is None:
         return None
-    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
-    modified = 0 if kind.is_node else found.st_mtime_ns
+    is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
+    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_node else None
+    modified = 0 if is_node else found.st_mtime_ns
     stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
     return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified)
 

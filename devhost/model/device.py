@@ -1,6 +1,6 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
@@ -259,46 +259,3 @@ class Snapshot:
     def present(self) -> list[HostDevice]:
         """The devices that are there; the others are missing, or leave kubelet's list."""
         return [one for one in self.devices.values() if one.missing_since is None]
-
-
-# ── what nodes give to templates ──
-
-
-def variables(
-    node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
-) -> dict[str, str]:
-    """Return what a node gives to templates; its device's ID may still be looked for (``None``).
-
-    Of all `nodes` of the device, one with a role gives ``${role.path}`` and so on; of several with
-    one role the node itself, or the first.
-    """
-    values = _own(node, to_local)
-    if device_id is not None:
-        values["id"] = device_id
-    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
-    for role, one in named.items():
-        if role is not None:
-            values |= {f"{role}.{name}": value for name, value in _own(one, to_local).items()}
-    return values
-
-
-def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
-    if (state := node.state) is not None:
-        return {
-            "name": node.path.rpartition("/")[2],
-            **node.variables,
-            **{name: to_local(link) for name, link in links_of(node).items()},
-            "path": to_local(node.path),
-            "realpath": to_local(state.realpath),
-        }
-    values = {"name": node.name, **node.variables}
-    if node.hardware is not None and node.path:  # the kernel has it
-        values |= {"path": node.path, "realpath": node.path}
-    return values
-
-
-def links_of(node: Node) -> dict[str, str]:
-    """Return udev's links to a node that was found in sysfs; a pattern's groups are no paths."""
-    if node.hardware is None:
-        return {}
-    return {name: node.variables[name] for name in LINK_VARIABLES if name in node.variables}

@@ -1,4 +1,4 @@
-"""Templates: ``${name}`` and nothing else.
+"""Templates, ``${name}`` and nothing else, and what nodes give to them.
 
 The grammar is that of Python's `string.Template` with the braces required. A template that parses
 can only fail because a variable has no value.
@@ -7,9 +7,10 @@ can only fail because a variable has no value.
 import itertools
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Self
 
+from devhost.model.device import LINK_VARIABLES, Node, ToLocal
 from devhost.model.immutable import immutable
 
 # The same grammar as one pattern, for the JSON Schema.
@@ -136,3 +137,46 @@ def _explain(text: str, offset: int) -> str:
     if (found := _WORD.match(rest)) and (word := found[0]):
         return f"missing braces in '${word}'; write ${{{word}}}, or '$${word}' for the literal text"
     return "write '$$' for a literal '$'"
+
+
+# ── values ──
+
+
+def variables(
+    node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
+) -> dict[str, str]:
+    """Return what a node gives to templates; its device's ID may still be looked for (``None``).
+
+    Of all `nodes` of the device, one with a role gives ``${role.path}`` and so on; of several with
+    one role the node itself, or the first.
+    """
+    values = _own(node, to_local)
+    if device_id is not None:
+        values["id"] = device_id
+    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
+    for role, one in named.items():
+        if role is not None:
+            values |= {f"{role}.{name}": value for name, value in _own(one, to_local).items()}
+    return values
+
+
+def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
+    if (state := node.state) is not None:
+        return {
+            "name": node.path.rpartition("/")[2],
+            **node.variables,
+            **{name: to_local(link) for name, link in links_of(node).items()},
+            "path": to_local(node.path),
+            "realpath": to_local(state.realpath),
+        }
+    values = {"name": node.name, **node.variables}
+    if node.hardware is not None and node.path:  # the kernel has it
+        values |= {"path": node.path, "realpath": node.path}
+    return values
+
+
+def links_of(node: Node) -> dict[str, str]:
+    """Return udev's links to a node that was found in sysfs; a pattern's groups are no paths."""
+    if node.hardware is None:
+        return {}
+    return {name: node.variables[name] for name in LINK_VARIABLES if name in node.variables}
