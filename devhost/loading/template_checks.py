@@ -222,7 +222,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts; set `every: start` if the step does no harm then"
             )
             yield "error", where, message, True
-    total = sum(step.time_limit for step in resource.pre_start)
+    total = sum(step.timeout for step in resource.pre_start)
     if total > PRE_START_MAX_S:
         message = (
             f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
