@@ -190,7 +190,7 @@ async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | No
                 await _look(start, lambda: _refuse_in_use(start))
             where = f"{pre_start.label(number, step)} of {device}"
             now = asyncio.get_running_loop().time()
-            ends = min(start.deadline, now + step.time_limit)
+            ends = min(start.deadline, now + step.timeout)
             within = f"within {round(max(ends - now, 0.0), 1):g}s"
             await _run_step(step, replace(start, deadline=ends, within=within))
     except (PreStartError, AllocationError, OSError) as error:

@@ -17,9 +17,7 @@ from devhost.model.immutable import immutable
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
 _VARIABLES_MAX: Final = 1000  # a value may be as long as a path, and is put in for each
-# The variable that is meant by '${ a }', '${{a}}' or '${a:-b}'.
 _WORD: Final = re.compile("[A-Za-z0-9_]+")
-_MEANT: Final = re.compile(r"[{ ]+(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
 class TemplateError(ValueError):
@@ -123,19 +121,15 @@ def _joined(parts: Iterable[TemplatePart]) -> tuple[TemplatePart, ...]:
 
 def _explain(text: str, offset: int) -> str:
     rest = text[offset + 1 :]
-    meant = _MEANT.match(rest)
-    better = f"${{{meant['name']}}}" if meant else "${name}"
     if rest.startswith("("):
         return "'$(' is for Kubernetes; write a variable such as ${nodeName}, or '$$(' for the text"
-    if rest.startswith("{") and "}" not in rest:
-        return f"unclosed '${{'; write {better}, or '$$' for a literal '$'"
     if rest.startswith("{"):
         return (
-            f"'${rest.partition('}')[0]}}}' is not a variable: names are letters, digits, '_' and "
-            f"'.', without expressions; write {better}, or '$$' for a literal '$'"
+            "not a variable: that is ${name}, of letters, digits, '_' and '.', without "
+            "expressions; write '$$' for a literal '$'"
         )
-    if (found := _WORD.match(rest)) and (word := found[0]):
-        return f"missing braces in '${word}'; write ${{{word}}}, or '$${word}' for the literal text"
+    if word := _WORD.match(rest):
+        return f"missing braces in '${word[0]}'; write ${{{word[0]}}}, or '$$' for a literal '$'"
     return "write '$$' for a literal '$'"
 
 
