@@ -56,7 +56,7 @@ class Playground:
         # A log that goes to a file stays there.
         on_screen = sys.stderr is not None and sys.stderr.isatty()
         try:
-            with logs.shown_by(log if on_screen else None):
+            with logs.shown_by(log) if on_screen else contextlib.nullcontext():
                 async with asyncio.TaskGroup() as tasks:
                     shown = tasks.create_task(self._trial.live(self._say), name="live")
                     self._say("allocate RESOURCE, or help")
