@@ -9,12 +9,10 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from devhost.cli import output
 from devhost.observe.address import Address
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
-T = TypeVar("T")
 
 
 class _PathName(click.Path):
@@ -52,24 +50,11 @@ def option(flag: str, text: str, *, name: str | None = None, **more: Any) -> _De
     return click.option(*flags, envvar=variable, show_envvar=True, help=text, **more)
 
 
-def within_time(option: str, check: Callable[[], T]) -> T:
-    """Return the result of a check of an option's path; exit if it fails or hangs."""
-    from devhost.watch.threads import PATIENCE_S, in_time
-
-    try:
-        return in_time(check, PATIENCE_S)
-    except TimeoutError:
-        output.fail(f"{option}: filesystem did not respond within {PATIENCE_S:g} s")
-    except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        output.fail(f"{option}: {path}{error.strerror}")
-
-
 def _directory(_context: click.Context, _option: click.Parameter, path: str) -> str:
     """Return the absolute path of an existing directory, with links resolved."""
-    if not within_time("--root", lambda: os.path.isdir(path)):
+    if not os.path.isdir(path):
         raise click.BadParameter(f"{path!r} is not a directory")
-    return within_time("--root", lambda: os.path.realpath(path))
+    return os.path.realpath(path)
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:

@@ -61,7 +61,7 @@ def command(
     policy: Policy,
     as_if_allowed: bool,
 ) -> None:
-    """Show what this host would advertise: devices, their health, and what is skipped.
+    """Show what this host would advertise, and what is skipped.
 
     With NAME: only of these resources. CONFIG may then be left out.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @options.as_if_allowed_option
 @options.host_options
 def command(config: str, **flags: Any) -> None:
-    """Serve the resources to an embedded stand-in kubelet in a temporary directory.
+    """Serve the resources to a stand-in kubelet in a temporary directory.
 
     Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
     devices, to restart kubelet and to edit the configuration. Follows the configuration, until
