@@ -95,7 +95,7 @@ class Playground:
             case []:
                 found = [one for one in _COMMANDS if one.startswith(text)]
             case ["allocate"]:
-                found = [one for one in self._trial.kubelet.resources() if text in one]
+                found = [one.name for one in self._trial.host.resources if text in one.name]
             case ["free", *_]:
                 found = [one for one in (*self._trial.kubelet.held(), "all") if text in one]
             case _:
@@ -126,7 +126,7 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        known = self._trial.kubelet.resources()
+        known = await self._trial.kubelet.capacity()
         found = [part] if part in known else [name for name in known if part in name]
         if len(found) != 1:
             raise ValueError(f"which resource is {part}? {', '.join(found or known) or 'none yet'}")
