@@ -57,13 +57,6 @@ def _directory(_context: click.Context, _option: click.Parameter, path: str) -> 
     return os.path.realpath(path)
 
 
-def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Refuse everything but a plain file name."""
-    if not name or "/" in name or name in (".", ".."):
-        raise click.BadParameter(f"{name!r} is not a plain file name")
-    return name
-
-
 def address_option(flag: str, text: str, default: str = "") -> _Decorator[Any]:
     """Return an option for an address; empty means the default, or none."""
     return option(flag, text, default=default, metavar="ADDRESS", callback=_address)
@@ -91,11 +84,6 @@ root_option = option(
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
-)
-as_if_allowed_option = click.option(
-    "--as-if-allowed",
-    is_flag=True,
-    help="Only warn of what `run` would refuse without a flag --allow-….",
 )
 
 
@@ -214,7 +202,6 @@ kubelet_options = together(
         "need a name each.",
         default="last-good.yaml",
         metavar="NAME",
-        callback=_file_name,
     ),
     option(
         "--pod-resources",
