@@ -47,7 +47,6 @@ _CANDIDATES_MAX: Final = 20  # of a source
 @options.node_name_option
 @options.table_output_option
 @options.trust_options
-@options.as_if_allowed_option
 def command(
     config: str,
     names: tuple[str, ...],
@@ -59,9 +58,8 @@ def command(
     node_name: str,
     output: str,
     policy: Policy,
-    as_if_allowed: bool,
 ) -> None:
-    """Show what this host would advertise: devices, their health, and what is skipped.
+    """Show what this host would advertise, and what is skipped.
 
     With NAME: only of these resources. CONFIG may then be left out.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
@@ -82,7 +80,7 @@ def command(
     known = [one.name for one in loaded.resources if one.applies_to(node_name)]
     requests = {_full(name, known): wanted for name, wanted in requests.items()}
     printer.check_names([*names, *requests], known, f" for this node in {config}")
-    judging = replace(policy, enforced=not as_if_allowed)
+    judging = replace(policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
     # All are scanned: whose a node is depends on the other resources.
     reports = report(loaded, files, judging, node_name, requests, explained=explain)

@@ -56,7 +56,7 @@ class Playground:
         # A log that goes to a file stays there.
         on_screen = sys.stderr is not None and sys.stderr.isatty()
         try:
-            with logs.shown_by(log if on_screen else None):
+            with logs.shown_by(log) if on_screen else contextlib.nullcontext():
                 async with asyncio.TaskGroup() as tasks:
                     shown = tasks.create_task(self._trial.live(self._say), name="live")
                     self._say("allocate RESOURCE, or help")
@@ -95,7 +95,7 @@ class Playground:
             case []:
                 found = [one for one in _COMMANDS if one.startswith(text)]
             case ["allocate"]:
-                found = [one for one in self._trial.kubelet.resources() if text in one]
+                found = [one.name for one in self._trial.host.resources if text in one.name]
             case ["free", *_]:
                 found = [one for one in (*self._trial.kubelet.held(), "all") if text in one]
             case _:
@@ -126,7 +126,7 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        known = self._trial.kubelet.resources()
+        known = await self._trial.kubelet.capacity()
         found = [part] if part in known else [name for name in known if part in name]
         if len(found) != 1:
             raise ValueError(f"which resource is {part}? {', '.join(found or known) or 'none yet'}")

@@ -32,7 +32,6 @@ class PluginMethods:
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin, self.interval = plugin, plugin.interval
         self._refresh_due = threading.Event()
-        self._scanning: str | None = None  # the method that is running in `devices`
         self._logged: dict[str, str] = {}  # the last error, by method
 
     @property
@@ -40,27 +39,17 @@ class PluginMethods:
         """Whether ``pre_start`` is overridden."""
         return type(self._plugin).pre_start is not DevicePlugin.pre_start
 
-    @property
-    def waiting_for_devices(self) -> str | None:
-        """The reason to report while a call of ``devices`` has not returned."""
-        return f"{self._scanning}() has not returned yet" if self._scanning else None
-
     def refresh_first(self) -> None:
         """Call ``refresh`` before the next call of ``devices``."""
         self._refresh_due.set()
 
     def devices(self) -> Devices:
         """Return the devices."""
-        try:
-            if self._refresh_due.is_set():
-                self._refresh_due.clear()
-                self._scanning = "refresh"
-                with contextlib.suppress(CallError):  # logged
-                    self._call("refresh", self._plugin.refresh)
-            self._scanning = "devices"
-            return self._call("devices", lambda: _sorted_out(self._plugin.devices()))
-        finally:
-            self._scanning = None
+        if self._refresh_due.is_set():
+            self._refresh_due.clear()
+            with contextlib.suppress(CallError):  # logged
+                self._call("refresh", self._plugin.refresh)
+        return self._call("devices", lambda: _sorted_out(self._plugin.devices()))
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:
         """Return what a container receives; ``None``: what the options declare."""

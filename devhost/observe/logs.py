@@ -4,12 +4,10 @@ A thread writes them, so that a log that nobody reads does not block the process
 """
 
 import contextlib
-import errno
 import json
 import logging
 import os
 import queue
-import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,8 +32,6 @@ _LEVELS: Final = {
 # The loggers of which a person at the terminal sees more than warnings.
 _SHOWN: Final = ("devhost.host.config_source", "devhost.host.host")
 _NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # what text does not show
-# What the process or the machine has too few of is no bug, and needs no traceback.
-_SHORTAGES: Final = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -50,35 +46,19 @@ class LogQueue(QueueHandler):
     def __init__(self, descriptor: int) -> None:
         super().__init__(queue.Queue(QUEUE_MAX))
         self._descriptor = descriptor
-        self._full = 0  # lines dropped because the queue was full
-        self._unwritten = self._said = 0  # lines lost, and reported so far, by the thread
+        self.dropped = 0
         threading.Thread(target=self._write_lines, name="log", daemon=True).start()
-
-    @property
-    def dropped(self) -> int:
-        """The number of lines that were dropped."""
-        return self._full + self._unwritten
-
-    @property
-    def missing(self) -> int:
-        """How many of them no line has said yet."""
-        return self.dropped - self._said
 
     def prepare(self, record: logging.LogRecord) -> bytes:
         """Return the line."""
-        try:
-            text = self.format(record)
-        except Exception as error:  # noqa: BLE001 (a faulty log call must not fail its caller)
-            message = f"cannot format log line: {record.msg!r}: {error!r}"
-            text = self.format(_record(record.name, logging.ERROR, message))
-        return f"{text}\n".encode("utf-8", "backslashreplace")
+        return f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
 
     def enqueue(self, line: bytes) -> None:  # type: ignore[override]
         """Queue a line, or drop it."""
         try:
             self.queue.put_nowait(line)
         except queue.Full:
-            self._full += 1
+            self.dropped += 1
 
     def flush(self) -> None:
         """Wait up to `FLUSH_S` until all lines are written; called by `logging` at exit."""
@@ -86,32 +66,21 @@ class LogQueue(QueueHandler):
             self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, FLUSH_S)
 
     def _write_lines(self) -> None:
+        said = 0
         while True:
-            if not self._write(self.queue.get()):
-                self._unwritten += 1
-            elif (count := self.missing) and self.queue.empty():  # they came after the rest
+            self._write(self.queue.get())
+            if (count := self.dropped - said) and self.queue.empty():  # they came after the rest
+                said += count
                 text = "log lines dropped: the log was not read fast enough"
-                notice = _record(__name__, logging.WARNING, text, count=count)
-                if self._write(self.prepare(notice)):
-                    self._said += count
+                notice = logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)
+                notice.fields = {"count": count}
+                self._write(self.prepare(notice))
             self.queue.task_done()
 
-    def _write(self, line: bytes) -> bool:
-        rest = memoryview(line)
-        while rest:
-            try:
-                rest = rest[os.write(self._descriptor, rest) :]
-            except BlockingIOError:  # a process that shares the descriptor made it non-blocking
-                select.select([], [self._descriptor], [])
-            except OSError:  # such as a closed pipe or a full disk
-                return False
-        return True
-
-
-def _record(logger: str, level: int, text: str, **fields: object) -> logging.LogRecord:
-    record = logging.LogRecord(logger, level, "", 0, text, None, None)
-    record.fields = fields
-    return record
+    def _write(self, line: bytes) -> None:
+        with contextlib.suppress(OSError):  # such as a closed pipe or a full disk
+            while line:
+                line = line[os.write(self._descriptor, line) :]
 
 
 def set_up(level: str, form: str | None) -> None:
@@ -131,7 +100,6 @@ def set_up(level: str, form: str | None) -> None:
     root.setLevel(level.upper())
     for name, least in _LEVELS.items():
         logging.getLogger(name).setLevel(least)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
     # Python itself would write these to stderr, and block if it is not read.
     logging.captureWarnings(capture=True)
     sys.excepthook = _crashed
@@ -140,11 +108,8 @@ def set_up(level: str, form: str | None) -> None:
 
 
 @contextlib.contextmanager
-def shown_by(show: Callable[[str], None] | None) -> Iterator[None]:
+def shown_by(show: Callable[[str], None]) -> Iterator[None]:
     """Give warnings, and what becomes of the configuration, to a function instead of stderr."""
-    if show is None:
-        yield
-        return
     handler = _Shown(show)
     handler.setFormatter(_Text())
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name in _SHOWN)
@@ -169,41 +134,25 @@ def dropped() -> int:
 
 def dropping() -> bool:
     """Return whether log lines are being dropped now."""
-    return any(one.missing for one in _queues())
+    return any(one.queue.full() for one in _queues())
 
 
 def _queues() -> list[LogQueue]:
     return [one for one in logging.getLogger().handlers if isinstance(one, LogQueue)]
 
 
-def _without_decode_traceback(record: logging.LogRecord) -> bool:
-    """Log a message that cannot be parsed without a traceback: the client is at fault."""
-    if record.exc_info and type(record.exc_info[1]).__name__ == "DecodeError":
-        record.exc_info = None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-    return True
-
-
 def _crashed(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    if isinstance(error, OSError) and error.errno in _SHORTAGES:
-        _LOG.critical("%s, exiting", error.strerror or error)
-    else:
-        _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
+    _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
 
 
 def _thread_crashed(args: threading.ExceptHookArgs) -> None:
-    if args.exc_value is not None:
-        info = (args.exc_type, args.exc_value, args.exc_traceback)
-        _LOG.error("unexpected error in a thread", exc_info=info)
+    _LOG.error("unexpected error in a thread", exc_info=args.exc_value)
 
 
 def _unraisable(args: "sys.UnraisableHookArgs") -> None:
-    if args.exc_value is not None:
-        fields = {"fields": {"in": repr(args.object)}}
-        info = (args.exc_type, args.exc_value, args.exc_traceback)
-        _LOG.error("unexpected error ignored", exc_info=info, extra=fields)
+    _LOG.error("unexpected error ignored in %r", args.object, exc_info=args.exc_value)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

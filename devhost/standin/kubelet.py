@@ -125,11 +125,10 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
         """Return resource to (capacity, allocatable)."""
-        return self.resources()
-
-    def resources(self) -> dict[str, tuple[int, int]]:
-        """Return resource to (capacity, allocatable), now."""
-        return {resource: table.counts() for resource, table in self._ledger.tables.items()}
+        ledger = self._ledger
+        return {
+            name: (len(table), len(ledger.healthy(name))) for name, table in ledger.tables.items()
+        }
 
     def held(self) -> dict[str, dict[str, list[str]]]:
         """Return pod to resource to the devices that its containers hold."""
@@ -143,7 +142,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     def devices(self, resource: str) -> dict[str, str]:
         """Return ID to health as last listed."""
-        return dict(self._ledger.table(resource).listed)
+        return dict(self._ledger.tables.get(resource, {}))
 
     async def wait(
         self,
@@ -198,7 +197,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         resource = endpoint.resource
         try:
             async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
-                self._ledger.tables[resource] = state.DeviceTable.of(message.devices)
+                self._ledger.tables[resource] = {one.ID: one.health for one in message.devices}
                 self._notify()
         except grpc.aio.AioRpcError as error:
             _LOG.debug("ListAndWatch of %s ended: %s", resource, in_go(error))
@@ -299,8 +298,14 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         del self._ledger.pods[pod]
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Return container, resource and ID to ``Healthy`` or ``Unhealthy``."""
-        return self._ledger.health(pod)
+        """Return container, resource and ID to health; what is not listed counts as healthy."""
+        return {
+            container: {
+                resource: {one: self.devices(resource).get(one, state.HEALTHY) for one in it.ids}
+                for resource, it in held.items()
+            }
+            for container, held in self._ledger.pods[pod].items()
+        }
 
 
 class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
@@ -330,8 +335,8 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
         """Return all healthy devices, free or not."""
         devices = [
             entry
-            for resource, table in self._ledger.tables.items()
-            for entry in _entries(resource, table.healthy)
+            for resource in self._ledger.tables
+            for entry in _entries(resource, self._ledger.healthy(resource))
         ]
         return pods.AllocatableResourcesResponse(devices=devices)
 

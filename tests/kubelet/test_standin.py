@@ -37,7 +37,7 @@ async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> No
     plugin.hang_up()
     await kubelet.wait(COLA, 2, 0)
     both = {"a": "Healthy", "b": "Unhealthy"}
-    assert seen == [{}, {"a": "Healthy"}, both, both]
+    assert seen == [{}, {"a": "Healthy"}, both, dict.fromkeys("ab", "Unhealthy")]
     assert kubelet.registrations == [COLA]
 
 
