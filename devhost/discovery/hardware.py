@@ -121,7 +121,7 @@ class Wanted:
         if not wanted or own or self.interfaces(device):
             return {}
         if not device.interfaces:
-            return {"": _NO_INTERFACES, **dict.fromkeys(wanted, "")}
+            return {"": _NO_INTERFACES}
         found = {}
         for option, globs in wanted.items():
             values = [one.facts[option] for one in device.interfaces]
