@@ -50,6 +50,12 @@ class Ended:
         return f"exited with {self.status}"
 
 
+def environment(resource: str, device: str) -> dict[str, str]:
+    """Return the variables that a command for a device has."""
+    path = os.environ.get("PATH", os.defpath)
+    return {"PATH": path, "DEVHOST_RESOURCE": resource, "DEVHOST_DEVICE": device}
+
+
 def run(
     argv: Sequence[str],
     environment: Mapping[str, str],
@@ -136,26 +142,22 @@ def _kill(process: "subprocess.Popen[bytes]") -> int | None:
         _running.discard(process.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
         process.wait(_KILL_S)
-    while not _reaped(process.pid) and time.monotonic() < until:
+    while _is_left(process.pid) and time.monotonic() < until:
         time.sleep(_STEP_S)
     return process.returncode
 
 
-def _reaped(group: int) -> bool:
-    """Reap the dead of a group; return whether nobody is left of it."""
+def _is_left(group: int) -> bool:
+    """Reap the dead of a group; return whether anybody is left of it."""
     # Where devhost is the first process of a container, orphans become its children.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:
             pass
-    return _is_gone(group)
-
-
-def _is_gone(group: int) -> bool:
     try:
         os.killpg(group, 0)
     except OSError as error:
-        return error.errno == errno.ESRCH
-    return False
+        return error.errno != errno.ESRCH
+    return True
 
 
 def _last_lines(output: bytearray) -> tuple[str, ...]:

@@ -1,349 +1,386 @@
-"""USB devices, PCI functions and the devices of other subsystems: their facts, by option."""
+"""The sources ``usb``, ``pci`` and ``sysfs``: devices that the kernel knows, and their nodes."""
 
 import fnmatch
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from dataclasses import field
+from typing import Final
 
-from devhost.discovery.roots import Readings, Root
-from devhost.discovery.sysfs import SubsystemReading, SubsystemRoot
-from devhost.hostfs.sysfs import SysfsTree, ancestors, number_of
-from devhost.model.hardware import ParentSelector, PciSelector, SysfsSelector, UsbSelector
+from devhost.discovery.roots import (
+    Match,
+    Missed,
+    NodesReading,
+    NodesRoot,
+    NumbersRoot,
+    Readings,
+    Root,
+    SubsystemReading,
+    SubsystemRoot,
+)
+from devhost.hostfs.sysfs import (
+    BETWEEN,
+    KernelNode,
+    SysfsDevice,
+    described,
+    device_above,
+    devices_above,
+)
+from devhost.model import names
+from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
+from devhost.model.hardware import (
+    NO_NODE,
+    USB_NODE,
+    VFIO_NODE,
+    NodeChoice,
+    Pci,
+    Sysfs,
+    Usb,
+    UsbSelector,
+)
 from devhost.model.immutable import immutable
-from devhost.model.values import key_of
+from devhost.model.values import ConfigModel, options_of
 
 USB: Final = SubsystemRoot("usb")
 PCI: Final = SubsystemRoot("pci")
 NET: Final = SubsystemRoot("net")
-_INTERFACE: Final = frozenset({"class", "interface", "driver"})  # options of one USB interface
-BETWEEN: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
-NOT_AUTHORIZED: Final = "it is not authorized (its `authorized` is 0)"
-_NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
-
-
-@immutable
-class Interface:
-    """An interface of a USB device; its facts are by the options ``class`` and so on."""
-
-    syspath: str
-    facts: Mapping[str, str]
-
-
-@immutable
-class SysfsDevice:
-    """A device in sysfs.
-
-    Attributes:
-        facts: What it has, by option and name of the variable; empty for nothing.
-        id: Its default ID; empty where nothing says where it is plugged in.
-        prefix: Of the names of its variables: ``usb.``, ``pci.`` or nothing.
-        chosen: The interfaces whose nodes count; ``None`` for all nodes.
-        group: The directory of the IOMMU group, where that is handed out as a whole.
-    """
-
-    syspath: str
-    sysfs: SysfsTree
-    facts: Mapping[str, str]
-    id: str
-    prefix: str = ""
-    interfaces: tuple[Interface, ...] = ()
-    chosen: tuple[Interface, ...] | None = None
-    group: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return posixpath.basename(self.syspath)
-
-    @property
-    def place(self) -> str:
-        """Where it is plugged in; empty where nothing says so. Blocks."""
-        return (self.sysfs.place(self.syspath) or "") if self.id else ""
-
-    @property
-    def parts(self) -> tuple[Interface, ...]:
-        """The interfaces that count."""
-        return self.interfaces if self.chosen is None else self.chosen
-
-    @property
-    def is_between(self) -> bool:
-        """Whether it is a hub or a bridge."""
-        code = BETWEEN.get(self.prefix)
-        return code is not None and self.facts["class"].startswith(code)
-
-    @property
-    def is_unauthorized(self) -> bool:
-        """Whether it is a USB device without interfaces because nobody authorized it. Blocks."""
-        return self.sysfs.text(f"{self.syspath}/authorized") == "0"
-
-    def variables(self) -> dict[str, str]:
-        """Return what it gives to templates, where it has a value."""
-        return {f"{self.prefix}{name}": value for name, value in self.facts.items() if value}
-
-
-def usb_devices(reading: SubsystemReading) -> Sequence[SysfsDevice]:
-    """Return all USB devices. Blocks."""
-    interfaces: dict[str, list[str]] = {}
-    for name, syspath in reading.members.items():
-        if ":" in name:
-            interfaces.setdefault(name.partition(":")[0], []).append(syspath)
-    return [
-        usb_device(syspath, reading.sysfs, interfaces.get(name, ()))
-        for name, syspath in reading.members.items()
-        if ":" not in name and reading.sysfs.is_usb_device(syspath)
-    ]
-
-
-def usb_device(syspath: str, sysfs: SysfsTree, interfaces: Sequence[str] = ()) -> SysfsDevice:
-    """Return a USB device; with the directories of its interfaces, these too. Blocks."""
-
-    def text(*files: str, by: str = "") -> str:
-        return by.join(sysfs.text(f"{syspath}/{file}") or "" for file in files)
-
-    above = posixpath.dirname(syspath)
-    there = sysfs.linked(f"{syspath}/subsystem") == "usb"  # else it is being removed
-    port = (sysfs.place(syspath) or "") if there else ""
-    facts = {
-        "device": text("idVendor", "idProduct", by=":").lower(),
-        "manufacturer": text("manufacturer"),
-        "product": text("product"),
-        "serial": text("serial"),
-        "port": port,
-        "class": text("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol").lower(),
-        "busnum": text("busnum"),
-        "devnum": text("devnum"),
-        "hub": (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
-        "name": posixpath.basename(syspath),
-    }
-    found = filter(None, (_interface(one, sysfs) for one in interfaces))
-    ordered = sorted(found, key=lambda one: int(one.facts["interface"]))
-    return SysfsDevice(syspath, sysfs, facts, port, "usb.", tuple(ordered))
-
-
-def _interface(syspath: str, sysfs: SysfsTree) -> Interface | None:
-    parts = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
-    try:
-        number = int(sysfs.text(f"{syspath}/bInterfaceNumber") or "", 16)
-    except ValueError:
-        return None
-    facts = {
-        "class": "".join(sysfs.text(f"{syspath}/{part}") or "" for part in parts).lower(),
-        "interface": str(number),
-        "driver": sysfs.linked(f"{syspath}/driver") or "",
-    }
-    return Interface(syspath, facts)
-
-
-def pci_functions(reading: SubsystemReading) -> Sequence[SysfsDevice]:
-    """Return all PCI functions. Blocks."""
-    some = (one for one in reading.members.values() if reading.sysfs.is_pci_function(one))
-    return [pci_function(one, reading.sysfs) for one in some]
-
-
-def pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
-    """Return a PCI function. Blocks."""
-
-    def number(*files: str) -> str:
-        texts = (sysfs.text(f"{syspath}/{file}") or "" for file in files)
-        return ":".join(text.removeprefix("0x").lower() for text in texts)
-
-    address = posixpath.basename(syspath)
-    facts = {
-        "device": number("vendor", "device"),
-        "subsystem": number("subsystem_vendor", "subsystem_device"),
-        "class": number("class"),
-        "driver": sysfs.linked(f"{syspath}/driver") or "",
-        "address": address,
-        "group": sysfs.linked(f"{syspath}/iommu_group") or "",
-        "pf": sysfs.linked(f"{syspath}/physfn") or "",
-        "vf": _index(syspath, sysfs),
-    }
-    return SysfsDevice(syspath, sysfs, facts, address, "pci.")
-
-
-def _index(syspath: str, sysfs: SysfsTree) -> str:
-    """Return which virtual function of a physical one it is, if it is one."""
-    physical, count = sysfs.link(f"{syspath}/physfn"), 0
-    while (link := sysfs.link(f"{physical}/virtfn{count}")) not in (None, syspath):
-        count += 1
-    return str(count) if link else ""
-
-
-def sysfs_devices(reading: SubsystemReading) -> Sequence[SysfsDevice]:
-    """Return the devices of any subsystem, without facts. Blocks."""
-    return [SysfsDevice(path, reading.sysfs, {}, name) for name, path in reading.members.items()]
-
-
-def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
-    """Return the USB device or PCI function that a device is, or is below. Blocks."""
-    if (above := sysfs.owner(syspath)) is None:
-        return None
-    return (usb_device if sysfs.is_usb_device(above) else pci_function)(above, sysfs)
+_VFIO: Final = SubsystemRoot("vfio")
+_NUMBERS: Final = NumbersRoot()
+_UNUSED: Final = "pci-stub"
+_OF_INTERFACE: Final = frozenset({"class", "interface", "driver"})  # options of one USB interface
+_NO_INTERFACES: Final = "it has no interfaces, as when its `authorized` is 0"
 
 
 # ── what options match ──
 
-
-def any_matches(globs: Iterable[str] | None, text: str | None) -> bool:
-    """Whether one of the globs matches a text as a whole, or none is wanted; letter case counts."""
-    if globs is None:
-        return True
-    return text is not None and any(fnmatch.fnmatchcase(text, glob) for glob in globs)
-
-
-Wanted = Mapping[str, Sequence[Any]]
-"""The options of a selector that are set."""
-
-
-def wanted_by(selector: UsbSelector | PciSelector) -> Wanted:
-    """Return the options of a selector that are set."""
-    kind = UsbSelector if isinstance(selector, UsbSelector) else PciSelector
-    found = {key_of(kind, name): getattr(selector, name) for name in kind.model_fields}
-    return {option: value for option, value in found.items() if value is not None}
-
-
-def bus_differs(device: SysfsDevice, wanted: Wanted, also: Iterable[str] = ()) -> dict[str, str]:
-    """Return what a device has instead of what is wanted, by option (`Missed.differs`).
-
-    The names of its physical function's network interfaces count `also`.
-    """
-    of_one = _INTERFACE & wanted.keys() if device.prefix == "usb." else frozenset()
-    more = {"port": [device.name], "pf": also}
-    found = {
-        option: device.facts[option]
-        for option, value in wanted.items()
-        if option not in of_one
-        and not _fits(option, value, device.facts[option])
-        and not any(any_matches(value, one) for one in more.get(option, ()))
-    }
-    # Its own class satisfies options that say nothing else of interfaces.
-    own = of_one == {"class"} and _fits("class", wanted["class"], device.facts["class"])
-    if of_one and not (own or selected(device, wanted)):
-        found |= _interfaces_differ(device, {one: wanted[one] for one in wanted if one in of_one})
-    return found
-
-
-def _fits(option: str, wanted: Sequence[Any], value: str) -> bool:
-    match option:
-        case "class":
-            return value.startswith(tuple(wanted))
-        case "interface":
-            return int(value) in wanted
-        case "driver" if not value:
-            return "none" in wanted
-        case "address" | "pf":  # as sysfs writes them: in lower case, and with the first domain
-            wanted = [f"{domain}{one.lower()}" for one in wanted for domain in ("", "0000:")]
-    return bool(value) and any_matches(wanted, value)
-
-
-def selected(device: SysfsDevice, wanted: Wanted) -> tuple[Interface, ...]:
-    """Return the interfaces of a USB device that satisfy all options about one."""
-    of_one = wanted.keys() & _INTERFACE
-    return tuple(
-        one
-        for one in device.interfaces
-        if of_one and all(_fits(option, wanted[option], one.facts[option]) for option in of_one)
-    )
-
-
-def _interfaces_differ(device: SysfsDevice, wanted: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    some = device.interfaces
-    if not some:
-        why = NOT_AUTHORIZED if device.is_unauthorized else "it has no interfaces"
-        return {"": why, **dict.fromkeys(wanted, "")}
-    found = {
-        option: ", ".join(dict.fromkeys(one.facts[option] for one in some if one.facts[option]))
-        for option, value in wanted.items()
-        if not any(_fits(option, value, one.facts[option]) for one in some)
-    }
-    return found or {"": "no one interface has all of class, interface and driver"}
-
-
-def member_differs(syspath: str, selector: SysfsSelector, sysfs: SysfsTree) -> dict[str, str]:
-    """Return what a device has instead of what a selector says; above it, the first parent."""
-    driver = sysfs.driver(syspath) if selector.driver else None
-    if found := _own_differs(syspath, selector, driver, sysfs):
-        return found
-    above = list(devices_above(syspath, sysfs)) if selector.parent else []
-    for parent in selector.parent:
-        subsystem = {one: sysfs.linked(f"{one}/subsystem") for one in above}
-        some = (one for one in above if any_matches(parent.subsystem, subsystem[one]))
-        if all(_own_differs(one, parent, sysfs.linked(f"{one}/driver"), sysfs) for one in some):
-            return {"parent": ", ".join(map(posixpath.basename, above))}
-    return {}
-
-
-def devices_above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
-    """Yield the devices above one, from below upwards."""
-    above = ancestors(posixpath.dirname(syspath))
-    return (path for path in above if sysfs.link(f"{path}/subsystem") is not None)
-
-
-def _own_differs(
-    syspath: str, selector: SysfsSelector | ParentSelector, driver: str | None, sysfs: SysfsTree
-) -> dict[str, str]:
-    """Return what a device itself has instead; attributes are read where the rest matches."""
-    name = posixpath.basename(syspath)
-    own = {"name": (selector.name, name), "driver": (selector.driver, driver)}
-    if found := {one: it[1] or "" for one, it in own.items() if not any_matches(*it)}:
-        return found
-    keys = sysfs.uevent(syspath) if selector.uevent else {}
-    checks = [(one, glob, sysfs.attribute(syspath, one)) for one, glob in selector.attr.items()]
-    checks += [(one, glob, keys.get(one)) for one, glob in selector.uevent.items()]
-    return {one: value or "" for one, glob, value in checks if not any_matches((glob,), value)}
-
-
-# ── their nodes ──
+_ByOption = Mapping[str, Sequence[str]]
+"""By option, globs of the fact that it is about."""
 
 
 @immutable
-class KernelNode:
-    """A device of the kernel that a container can be given: `file` is its path below /dev."""
+class Wanted:
+    """What a device has to be, compiled: all options match.
 
-    name: str
-    subsystem: str
-    syspath: str
-    file: str | None = None
-    number: tuple[int, int] | None = None
+    Attributes:
+        of_interface: The options that one and the same interface of a USB device has to match.
+        parents: What devices above it have to be, each some device.
+    """
 
-    @property
-    def path(self) -> str | None:
-        """Where it is."""
-        return f"/dev/{self.file}" if self.file else None
+    globs: _ByOption
+    of_interface: _ByOption = field(default_factory=dict)
+    parents: tuple["Wanted", ...] = ()
 
     @classmethod
-    def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
-        """Return what a directory in sysfs is; ``None`` where it is no node. Blocks."""
-        name = posixpath.basename(syspath)
-        number = sysfs.text(f"{syspath}/dev")
-        if number is None:  # whatever its uevent says: a device chooses some of that
-            return cls(name, subsystem, syspath) if subsystem == _NO_FILE else None
-        file = sysfs.uevent(syspath).get("DEVNAME")
-        if file is None or not {"", ".", ".."}.isdisjoint(file.split("/")):
-            return None
-        try:
-            found = number_of(number)
-        except ValueError:
-            return None
-        return cls(name, subsystem, syspath, file, found)
+    def of(cls, selector: ConfigModel) -> "Wanted":
+        """Compile the options of a source, or of a part of it."""
+        globs: dict[str, Sequence[str]] = {}
+        for option, value in options_of(selector).items():
+            match value:
+                case dict():  # by file or key
+                    globs |= {f"{option}.{name}": (glob,) for name, glob in value.items()}
+                case (str() | int(), *_):
+                    globs[option] = [glob for one in value for glob in _globs(option, str(one))]
+        split = _OF_INTERFACE & globs.keys() if isinstance(selector, UsbSelector) else ()
+        of_interface = {option: globs.pop(option) for option in split}
+        return cls(globs, of_interface, tuple(map(cls.of, getattr(selector, "parent", ()))))
+
+    def differs(self, device: SysfsDevice, also: _ByOption | None = None) -> dict[str, str]:
+        """Return what a device has instead, by option (`Missed.differs`). Blocks.
+
+        Of some options, it has `also` other values.
+        """
+        found: dict[str, str] = {}
+        for option, globs in self.globs.items():
+            if found and "." in option:  # files are read only where the rest matches
+                break
+            value = device.fact(option)
+            if not any(_fits(globs, one) for one in (value, *(also or {}).get(option, ()))):
+                found[option] = value
+        found |= self._interfaces_differ(device)
+        if self.parents and not found:
+            above = [
+                SysfsDevice(one, device.sysfs)
+                for one in devices_above(device.syspath, device.sysfs)
+            ]
+            if any(all(parent.differs(one) for one in above) for parent in self.parents):
+                found["parent"] = ", ".join(one.name for one in above)
+        return found
+
+    def interfaces(self, device: SysfsDevice) -> Sequence[SysfsDevice]:
+        """Return the interfaces of a USB device that match; none where any will do."""
+        wanted = self.of_interface
+        return [
+            one
+            for one in device.interfaces
+            if wanted and all(_fits(wanted[option], one.facts[option]) for option in wanted)
+        ]
+
+    def _interfaces_differ(self, device: SysfsDevice) -> dict[str, str]:
+        wanted = self.of_interface
+        # Its own class satisfies options that say nothing else of interfaces.
+        own = wanted.keys() == {"class"} and _fits(wanted["class"], device.facts["class"])
+        if not wanted or own or self.interfaces(device):
+            return {}
+        if not device.interfaces:
+            return {"": _NO_INTERFACES}
+        found = {}
+        for option, globs in wanted.items():
+            values = [one.facts[option] for one in device.interfaces]
+            if not any(_fits(globs, value) for value in values):
+                found[option] = ", ".join(dict.fromkeys(filter(None, values)))
+        return found or {"": "no one interface has all of class, interface and driver"}
 
 
-def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
-    """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
-    parent = next(devices_above(node.syspath, sysfs), "")
-    found = {
-        "place": sysfs.place(node.syspath),
-        "parent": posixpath.basename(parent),
-        "driver": sysfs.driver(node.syspath),
-    }
-    at = sysfs.interface(node.syspath)
-    if at is not None and (one := _interface(at, sysfs)) is not None:
-        found["usb.interface"] = one.facts["interface"]
-    return {name: value for name, value in found.items() if value}
+def _globs(option: str, value: str) -> Iterable[str]:
+    """Return the globs of a fact that the value of an option stands for."""
+    match option, value:
+        case "class", _:
+            return (f"{value}*",)
+        case "driver", "none":
+            return ("",)
+        case "address" | "pf", _:  # as sysfs writes them: in lower case, with the first domain
+            return (value, value.lower(), f"0000:{value.lower()}")
+    return (value,)
 
 
-def members(readings: Readings, root: Root) -> SubsystemReading:
-    """Return the reading of a root that has the kernel's devices."""
-    reading = readings[root]
-    assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
-    return reading
+def _fits(globs: Iterable[str], value: str) -> bool:
+    """Whether a glob matches a value as a whole; an empty one is matched by an empty one alone."""
+    return any(fnmatch.fnmatchcase(value, one) for one in globs) if value else "" in globs
+
+
+# ── what a source finds ──
+
+
+class HardwareFinder:
+    """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
+
+    Some variables are read only if templates have `mentioned` them. `roots` are the bus or
+    subsystem, the subsystems of the nodes, and /dev.
+    """
+
+    def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str] = frozenset()) -> None:
+        self.links = {one.rpartition(".")[2] for one in mentioned} & LINK_VARIABLES.keys()
+        self.nodes = NodesRoot(links=bool(self.links))
+        self.wanted, *self.excluded = every = [*map(Wanted.of, (options, *options.exclude))]
+        self.attributes: tuple[str, ...] = ()
+        self.split, self.of_bus = False, not isinstance(options, Sysfs)
+        if isinstance(options, Sysfs):
+            self.main = SubsystemRoot(options.subsystem)
+            self.attributes = tuple(one for one in mentioned if one.startswith("attr."))
+            choices: tuple[NodeChoice, ...] = (NodeChoice(subsystem=options.subsystem),)
+        else:
+            self.main = USB if isinstance(options, Usb) else PCI
+            self.split, choices = options.split, options.node
+        self.choices = [(one, Wanted.of(one)) for one in choices]
+        self.subsystems = {one.subsystem for one in choices}
+        classes = (*self.wanted.globs.get("class", ()), *self.wanted.of_interface.get("class", ()))
+        self.finds_between = any(one.startswith(tuple(BETWEEN.values())) for one in classes)
+        found: list[Root] = [self.main, self.nodes]
+        found += (SubsystemRoot(one) for one in self.subsystems - {USB_NODE, NO_NODE})
+        found += [_NUMBERS] if USB_NODE in self.subsystems else []
+        found += [NET] if any("pf" in one.globs for one in every) else []
+        self.roots = tuple(dict.fromkeys(found))
+
+    def find(self, readings: Readings, _known: object = None) -> Iterator[Match | Skipped]:
+        """Yield the nodes of each device, or IOMMU group, that matches. Blocks."""
+        return _Search(self, readings).found()
+
+    def missed(self, readings: Readings) -> Iterator[Missed]:
+        """Yield the other devices. Blocks."""
+        for device, differ in _Search(self, readings).compared():
+            if differ:
+                yield Missed(device.name, differ)
+
+
+class _Search:
+    """One search of a finder among what was read. All methods block."""
+
+    def __init__(self, finder: HardwareFinder, readings: Readings) -> None:
+        self._finder, self._readings = finder, readings
+        nodes = readings[finder.nodes]
+        assert isinstance(nodes, NodesReading), "of that root"  # noqa: S101
+        self._nodes = nodes
+
+    def _members(self, root: Root) -> SubsystemReading:
+        reading = self._readings[root]
+        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
+        return reading
+
+    def compared(self) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
+        """Yield all devices, and how they differ from the options; hubs only if asked for."""
+        finder, reading = self._finder, self._members(self._finder.main)
+        every: Iterable[SysfsDevice] = (
+            reading.devices
+            if finder.of_bus
+            else (
+                SysfsDevice(path, reading.sysfs, id=name) for name, path in reading.members.items()
+            )
+        )
+        for device in every:
+            if device.is_between and not finder.finds_between:
+                continue
+            differ = self._differs(device, finder.wanted)
+            if (
+                not differ
+                and not finder.of_bus
+                and not any(self._chosen(*finder.choices[0], device))
+            ):
+                differ = {"": "it has no node below /dev"}
+            yield device, differ
+
+    def _differs(self, device: SysfsDevice, wanted: Wanted) -> Mapping[str, str]:
+        also = {"port": [device.name]}
+        if NET in self._readings and device.facts.get("pf"):  # interfaces of the physical function
+            physical = device.sysfs.link(f"{device.syspath}/physfn") or ""
+            also["pf"] = [posixpath.basename(one) for one in self._members(NET).below(physical)]
+        return wanted.differs(device, also)
+
+    def found(self) -> Iterator[Match | Skipped]:
+        """Yield the nodes of each device, or IOMMU group, that matches."""
+        finder, groups = self._finder, set[str]()
+        for device, differ in self.compared():
+            if differ:
+                continue
+            if not all(self._differs(device, one) for one in finder.excluded):
+                yield Skipped(device.name, "excluded")
+            elif VFIO_NODE not in finder.subsystems:
+                yield from self._nodes_of(device)
+            elif not (group := device.facts["group"]):
+                yield Skipped(device.name, "has no IOMMU group: the IOMMU is off")
+            elif group not in groups:
+                groups.add(group)
+                yield self._group(device, group)
+
+    def _group(self, function: SysfsDevice, group: str) -> Match | Skipped:
+        """Return the node of an IOMMU group, or why it is not offered.
+
+        Userspace gets a group only if no function of it is used by the kernel (Linux's
+        Documentation/driver-api/vfio.rst).
+        """
+        for other in self._members(PCI).devices:
+            used, is_free = other.facts["driver"], other.is_between or other.facts["group"] != group
+            if not is_free and used not in ("", _UNUSED) and not used.startswith("vfio"):
+                reason = f"group {group} holds {other.name} (driver {used})"
+                return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
+        vfio = self._members(_VFIO)
+        for name in (group, f"noiommu-{group}"):
+            node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
+            if node is not None:
+                return self._match(function, node, function.id)
+        if function.facts["driver"].startswith("vfio"):
+            reason = (
+                f"bound to {function.facts['driver']}, but the kernel has no node of group {group}"
+            )
+            return Skipped(function.name, reason)
+        return Skipped(function.name, "not bound to vfio-pci")
+
+    def _nodes_of(self, device: SysfsDevice) -> Iterator[Match | Skipped]:
+        """Yield the nodes of a device, or why it is not offered."""
+        found: dict[KernelNode, None] = {}
+        absent: list[NodeChoice] = []
+        for choice, wanted in self._finder.choices:
+            some = dict.fromkeys(self._chosen(choice, wanted, device))
+            found |= some
+            absent += [] if some or choice.optional else [choice]
+        lack = f"no {' and no '.join(one.subsystem for one in absent)} node" if absent else None
+        if absent and (why := self._why_none(absent[0], device)):
+            lack = f"{lack}: {why}"
+        if lack and not found:
+            yield Skipped(device.name, lack)
+        ids = self._ids(device, list(found))
+        for node in found:
+            yield self._match(device, node, ids[node], f"incomplete: {lack}" if lack else None)
+
+    def _chosen(
+        self, choice: NodeChoice, wanted: Wanted, device: SysfsDevice
+    ) -> Iterator[KernelNode]:
+        """Yield the nodes of a device that one choice names."""
+        subsystem, sysfs = choice.subsystem, device.sysfs
+        if subsystem == NO_NODE:
+            own = sysfs.linked(f"{device.syspath}/subsystem") or ""
+            yield KernelNode(device.name, own, device.syspath)
+            return
+        every: Iterable[str] = (device.syspath,)
+        if self._finder.of_bus and subsystem != USB_NODE:
+            reading = self._members(SubsystemRoot(subsystem))
+            sysfs, every = reading.sysfs, reading.below(device.syspath)
+            if parts := {one.syspath for one in self._finder.wanted.interfaces(device)}:
+                every = (one for one in every if sysfs.interface(one) in parts)
+        for path in every:
+            if not wanted.differs(SysfsDevice(path, sysfs)):
+                node = KernelNode.of(subsystem, path, sysfs)
+                if node is not None:
+                    yield node
+
+    def _why_none(self, choice: NodeChoice, device: SysfsDevice) -> str:
+        """Say what a device has instead of a node: others of the subsystem, or its drivers."""
+        if device.prefix == "usb." and not device.interfaces:
+            return _NO_INTERFACES
+        if some := [node.name for node in self._chosen(choice, Wanted({}), device)]:
+            return f"there is {', '.join(some)}"
+        parts = self._finder.wanted.interfaces(device) or device.interfaces or (device,)
+        drivers = dict.fromkeys(one.facts["driver"] for one in parts if one.facts.get("driver"))
+        return f"bound to {', '.join(drivers)}" if drivers else "no driver is bound to it"
+
+    def _ids(self, device: SysfsDevice, found: Sequence[KernelNode]) -> Mapping[KernelNode, str]:
+        if not self._finder.split or not device.id:
+            return dict.fromkeys(found, device.id)
+        places: dict[str, list[KernelNode]] = {}
+        for node in found:
+            place = device.sysfs.place(node.syspath)
+            at = device.id if place is None or place == device.place else place
+            places.setdefault(at, []).append(node)
+        ids: dict[KernelNode, str] = {}
+        for at, some in places.items():
+            ordered = sorted(some, key=lambda node: names.natural_key(node.name))
+            alone = len(some) == 1 and at != device.id
+            ids |= {one: at if alone else f"{at}-{count}" for count, one in enumerate(ordered)}
+        return ids
+
+    def _match(
+        self, device: SysfsDevice, node: KernelNode, device_id: str, incomplete: str | None = None
+    ) -> Match:
+        """Return a node of a device as a match."""
+        finder, path = self._finder, node.path or ""
+        by = self._nodes.udev.get(path, {})
+        above = device_above(node.syspath, device.sysfs) if not finder.of_bus else None
+        variables = {
+            **(above.variables if above is not None else {}),
+            **device.variables,
+            **{one: value for one in finder.attributes if (value := device.fact(one))},
+            "name": node.name,
+            "subsystem": node.subsystem,
+            "syspath": node.syspath,
+            **({"place": device.place} if device.place else {}),
+            **by,
+            **described(node, device.sysfs),
+        }
+        # Several interfaces get their nodes one after the other.
+        parts = finder.wanted.interfaces(device) or device.interfaces
+        grows = len(parts) > 1 and not finder.split and node.subsystem != USB_NODE
+        alone = finder.split or node.subsystem == VFIO_NODE  # the node of a group is its device
+        return Match(
+            path,
+            device_id,
+            variables,
+            at=(self._nodes, node.file) if node.file else None,
+            hardware=Hardware(
+                unit=node.syspath if alone else device.syspath,
+                label=device.name,
+                syspath=node.syspath,
+                number=node.number,
+                role=None if NO_NODE in finder.subsystems else node.subsystem,
+                numa=device.syspath,
+                claims=self._claims(device, node),
+                incomplete=incomplete,
+                grows=grows or bool(path and finder.links - by.keys()),
+            ),
+        )
+
+    def _claims(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
+        """Libusb detaches drivers: who has the device's own node has all of its nodes."""
+        if node.subsystem != USB_NODE or _NUMBERS not in self._readings:
+            return frozenset()
+        numbers = self._members(_NUMBERS)
+        below = (path for path in numbers.below(device.syspath) if path != device.syspath)
+        files = (numbers.sysfs.uevent(path).get("DEVNAME") for path in below)
+        return frozenset(f"/dev/{file}" for file in files if file)

@@ -24,6 +24,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, FileKind, HostDevice
+from devhost.model.immutable import immutable
 from devhost.model.template import Template
 
 CONTENT_MAX: Final = 4 * 1024
@@ -69,7 +70,8 @@ def check(
     be opened, and pass. `allow` says which nodes may be opened, which secrets read
     (``allow_paths``), and whether commands run.
     """
-    this = _Round(device, files, constants, allow, checks.timeout)
+    until = time.monotonic() + checks.timeout
+    this = _Round(device, files, constants, allow, checks.timeout, until)
     failures: list[str] = []
     unknown: list[str] = []
     for one in checks.checks:
@@ -84,24 +86,19 @@ def check(
     return Checked(now, unknown=names.printable("; ".join(unknown)) or None)
 
 
+@immutable
 class _Round:
     """The checks of a round.
 
     A check yields what it could not check, and raises the error of what has failed.
     """
 
-    def __init__(
-        self,
-        device: HostDevice,
-        files: HostFiles,
-        constants: Mapping[str, str],
-        allow: Policy,
-        timeout: float,
-    ) -> None:
-        self._device, self._files, self._constants = device, files, constants
-        self._allow, self._timeout = allow, timeout
-        self._until = time.monotonic() + timeout
-        self._paths = HostPaths(files, allow)
+    device: HostDevice
+    files: HostFiles
+    constants: Mapping[str, str]
+    allow: Policy
+    timeout: float
+    until: float
 
     def perform(self, one: Check) -> Iterator[str]:
         """Run one check for each node."""
@@ -114,10 +111,10 @@ class _Round:
                 yield from self._open(one)
 
     def _open(self, how: Literal["readable", "writable"]) -> Iterator[str]:
-        for path in self._device.paths:
+        for path in self.device.paths:
             try:
-                realpath = self._files.realpath(path)
-                with _found(self._files.to_local(realpath)) as found:
+                realpath = self.files.realpath(path)
+                with _found(self.files.to_local(realpath)) as found:
                     refusal = self._refusal(realpath, found)
                     if refusal is None:
                         _touch(found, _MODES[how])
@@ -137,16 +134,16 @@ class _Round:
         if kind is FileKind.BLOCK and not stat.S_ISBLK(state.st_mode):
             return None
         number = os.major(state.st_rdev), os.minor(state.st_rdev)
-        return self._paths.refused_node(realpath, kind, number)
+        return HostPaths(self.files, self.allow).refused_node(realpath, kind, number)
 
     def _content(self, file: FileCheck) -> Iterator[str]:
-        for (path,) in arguments((file.path,), self._device, self._constants):
+        for (path,) in arguments((file.path,), self.device, self.constants):
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
             realpath = path
             try:
-                realpath = self._files.realpath(path)
-                content = _read(self._files.root, realpath, self._allow)
+                realpath = self.files.realpath(path)
+                content = _read(self.files.root, realpath, self.allow)
             except _PrivateError:
                 yield (
                     f"{path} is not readable by everyone: --allow-path '{realpath}' would allow it"
@@ -160,27 +157,23 @@ class _Round:
                 _compare(path, content, file.matches)
 
     def _commands(self, argv: Sequence[Template]) -> Iterator[str]:
-        if not self._allow.allow_exec:
+        if not self.allow.allow_exec:
             yield f"{argv[0]}: running a command needs --allow-exec"
             return
-        environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "DEVHOST_RESOURCE": self._constants["resource"],
-            "DEVHOST_DEVICE": self._device.id,
-        }
-        paths = HostPaths(self._files, self._allow)  # what is at them now
-        found = paths.seen(self._device, files=names_paths(argv))
-        here = real_paths(found, self._files.to_local)
-        for words in arguments(argv, self._device, self._constants, here):
+        environment = command.environment(self.constants["resource"], self.device.id)
+        paths = HostPaths(self.files, self.allow)
+        found = paths.seen(self.device, files=names_paths(argv))
+        here = real_paths(found, self.files.to_local)
+        for words in arguments(argv, self.device, self.constants, here):
             try:
-                end = command.run(words, environment, self._until - time.monotonic())
+                end = command.run(words, environment, self.until - time.monotonic())
             except FileNotFoundError as error:
-                where = "" if self._files.is_host else " (in devhost's own container)"
+                where = "" if self.files.is_host else " (in devhost's own container)"
                 raise _FailedError(f"{error.strerror}{where}") from None
             except (OSError, ValueError) as error:
                 raise _FailedError(f"{words[0]} cannot be run: {_reason(error)}") from None
             if end.status != 0:
-                late = f"did not answer in {self._timeout:g} s"
+                late = f"did not answer in {self.timeout:g} s"
                 text = late if end.status is None else end.description()
                 raise _FailedError(": ".join((words[0], text, *end.lines[-1:])))
 
@@ -248,17 +241,13 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
                 raise _PrivateError
         if not stat.S_ISREG(os.fstat(at).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        with open(f"/proc/self/fd/{at}", "rb", opener=_opener) as file:
-            content: bytes | None = file.read(CONTENT_MAX)
+        file = os.open(f"/proc/self/fd/{at}", os.O_RDONLY | _POLITELY)
     finally:
         os.close(at)
-    if content is None:
-        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-    return content
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | _POLITELY)
+    try:
+        return os.read(file, CONTENT_MAX)
+    finally:
+        os.close(file)
 
 
 def _compare(path: str, content: bytes, globs: Sequence[str]) -> None:

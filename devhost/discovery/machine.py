@@ -5,21 +5,17 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from devhost.discovery.hardware import (
-    NET,
-    PCI,
-    USB,
+from devhost.discovery.hardware import NET, PCI, USB
+from devhost.discovery.roots import NodesRoot, NumbersRoot, SubsystemReading, SubsystemRoot
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.sysfs import (
     KernelNode,
     SysfsDevice,
+    SysfsTree,
     described,
     device_above,
     devices_above,
-    pci_functions,
-    usb_devices,
 )
-from devhost.discovery.sysfs import NodesRoot, NumbersRoot, SubsystemReading, SubsystemRoot
-from devhost.hostfs.files import HostFiles
-from devhost.hostfs.sysfs import SysfsTree
 from devhost.model import names
 from devhost.model.device import FileState
 from devhost.model.hardware import PCI_CLASSES
@@ -79,7 +75,7 @@ class Machine:
     def __init__(self, files: HostFiles) -> None:
         self._files = files
         self._usb, self._pci = USB.read(files), PCI.read(files)
-        self.usb_devices, self.pci_functions = usb_devices(self._usb), pci_functions(self._pci)
+        self.usb_devices, self.pci_functions = self._usb.devices, self._pci.devices
         self._numbers = NumbersRoot().read(files)
         self._net = NET.read(files)
         self._udev = NodesRoot(links=True).read(files)
@@ -139,11 +135,9 @@ class Machine:
 
     def nodes(self, owner: str) -> list[KernelNode]:
         """Return the nodes of a USB device or PCI function but its own, and its interfaces."""
-        found = []
-        for _, path in self._numbers.below(owner):
-            if path != owner:
-                found.append(self._node(path, self._numbers.sysfs))
-        found += [self._node(path, self._net.sysfs) for _, path in self._net.below(owner)]
+        below = (path for path in self._numbers.below(owner) if path != owner)
+        found = [self._node(path, self._numbers.sysfs) for path in below]
+        found += [self._node(path, self._net.sysfs) for path in self._net.below(owner)]
         group = self._pci.sysfs.linked(f"{owner}/iommu_group")
         if group is not None and (driver := self._pci.sysfs.linked(f"{owner}/driver")):
             reading = self.subsystem("vfio")
@@ -196,18 +190,18 @@ class Machine:
         if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
             block = self.subsystem("block")
             for one in self.pci_functions:
-                if any(path == disk for _, disk in block.below(one.syspath)):
+                if path in block.below(one.syspath):
                     return one
         return None
 
     def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> Described:
         nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
         shown = node or (self._node(owner.syspath, self._usb.sysfs) if owner else None)
-        variables = owner.variables() if owner is not None else {}
+        variables = owner.variables if owner is not None else {}
         sysfs, path = self._numbers.sysfs, shown.syspath if shown else ""
         if shown is not None:
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
-            variables |= described(shown, sysfs) | self._udev.links_to(f"/dev/{shown.file}")
+            variables |= described(shown, sysfs) | self._udev.udev.get(f"/dev/{shown.file}", {})
             variables["syspath"] = path
         state = self._files.stat(f"/dev/{shown.file}") if shown and shown.file else None
         above = path or (owner.syspath if owner else "")

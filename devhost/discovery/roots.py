@@ -1,14 +1,18 @@
 """The parts of the host that sources look at: each is read once for all sources that name it."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
+from devhost.allocation.policy import SAFE
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, failure, is_wild
 from devhost.hostfs.mounts import BlockUse
+from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
-from devhost.model.device import NO_VARIABLES, FileState, Hardware
+from devhost.model.device import LINK_VARIABLES, NO_VARIABLES, FileState, Hardware
 from devhost.model.immutable import immutable
 from devhost.model.spelling import did_you_mean, is_proposed
 
@@ -17,6 +21,8 @@ from devhost.model.spelling import did_you_mean, is_proposed
 NOT_DEVICES: Final = frozenset(
     f"/dev/{name}" for name in ("fd", "hugepages", "mqueue", "pts", "shm")
 )
+# Native multipath: the path nvme2c2n1 has no node; the disk is its head nvme2n1.
+_NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 
 
 @immutable
@@ -198,3 +204,145 @@ class Missed:
 
     name: str
     differs: Mapping[str, str]
+
+
+# ── what the kernel says of devices, and their nodes below /dev ──
+
+
+@immutable
+class SubsystemRoot(Root):
+    """The devices of a class or a bus.
+
+    They are found by their links, never by walking directories: a device that is being removed
+    loses its links first. Only a subsystem that cannot be listed is a failure.
+    """
+
+    subsystem: str
+
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """Itself."""
+        return frozenset({self.subsystem})
+
+    def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
+        """List the subsystem."""
+        # gpio is both: nodes are of the bus, the class is an older interface.
+        where = (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices")
+        sysfs = SysfsTree(files)
+        there = [one for one in where if sysfs.list(one) is not None]
+        members = {name: path for one in there for name, path in _members(sysfs, one)}
+        missing = None if there else _no_subsystem(self.subsystem, files)
+        ordered = {name: members[name] for name in names.natural(members)}
+        return SubsystemReading(self, files, sysfs, ordered, missing)
+
+
+@immutable
+class NumbersRoot(Root):
+    """All devices that have a number, of all subsystems."""
+
+    def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
+        """List them."""
+        sysfs = SysfsTree(files)
+        there = {
+            f"{kind} {number}": path
+            for kind in ("char", "block")
+            for number, path in _members(sysfs, f"/sys/dev/{kind}")
+        }
+        return SubsystemReading(self, files, sysfs, there)
+
+
+def _members(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
+    """Yield the links in a directory, and where they lead."""
+    for name in sysfs.list(directory) or ():
+        if (path := sysfs.link(f"{directory}/{name}")) is not None:
+            yield name, path
+
+
+def _no_subsystem(subsystem: str, files: HostFiles) -> str:
+    if not os.path.isdir(files.to_local("/sys/devices")):
+        where = "/sys" if files.is_host else f"/sys below {files.root}"
+        return f"there is no {where}: it is not mounted (the chart mounts the host's)"
+    sysfs = SysfsTree(files)
+    there = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
+    hint = "" if subsystem in SAFE else did_you_mean(subsystem, there & {*SAFE, "tty"})
+    return f"this kernel has no subsystem {subsystem}{hint}"
+
+
+class SubsystemReading(Reading):
+    """The devices of a class or a bus: `members`, their paths by their names, in natural order.
+
+    `sysfs` reads more of them, for all sources once. All methods block.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        files: HostFiles,
+        sysfs: SysfsTree,
+        members: Mapping[str, str],
+        missing: str | None = None,
+    ) -> None:
+        super().__init__(root, files, missing=missing)
+        self.sysfs, self.members = sysfs, members
+
+    @functools.cached_property
+    def devices(self) -> Sequence[SysfsDevice]:
+        """The USB devices and PCI functions."""
+        return bus_devices(self.members.values(), self.sysfs)
+
+    def below(self, owner: str) -> Sequence[str]:
+        """Return what a USB device or PCI function owns."""
+        return self._by_owner.get(owner, ())
+
+    @functools.cached_property
+    def _by_owner(self) -> Mapping[str, Sequence[str]]:
+        owned: dict[str, list[str]] = {}
+        for member, syspath in self.members.items():
+            above, shown = self.sysfs.owner(syspath), syspath
+            if match := _NVME_PATH.fullmatch(member):
+                shown = self.members.get(f"{match[1]}{match[2]}", syspath)
+            if above is not None and self.sysfs.text(f"{shown}/partition") is None:
+                owned.setdefault(above, []).append(shown)
+        return owned
+
+
+@immutable
+class NodesRoot(Root):
+    """The nodes of devices below /dev.
+
+    Udev makes its `links` to them after a device's events: only those of their directories tell.
+    """
+
+    links: bool = False
+
+    @property
+    def base(self) -> str:
+        """The directory."""
+        return "/dev"
+
+    @property
+    def watched(self) -> WatchRoot | None:
+        """All of it for the links; what else is there follows from sysfs."""
+        return WatchRoot("/dev", recursive=True) if self.links else None
+
+    def read(self, files: HostFiles, tally: Tally | None = None) -> "NodesReading":
+        """Read udev's links; nodes are read when a source asks for them."""
+        reading, looks = NodesReading(self, files), CachedFiles(files)
+        for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
+            above = f"/dev/{directory.name}"
+            if not directory.is_directory or above in NOT_DEVICES:
+                continue
+            for variable, by in LINK_VARIABLES.items():
+                entries = looks.entries(f"{above}/{by}", tally=tally) or ()
+                for link in names.natural(one.name for one in entries if one.is_link):
+                    path = f"{above}/{by}/{link}"
+                    reading.udev.setdefault(files.resolve(path), {}).setdefault(variable, path)
+        return reading
+
+
+class NodesReading(Reading):
+    """The nodes of devices below /dev; `udev` has the first links to each node, by variable."""
+
+    def __init__(self, root: NodesRoot, files: HostFiles) -> None:
+        super().__init__(root, files)
+        self.udev: dict[str, dict[str, str]] = {}

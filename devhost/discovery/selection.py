@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import Final
 
 from devhost.discovery import wording
-from devhost.discovery.hardware_finder import HardwareFinder
+from devhost.discovery.hardware import HardwareFinder
 from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
 from devhost.hostfs.files import HostFiles, failure, fits, is_wild
 from devhost.model import names, pattern

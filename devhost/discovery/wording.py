@@ -1,6 +1,7 @@
 """What a source selects, and why it finds nothing, as people say it."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -16,7 +17,7 @@ _MAIN: Final = ("path", "paths", "pattern", "device", "subsystem")  # options th
 # The time to find the most alike grows with both.
 _COMPARED_MAX: Final = 500
 _LENGTH_MAX: Final = 100
-_ALIKE: Final = 0.7  # how alike another name is to be what was meant, from 0 to 1
+_FAR: Final = 0.5  # how unlike another name may be to be what was meant, from 0 to 1
 
 
 def summary(kind: Kind) -> str:
@@ -44,29 +45,22 @@ def _said(value: object, between: str = " ", options: object = None) -> str:
 
 
 def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
-    """Say that a source finds nothing, and what comes nearest.
-
-    That is what differs least, and of equals what is most like the text that the source has.
-    """
+    """Say that a source finds nothing, and what comes nearest."""
     if not (every := in_order(missed)):
         return f"{summary(kind)}: there is nothing to select"
-    some = [one for one in every if _is_proposed(kind, one)]
-    least = [one for one in some if _failed(one) == _failed(some[0])][:_COMPARED_MAX]
-    near = max(least, key=lambda one: _nearness(kind, one), default=None)
-    if near and (_is_of_another_vendor(kind, near) or _is_unlike(kind, near)):
-        near = None
-    hint = f"; nearest: {near.name} ({'; '.join(reasons(near))})" if near else ""
+    options = options_of(kind)
+    some = [one for one in every if _is_proposed(kind, one)][:_COMPARED_MAX]
+    far = {one.name: _distance(options, one) for one in some}
+    near = min(some, key=lambda one: far[one.name], default=None)
+    hint = ""
+    if near is not None and far[near.name] < math.inf:
+        hint = f"; nearest: {near.name} ({'; '.join(reasons(near))})"
     return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
 
 
-def _is_of_another_vendor(kind: Kind, one: Missed) -> bool:
-    wanted = options_of(kind).get("device", ())
-    return "device" in one.differs and one.differs["device"][:4] not in [it[:4] for it in wanted]
-
-
-def _is_unlike(kind: Kind, one: Missed) -> bool:
-    """Whether something that has no other name than the one that differs is not alike."""
-    return one.name in one.differs.values() and _likeness(kind, one) < _ALIKE
+def in_order(missed: Iterable[Missed]) -> list[Missed]:
+    """Return what a source does not select, what fails the fewest options first."""
+    return sorted(missed, key=lambda one: sum(map(bool, one.differs)))
 
 
 def _is_proposed(kind: Kind, one: Missed) -> bool:
@@ -76,28 +70,20 @@ def _is_proposed(kind: Kind, one: Missed) -> bool:
     return not one.name.startswith("/dev/") or is_proposed(one.name)
 
 
-def in_order(missed: Iterable[Missed]) -> list[Missed]:
-    """Return what a source does not select, what differs least first."""
-    return sorted(missed, key=lambda one: (_failed(one), "" not in one.differs))
+def _distance(options: Mapping[str, object], one: Missed) -> float:
+    """Return how unlike what a source says and what something has are: each option at most 1.
 
-
-def _failed(one: Missed) -> int:
-    return len(one.differs) - ("" in one.differs)
-
-
-def _nearness(kind: Kind, one: Missed) -> tuple[bool, bool, float]:
-    return "" in one.differs, "device" not in one.differs, _likeness(kind, one)
-
-
-def _likeness(kind: Kind, one: Missed) -> float:
-    """Return how alike what a source says and what something has instead are."""
-    options = options_of(kind)
-    return sum(_ratio(_said(options.get(key, "")), value) for key, value in one.differs.items())
-
-
-def _ratio(*texts: str) -> float:
-    one, other = (text.lower()[:_LENGTH_MAX] for text in texts)
-    return difflib.SequenceMatcher(None, one, other).ratio()
+    What is called quite otherwise, or is of another vendor, is not near at all.
+    """
+    far: dict[str, float] = {}
+    for option, value in one.differs.items():
+        if option:
+            texts = (_said(options.get(option, "")), value)
+            said, has = (text.rpartition("/")[2].lower()[:_LENGTH_MAX] for text in texts)
+            far[option] = 1 - difflib.SequenceMatcher(None, said, has).ratio()
+            if far[option] > _FAR and (option == "device" or value == one.name):
+                return math.inf
+    return sum(far.values())
 
 
 def reasons(one: Missed) -> tuple[str, ...]:

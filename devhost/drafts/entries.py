@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from devhost.discovery.hardware import KernelNode, SysfsDevice, devices_above, member_differs
+from devhost.discovery.hardware import Wanted
 from devhost.discovery.machine import Described, Machine, class_name
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.sysfs import PLACES
-from devhost.model.hardware import USB_NODE, ParentSelector, Sysfs
+from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, devices_above
+from devhost.model.hardware import USB_NODE
 
 DOMAIN: Final = "example.com"
 _SERIAL_MIN: Final = 4
@@ -157,14 +157,10 @@ def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
             break
         above.append(name)
     for parents in tried:
-        selector = Sysfs(
-            subsystem=node.subsystem, parent=tuple(ParentSelector(name=(one,)) for one in parents)
-        )
-        if [
-            path
-            for path in reading.members.values()
-            if not member_differs(path, selector, reading.sysfs)
-        ] == [node.syspath]:
+        wanted = Wanted({}, parents=tuple(Wanted({"name": (one,)}) for one in parents))
+        every = reading.members.values()
+        found = [one for one in every if not wanted.differs(SysfsDevice(one, reading.sysfs))]
+        if found == [node.syspath]:
             some = [{"name": one} for one in parents]
             return {"subsystem": node.subsystem, "parent": some if len(some) > 1 else some[0]}
     return {"subsystem": node.subsystem, "name": _name_glob(node.name, reading.members)}

@@ -7,12 +7,12 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.hardware import KernelNode, SysfsDevice
 from devhost.discovery.machine import CLASSES, OTHER, Described, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, entries
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.sysfs import KernelNode, SysfsDevice
 from devhost.loading.loader import loads
 
 # What the host needs for itself, and what says nothing without the rest.

@@ -258,11 +258,7 @@ def _commands(run: Sequence[Template], start: Start) -> tuple[tuple[str, ...], .
 
 async def _execute(argv: Sequence[str], start: Start) -> None:
     stop = threading.Event()
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "DEVHOST_RESOURCE": start.resource,
-        "DEVHOST_DEVICE": start.device.id,
-    }
+    environment = command.environment(start.resource, start.device.id)
     until = time.monotonic() + start.deadline - asyncio.get_running_loop().time()
 
     def work() -> command.Ended:

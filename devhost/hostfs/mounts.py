@@ -5,7 +5,7 @@ escaped in the fields, and nothing else is: any other character that Python take
 or for the end of a line may be part of a name.
 """
 
-import contextlib
+import functools
 import os
 import posixpath
 import re
@@ -27,9 +27,9 @@ def mounts(path: str) -> Iterator[tuple[Number, str, str]]:
     """
     for line in _lines(path):
         place, _, filesystem = line.partition(" - ")
-        with contextlib.suppress(IndexError, ValueError):
-            number, point = number_of(place.split(" ")[2]), place.split(" ")[4]
-            yield number, _unescaped(point), _unescaped([*filesystem.split(" "), "", ""][1])
+        fields = place.split(" ")
+        if len(fields) > 4 and (number := number_of(fields[2])) is not None:
+            yield number, _unescaped(fields[4]), _unescaped([*filesystem.split(" "), "", ""][1])
 
 
 def swapped(path: str) -> Iterator[str]:
@@ -59,37 +59,31 @@ class BlockUse:
         # and in its own /sys and /proc more of it.
         kind = None if files.is_host else filesystem(files.to_local("/sys/dev"))
         self._is_another_machine = kind not in (None, _SYSFS_MAGIC)
-        self._used: frozenset[Number] | None = None
 
-    @property
+    @functools.cached_property
     def used(self) -> frozenset[Number]:
         """The device numbers that are mounted or swapped on. Blocks."""
-        if self._used is None:
-            self._used = frozenset((*self._mounted(), *self._swapped(), *self._joined()))
-        return self._used
+        return frozenset(filter(None, (*self._mounted(), *self._swapped(), *self._joined())))
 
     def of(self, number: Number) -> str | None:
         """Return why a block device is in use: itself, by a partition, or by its disk as a whole.
 
         ``None`` if it is not. Blocks.
         """
-        if number in self.used:
-            return "mounted or swapped on"
         sysfs = sysfs_by_number(self._files)
         place = sysfs.of_number("block", number) or f"/sys/dev/block/{number[0]}:{number[1]}"
-        if sysfs.names(f"{place}/holders"):
-            return "held by another block device"
-        is_partition = sysfs.private(f"{place}/partition") is not None
-        others = {posixpath.dirname(place): "its disk"} if is_partition else {}
+        every = {place: ""}
+        if sysfs.text(f"{place}/partition") is not None:
+            every[posixpath.dirname(place)] = "its disk"
         for name in sysfs.names(place):
-            if sysfs.private(f"{place}/{name}/partition") is not None:
-                others[f"{place}/{name}"] = "its partition"
-        for other, what in others.items():
-            name = posixpath.basename(other)
-            if _number(sysfs, other) in self.used:
-                return f"{what} {name} is mounted or swapped on"
-            if sysfs.names(f"{other}/holders"):
-                return f"{what} {name} is held by another block device"
+            if sysfs.text(f"{place}/{name}/partition") is not None:
+                every[f"{place}/{name}"] = "its partition"
+        for one, what in every.items():
+            which = f"{what} {posixpath.basename(one)} is " if what else ""
+            if (number_of(sysfs.text(f"{one}/dev")) if what else number) in self.used:
+                return f"{which}mounted or swapped on"
+            if sysfs.names(f"{one}/holders"):
+                return f"{which}held by another block device"
         return None
 
     def _views(self, path: str, own: str) -> Iterator[tuple[str, HostFiles]]:
@@ -102,19 +96,19 @@ class BlockUse:
         if not self._is_another_machine:
             yield own, HostFiles()
 
-    def _mounted(self) -> Iterator[Number]:
+    def _mounted(self) -> Iterator[Number | None]:
         for path, seen in self._views("/proc/1/mountinfo", "/proc/self/mountinfo"):
             for number, _, source in mounts(path):
                 yield number
                 if source.startswith("/dev/"):
-                    yield from _node(source, seen)
+                    yield _node(source, seen)
 
-    def _swapped(self) -> Iterator[Number]:
+    def _swapped(self) -> Iterator[Number | None]:
         for path, seen in self._views("/proc/swaps", "/proc/swaps"):
             for name in swapped(path):
-                yield from _node(name, seen)
+                yield _node(name, seen)
 
-    def _joined(self) -> Iterator[Number]:
+    def _joined(self) -> Iterator[Number | None]:
         """Yield what a mounted btrfs consists of: its mount has no device's number, but a name."""
         files, top = self._files, "/sys/fs/btrfs"  # the chart does not mount it
         alone = os.path.isdir(files.to_local(top)) or self._is_another_machine
@@ -122,18 +116,12 @@ class BlockUse:
         for uuid in sysfs.names(top):
             for device in sysfs.names(f"{top}/{uuid}/devices"):
                 link = f"{top}/{uuid}/devices/{device}"
-                if (number := _number(sysfs, sysfs.link(link) or link)) is not None:
-                    yield number
+                yield number_of(sysfs.text(f"{sysfs.link(link) or link}/dev"))
 
 
-def _number(sysfs: SysfsTree, place: str) -> Number | None:
-    with contextlib.suppress(ValueError):
-        return number_of(sysfs.private(f"{place}/dev") or "")
-    return None
-
-
-def _node(path: str, files: HostFiles) -> Iterator[Number]:
-    with contextlib.suppress(OSError):
+def _node(path: str, files: HostFiles) -> Number | None:
+    try:
         state = files.stat(path)
-        if state and state.number:
-            yield state.number
+    except OSError:
+        return None
+    return state.number if state else None

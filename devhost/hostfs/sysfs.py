@@ -10,26 +10,32 @@ import posixpath
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Final
 
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
+from devhost.model.immutable import immutable
 
 Number = tuple[int, int]
 
 VALUE_MAX: Final = 4096  # bytes; an attribute has at most a page
 _PCI: Final = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_USB: Final = re.compile(r"[0-9]+-(?P<ports>[0-9.]+)(?P<interface>:[0-9]+\.[0-9]+)?")
-_ROOT_HUB: Final = re.compile(r"usb[0-9]+")
+_USB: Final = re.compile(r"usb[0-9]+|[0-9]+-[0-9.]+")
+_PORT: Final = re.compile(r"[0-9]+-([0-9.]+(:[0-9]+\.[0-9]+)?)")  # of a device, or an interface
+_INTERFACE: Final = re.compile(r".*/[0-9]+-[0-9.]+:[0-9]+\.[0-9]+")  # paths, as of root hubs
+_ROOT_HUB: Final = re.compile(r".*/usb[0-9]+")
 _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
 PLACES: Final = ("pci", *_NAMED)
+BETWEEN: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
+_NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
 
 
-def number_of(text: str) -> Number:
-    """Return a device's number; a text that is none is a `ValueError`."""
-    major, _, minor = text.partition(":")
-    return int(major), int(minor)
+def number_of(text: str | None) -> Number | None:
+    """Return a device's number, if a text is one."""
+    major, _, minor = (text or "").partition(":")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 class SysfsTree:
@@ -41,41 +47,30 @@ class SysfsTree:
         self._links: dict[str, str | None] = {}
 
     def text(self, path: str) -> str | None:
-        """Return what a file holds, without blanks at its ends; ``None`` where it is no text.
-
-        A configuration may learn only what every user may read.
-        """
+        """Return what a file holds, without blanks at its ends; ``None`` where it is no text."""
         if path not in self._texts:
-            self._texts[path] = self.private(path, public=True)
+            self._texts[path] = _text(self._read(path))
         return self._texts[path]
 
-    def private(self, path: str, *, public: bool = False) -> str | None:
-        """Return what a file holds, also one that not every user may read."""
-        raw = self._read(path, public=public)
-        return None if raw is None else _text(raw)
-
     def attribute(self, device: str, file: str) -> str | None:
-        """Return what a file of a device holds; links on the way to it may not leave /sys."""
-        path = f"{device}/{file}"
-        if "/" in file or self.link(path) is not None:
-            path = self._files.resolve(path)
-        return self.text(path) if path.startswith("/sys/") else None
+        """Return what a file of a device holds, of which a configuration has the name.
 
-    def _read(self, path: str, *, public: bool = True) -> bytes | None:
+        It may learn only what every user may read; links on the way may not leave /sys.
+        """
+        path = self._files.resolve(f"{device}/{file}")
         try:
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-            descriptor = os.open(self._files.to_local(path), flags)
-        except (OSError, ValueError):
-            return None
-        try:
-            if public and not os.fstat(descriptor).st_mode & stat.S_IROTH:
-                return None
-            raw = os.read(descriptor, VALUE_MAX + 1)
+            public = os.stat(self._files.to_local(path)).st_mode & stat.S_IROTH
         except OSError:
             return None
-        finally:
-            os.close(descriptor)
-        return None if len(raw) > VALUE_MAX else raw
+        return self.text(path) if public and path.startswith("/sys/") else None
+
+    def _read(self, path: str) -> bytes:
+        try:
+            with open(self._files.to_local(path), "rb", buffering=0) as file:  # noqa: PTH123 (a path takes longer)
+                raw = file.read(VALUE_MAX + 1)
+        except (OSError, ValueError):
+            return b""
+        return raw if len(raw) <= VALUE_MAX else b""
 
     def link(self, path: str) -> str | None:
         """Return the host path that a link leads to; ``None`` where there is none."""
@@ -99,7 +94,7 @@ class SysfsTree:
 
         The name that a device gives itself may have line feeds, and after them other keys.
         """
-        lines = (_text(line) for line in (self._read(f"{device}/uevent") or b"").split(b"\n"))
+        lines = (_text(line) for line in self._read(f"{device}/uevent").split(b"\n"))
         pairs = [line.partition("=")[::2] for line in lines if line]
         count = Counter(key for key, _ in pairs)
         return {key: value for key, value in pairs if count[key] == 1}
@@ -110,11 +105,9 @@ class SysfsTree:
 
     def driver(self, device: str) -> str | None:
         """Return the nearest driver, from a device upwards to the device on a bus that owns it."""
-        for one in ancestors(device):
-            driver = self.linked(f"{one}/driver")
-            if driver or self.is_usb_device(one) or self.is_pci_function(one):
-                return driver
-        return None
+        owner = self.owner(device) or ""
+        every = (self.linked(f"{one}/driver") for one in ancestors(device) if one.startswith(owner))
+        return next(filter(None, every), None)
 
     def numa(self, device: str) -> int | None:
         """Return the NUMA node that the nearest device, from one upwards, says it is on."""
@@ -161,12 +154,10 @@ class SysfsTree:
             if subsystem == "usb-serial":
                 port = self.text(f"{path}/port_number")
                 parts += [] if port is None else [f"port{port}"]
-            elif subsystem == "usb" and (match := _USB.fullmatch(name)):
-                hub = next((one for one in ancestors(path) if _is_root_hub(one)), None)
-                if hub is None:
-                    return None
+            elif subsystem == "usb" and (match := _PORT.fullmatch(name)):
+                hub = next(filter(_ROOT_HUB.fullmatch, ancestors(path)), "")
                 release = (self.text(f"{hub}/version") or "2")[:1]
-                parts.append(f"usbv{release}-0:{match['ports']}{match['interface'] or ''}")
+                parts.append(f"usbv{release}-0:{match[1]}")
                 path = hub
             elif subsystem in _NAMED or (subsystem == "pci" and _PCI.fullmatch(name)):
                 return "-".join((f"{subsystem}-{name}", *reversed(parts)))
@@ -175,25 +166,19 @@ class SysfsTree:
 
     def owner(self, device: str) -> str | None:
         """Return the nearest USB device or PCI function, from a device upwards."""
-        for one in ancestors(device):
-            if self.is_usb_device(one) or self.is_pci_function(one):
-                return one
-        return None
+        some = (
+            one for one in ancestors(device) if self.is_usb_device(one) or self.is_pci_function(one)
+        )
+        return next(some, None)
 
     def interface(self, device: str) -> str | None:
-        """Return the USB interface that a device is below, if any, up to its owner."""
-        for path in ancestors(device):
-            match = _USB.fullmatch(posixpath.basename(path))
-            if self.is_usb_device(path) or (match and match["interface"]):
-                return path if match and match["interface"] else None
-        return None
+        """Return the USB interface that a device is below, if any."""
+        return next(filter(_INTERFACE.fullmatch, ancestors(device)), None)
 
     def is_usb_device(self, device: str) -> bool:
         """Whether a path is a USB device."""
-        name = posixpath.basename(device)
-        match = _USB.fullmatch(name)
-        named = (match is not None and not match["interface"]) or _ROOT_HUB.fullmatch(name)
-        return bool(named) and self.text(f"{device}/idVendor") is not None
+        named = _USB.fullmatch(posixpath.basename(device))
+        return named is not None and self.text(f"{device}/idVendor") is not None
 
     def is_pci_function(self, device: str) -> bool:
         """Whether a path is a PCI function."""
@@ -213,8 +198,10 @@ def ancestors(device: str) -> Iterator[str]:
         device = posixpath.dirname(device)
 
 
-def _is_root_hub(device: str) -> bool:
-    return _ROOT_HUB.fullmatch(posixpath.basename(device)) is not None
+def devices_above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
+    """Yield the devices above one, from below upwards."""
+    above = ancestors(posixpath.dirname(syspath))
+    return (path for path in above if sysfs.link(f"{path}/subsystem") is not None)
 
 
 def _text(raw: bytes) -> str | None:
@@ -222,4 +209,189 @@ def _text(raw: bytes) -> str | None:
         text = raw.decode().strip()
     except UnicodeDecodeError:
         return None
-    return None if {"\n", "\t"} & set(text) or names.text_problem(text) else text
+    return None if {"\n", "\t"} & set(text) or names.text_problem(text) else text or None
+
+
+# ── devices, and what they have ──
+
+
+@immutable
+class SysfsDevice:
+    """A device of the kernel.
+
+    Attributes:
+        facts: What a USB device, its interface or a PCI function has; empty for nothing.
+        id: Its default ID; empty where nothing says where it is plugged in.
+        prefix: Of the names of its variables: ``usb.``, ``pci.`` or nothing.
+    """
+
+    syspath: str
+    sysfs: SysfsTree
+    facts: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+    prefix: str = ""
+    interfaces: tuple["SysfsDevice", ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return posixpath.basename(self.syspath)
+
+    @property
+    def place(self) -> str:
+        """Where it is plugged in; empty where nothing says so. Blocks."""
+        return (self.sysfs.place(self.syspath) or "") if self.id else ""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether it is a hub or a bridge."""
+        return self.facts.get("class", "").startswith(BETWEEN.get(self.prefix, "-"))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What its facts give to templates."""
+        return {f"{self.prefix}{name}": value for name, value in self.facts.items() if value}
+
+    def fact(self, option: str) -> str:
+        """Return what it has by the option of a source; empty for nothing. Blocks."""
+        if option in self.facts:
+            return self.facts[option]
+        kind, _, name = option.partition(".")
+        found: str | None = None
+        match kind:
+            case "name":
+                found = self.name
+            case "driver":
+                found = self.sysfs.driver(self.syspath)
+            case "subsystem":
+                found = self.sysfs.linked(f"{self.syspath}/subsystem")
+            case "attr":
+                found = self.sysfs.attribute(self.syspath, name)
+            case "uevent":
+                found = self.sysfs.uevent(self.syspath).get(name)
+        return found or ""
+
+
+def bus_devices(paths: Iterable[str], sysfs: SysfsTree) -> list[SysfsDevice]:
+    """Return the USB devices, with their interfaces, and the PCI functions. Blocks."""
+    below: dict[str, list[str]] = {}
+    for path in paths:
+        below.setdefault(posixpath.dirname(path), []).append(path)
+    found = (bus_device(path, sysfs, below.get(path, ())) for path in paths)
+    return [device for device in found if device is not None]
+
+
+def bus_device(syspath: str, sysfs: SysfsTree, below: Iterable[str] = ()) -> SysfsDevice | None:
+    """Return what a directory is, with the interfaces below it, if it is a device on a bus."""
+    if sysfs.is_usb_device(syspath):
+        return _usb_device(syspath, sysfs, below)
+    return _pci_function(syspath, sysfs) if sysfs.is_pci_function(syspath) else None
+
+
+def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
+    """Return the USB device or PCI function that a device is, or is below. Blocks."""
+    above = sysfs.owner(syspath)
+    return bus_device(above, sysfs) if above is not None else None
+
+
+def _usb_device(syspath: str, sysfs: SysfsTree, below: Iterable[str]) -> SysfsDevice:
+    def text(*files: str, by: str = "") -> str:
+        return by.join(sysfs.text(f"{syspath}/{file}") or "" for file in files)
+
+    above = posixpath.dirname(syspath)
+    there = sysfs.linked(f"{syspath}/subsystem") == "usb"  # else it is being removed
+    port = (sysfs.place(syspath) or "") if there else ""
+    facts = {
+        "device": text("idVendor", "idProduct", by=":").lower(),
+        "manufacturer": text("manufacturer"),
+        "product": text("product"),
+        "serial": text("serial"),
+        "port": port,
+        "class": text("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol").lower(),
+        "busnum": text("busnum"),
+        "devnum": text("devnum"),
+        "hub": (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
+        "name": posixpath.basename(syspath),
+    }
+    found = filter(None, (_interface(one, sysfs) for one in below))
+    ordered = sorted(found, key=lambda one: int(one.facts["interface"]))
+    return SysfsDevice(syspath, sysfs, facts, port, "usb.", tuple(ordered))
+
+
+def _interface(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
+    parts = ("bInterfaceClass", "bInterfaceSubClass", "bInterfaceProtocol")
+    try:
+        number = int(sysfs.text(f"{syspath}/bInterfaceNumber") or "", 16)
+    except ValueError:
+        return None
+    facts = {
+        "class": "".join(sysfs.text(f"{syspath}/{part}") or "" for part in parts).lower(),
+        "interface": str(number),
+        "driver": sysfs.linked(f"{syspath}/driver") or "",
+    }
+    return SysfsDevice(syspath, sysfs, facts)
+
+
+def _pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
+    def number(*files: str) -> str:
+        texts = (sysfs.text(f"{syspath}/{file}") or "" for file in files)
+        return ":".join(text.removeprefix("0x").lower() for text in texts)
+
+    address = posixpath.basename(syspath)
+    physical, count = sysfs.link(f"{syspath}/physfn"), 0
+    while (link := sysfs.link(f"{physical}/virtfn{count}")) not in (None, syspath):
+        count += 1
+    facts = {
+        "device": number("vendor", "device"),
+        "subsystem": number("subsystem_vendor", "subsystem_device"),
+        "class": number("class"),
+        "driver": sysfs.linked(f"{syspath}/driver") or "",
+        "address": address,
+        "group": sysfs.linked(f"{syspath}/iommu_group") or "",
+        "pf": sysfs.linked(f"{syspath}/physfn") or "",
+        "vf": str(count) if link else "",
+    }
+    return SysfsDevice(syspath, sysfs, facts, address, "pci.")
+
+
+# ── nodes ──
+
+
+@immutable
+class KernelNode:
+    """A device of the kernel that a container can be given: `file` is its path below /dev."""
+
+    name: str
+    subsystem: str
+    syspath: str
+    file: str | None = None
+    number: Number | None = None
+
+    @property
+    def path(self) -> str | None:
+        """Where it is."""
+        return f"/dev/{self.file}" if self.file else None
+
+    @classmethod
+    def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
+        """Return what a directory in sysfs is; ``None`` where it is no node. Blocks."""
+        name, number = posixpath.basename(syspath), number_of(sysfs.text(f"{syspath}/dev"))
+        if number is None:  # whatever its uevent says: a device chooses some of that
+            return cls(name, subsystem, syspath) if subsystem == _NO_FILE else None
+        file = sysfs.uevent(syspath).get("DEVNAME", "")
+        usable = {"", ".", ".."}.isdisjoint(file.split("/"))
+        return cls(name, subsystem, syspath, file, number) if usable else None
+
+
+def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
+    """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
+    parent = next(devices_above(node.syspath, sysfs), "")
+    found = {
+        "place": sysfs.place(node.syspath),
+        "parent": posixpath.basename(parent),
+        "driver": sysfs.driver(node.syspath),
+    }
+    at = sysfs.interface(node.syspath)
+    if at is not None and (one := _interface(at, sysfs)) is not None:
+        found["usb.interface"] = one.facts["interface"]
+    return {name: value for name, value in found.items() if value}

@@ -88,7 +88,7 @@ def test_block_use_partition_unplugged_meanwhile_is_ignored(root: Path, dev: str
 def test_block_use_held_disk_is_in_use(root: Path, place: str) -> None:
     (root / "sys/dev/block" / place).mkdir(parents=True)
     if "vdb1" in place:
-        (root / "sys/dev/block/240:16/vdb1/partition").touch()
+        (root / "sys/dev/block/240:16/vdb1/partition").write_text("1\n")
         (root / "sys/dev/block/240:16/vdb1/dev").write_text("240:17\n")
     assert free(root) == ["vda"]
 
