@@ -139,7 +139,6 @@ class Host:
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
-            shared.counts.close()
             try:
                 await self._directory.close()
             finally:

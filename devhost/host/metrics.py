@@ -1,10 +1,8 @@
 """What is counted: the metrics for Prometheus, and how many devices are missing."""
 
-import asyncio
 import logging
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
@@ -67,7 +65,6 @@ _Sample = tuple[str, tuple[str, ...], float]  # name, values of the labels, valu
 # Allocate has no deadline in kubelet; devhost gives up after 5 s.
 _ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_BURST_S: Final = 0.5  # many changes of devices are one count
 _LOG: Final = logging.getLogger(__name__)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -219,9 +216,6 @@ def _of_resource(served: "ServedResource", count: "DeviceCount") -> Iterator[_Sa
 
 # ── how many devices there are ──
 
-Counted = Callable[[], tuple[Resource, Snapshot]]
-"""Returns the declaration of a resource, and what was found of it."""
-
 
 @immutable
 class DeviceCount:
@@ -229,7 +223,6 @@ class DeviceCount:
 
     found: int = 0
     expected: int = 0  # `Resource.min_devices`, or the most that it had since the file changed
-    resource: Resource | None = None  # the declaration by which they were found
 
     @property
     def missing(self) -> int:
@@ -242,49 +235,30 @@ class DeviceCounts:
 
     def __init__(self) -> None:
         self._counts: dict[str, DeviceCount] = {}
-        self._published: dict[str, Counted] = {}
-        self._due: dict[str, asyncio.TimerHandle] = {}
+        self._accepted: set[str] = set()  # whose next count is what is expected
 
     def of(self, name: str) -> DeviceCount:
         """Return the count of a resource; zero before its devices are counted."""
         return self._counts.get(name, DeviceCount())
 
-    def changed(self, name: str, published: Counted) -> None:
-        """Count the devices of a resource soon."""
-        self._published[name] = published
-        if name not in self._due:
-            loop = asyncio.get_running_loop()
-            self._due[name] = loop.call_later(_BURST_S, self._count, name)
-
     def accept(self) -> None:
-        """Expect as many devices as are found soon: the file has changed."""
-        self._counts = {name: replace(one, resource=None) for name, one in self._counts.items()}
-        for name, published in self._published.items():
-            self.changed(name, published)
+        """Expect as many devices as are found next: the file has changed."""
+        self._accepted = set(self._counts)
 
     def forget(self, name: str) -> None:
         """Drop the count of a resource."""
-        if due := self._due.pop(name, None):
-            due.cancel()
-        self._published.pop(name, None)
         self._counts.pop(name, None)
 
-    def close(self) -> None:
-        """Count nothing more."""
-        for due in self._due.values():
-            due.cancel()
-
-    def _count(self, name: str) -> None:
-        del self._due[name]
-        resource, found = self._published[name]()
+    def count(self, resource: Resource, found: Snapshot) -> None:
+        """Count the devices that a scan has found."""
         if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
             return  # not the final number; another scan follows
-        there = len(found.present)
-        before = self.of(name)
-        expected = resource.min_devices
+        name, there = resource.name, len(found.present)
+        before, expected = self.of(name), resource.min_devices
         if expected is None:
-            expected = max(there, before.expected if before.resource == resource else 0)
-        count = self._counts[name] = DeviceCount(there, expected, resource)
+            expected = there if name in self._accepted else max(there, before.expected)
+        self._accepted.discard(name)
+        count = self._counts[name] = DeviceCount(there, expected)
         if count.missing > before.missing:
             fields = {"resource": name, "missing": count.missing, "expected": expected}
             _LOG.warning("devices missing", extra={"fields": fields})

@@ -255,6 +255,7 @@ class ServedResource:
             await self._preparation.declared(self.resource)
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
+        self._shared.counts.count(self.resource, self.known)
         if by_another:  # than the last declaration
             self._up_to_date.set()
             self._changed.set()
@@ -289,12 +290,8 @@ class ServedResource:
         if len(self.known.devices) < len(found.devices) and not self.draining:
             self.trigger_scan()  # it does not keep the nodes of what has left from others
         self._shared.owners.published(resource, self.snapshot)
-        loop = asyncio.get_running_loop()
-        # After the list, which is sent first.
-        if not self.draining:
-            count = functools.partial(self._shared.counts.changed, self.name)
-            loop.call_soon(count, lambda: (resource, self.known))
         if self._log_timer is None:
+            loop = asyncio.get_running_loop()
             self._log_timer = loop.call_at(max(loop.time(), self._log_at), self._log_changes)
         if self.draining:
             holders = self._shared.holders.of(self.name)

@@ -14,7 +14,7 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.host import metrics, resource
+from devhost.host import resource
 from devhost.observe.logs import LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread
@@ -134,7 +134,6 @@ async def test_device_added_crosses_few_modules(
     most: int,
 ) -> None:
     """From the kernel's event until it is listed, logged and counted, and nothing more happens."""
-    monkeypatch.setattr(metrics, "_BURST_S", 0.1)
     monkeypatch.setattr(resource, "_LOG_EVERY_S", 0.0)
     tree, kernel = HostTree(directory / "host"), Kernel(monkeypatch)
     tree.directory("/dev/colas")
