@@ -262,7 +262,8 @@ class Scanning:
 
     def count(self, scan: Scan, result: Result) -> None:
         """Count a scan."""
-        self._metrics.scanned(scan.name, result.took, failed=result.found.error is not None)
+        self._metrics.discovery_seconds.labels(scan.name).observe(result.took)
+        self._metrics.discovery_errors.labels(scan.name).inc(result.found.error is not None)
 
     # ── which scans count ──
 

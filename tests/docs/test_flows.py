@@ -156,12 +156,12 @@ async def test_device_added_crosses_few_modules(
     crossed = []
     for count in range(2, 8):
         await standin.wait(FILES, count - 1, count - 1)
-        await until(lambda: host.shared.counts.of(FILES).found == count - 1)  # noqa: B023
+        await until(lambda: host.resources[0].count.found == count - 1)  # noqa: B023
         crossed.append(Modules())
         await crossed[-1].begin()
         plug(count)
         await standin.wait(FILES, count, count)
-        await until(lambda: host.shared.counts.of(FILES).found == count)  # noqa: B023
+        await until(lambda: host.resources[0].count.found == count)  # noqa: B023
         await crossed[-1].end()
     kernel.close()
     # Each time, as something else may run meanwhile. At the first, some is done once.

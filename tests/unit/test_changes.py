@@ -6,8 +6,7 @@ import pytest
 
 from devhost.discovery.identity import DEFERRED
 from devhost.host.health import UNCHECKED
-from devhost.host.metrics import DeviceCounts
-from devhost.host.resource import log_changes
+from devhost.host.resource import DeviceCount, log_changes
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Skipped, Snapshot
 
@@ -40,7 +39,7 @@ ONE = Snapshot({"a": HostDevice("a", ())})
 
 def test_device_counts_held_back_is_not_missing() -> None:
     """Nor those of a source that cannot be read: another scan follows."""
-    tested = DeviceCounts()
+    tested = DeviceCount(RESOURCE.name)
     waiting = Snapshot(skipped=(Skipped("/dev/x", f"{DEFERRED} a second"),))
     for found, missing in (
         (ONE, 0),
@@ -48,17 +47,17 @@ def test_device_counts_held_back_is_not_missing() -> None:
         (Snapshot(error="not readable"), 0),
         (Snapshot(), 1),
     ):
-        tested.count(RESOURCE, found)
-        assert tested.of(RESOURCE.name).missing == missing
+        tested.update(RESOURCE, found)
+        assert tested.missing == missing
 
 
 def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
-    tested = DeviceCounts()
+    tested = DeviceCount(RESOURCE.name)
     expected = []
     for found in (ONE, Snapshot(), None, Snapshot(), ONE, Snapshot()):
         if found is None:
-            tested.accept()
+            tested.accepted = True
         else:
-            tested.count(RESOURCE, found)
-        expected.append(tested.of(RESOURCE.name).expected)
+            tested.update(RESOURCE, found)
+        expected.append(tested.expected)
     assert expected == [1, 1, 1, 0, 1, 1]
