@@ -36,36 +36,33 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class LogQueue(QueueHandler):
-    """Queues lines for a thread that writes them to a file descriptor.
+    """Queues records for a thread that formats them and writes them to a file descriptor.
 
-    When the queue is full, lines are dropped; when it is written, a line says how many.
+    When the queue is full, they are dropped; when it is written, a line says how many.
     """
 
-    queue: "queue.Queue[bytes]"
+    queue: "queue.Queue[logging.LogRecord]"
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(queue.Queue(QUEUE_MAX))
         self._descriptor = descriptor
         self.dropped = 0
-        threading.Thread(target=self._write_lines, name="log", daemon=True).start()
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
 
-    def prepare(self, record: logging.LogRecord) -> bytes:
-        """Return the line."""
-        return f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return what is queued: nothing that is logged changes afterwards."""
+        return record
 
-    def enqueue(self, line: bytes) -> None:  # type: ignore[override]
-        """Queue a line, or drop it."""
-        try:
-            self.queue.put_nowait(line)
-        except queue.Full:
-            self.dropped += 1
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
+        """Count a record for which there is no room."""
+        self.dropped += 1
 
     def flush(self) -> None:
-        """Wait up to `FLUSH_S` until all lines are written; called by `logging` at exit."""
+        """Wait up to `FLUSH_S` until all is written; called by `logging` at exit."""
         with self.queue.all_tasks_done:
             self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, FLUSH_S)
 
-    def _write_lines(self) -> None:
+    def _write_all(self) -> None:
         said = 0
         while True:
             self._write(self.queue.get())
@@ -74,11 +71,12 @@ class LogQueue(QueueHandler):
                 text = "log lines dropped: the log was not read fast enough"
                 notice = logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)
                 notice.fields = {"count": count}
-                self._write(self.prepare(notice))
+                self._write(notice)
             self.queue.task_done()
 
-    def _write(self, line: bytes) -> None:
-        with contextlib.suppress(OSError):  # such as a closed pipe or a full disk
+    def _write(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a closed pipe, a full disk, a faulty log call
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
             while line:
                 line = line[os.write(self._descriptor, line) :]
 
