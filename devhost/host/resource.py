@@ -258,7 +258,8 @@ class ServedResource:
             await self._preparation.declared(self.resource)
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
-        self.count.update(self.resource, self.known)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.count.update, self.resource, self.known)  # after the list is sent
         if by_another:  # than the last declaration
             self._up_to_date.set()
             self._changed.set()

@@ -41,10 +41,10 @@ class LogQueue(QueueHandler):
     When the queue is full, they are dropped; when it is written, a line says how many.
     """
 
-    queue: "queue.Queue[logging.LogRecord]"
+    queue: "queue.SimpleQueue[logging.LogRecord | threading.Event]"
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__(queue.Queue(QUEUE_MAX))
+        super().__init__(queue.SimpleQueue())
         self._descriptor = descriptor
         self.dropped = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
@@ -53,26 +53,38 @@ class LogQueue(QueueHandler):
         """Return what is queued: nothing that is logged changes afterwards."""
         return record
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802
-        """Count a record for which there is no room."""
-        self.dropped += 1
+    @property
+    def full(self) -> bool:
+        """Whether there is no room."""
+        return self.queue.qsize() >= QUEUE_MAX
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a record, or drop it."""
+        if self.full:
+            self.dropped += 1
+        else:
+            self.queue.put(record)
 
     def flush(self) -> None:
         """Wait up to `FLUSH_S` until all is written; called by `logging` at exit."""
-        with self.queue.all_tasks_done:
-            self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, FLUSH_S)
+        written = threading.Event()
+        self.queue.put(written)
+        written.wait(FLUSH_S)
 
     def _write_all(self) -> None:
         said = 0
         while True:
-            self._write(self.queue.get())
+            record = self.queue.get()
+            if isinstance(record, threading.Event):
+                record.set()
+                continue
+            self._write(record)
             if (count := self.dropped - said) and self.queue.empty():  # they came after the rest
                 said += count
                 text = "log lines dropped: the log was not read fast enough"
                 notice = logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)
                 notice.fields = {"count": count}
                 self._write(notice)
-            self.queue.task_done()
 
     def _write(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(Exception):  # a closed pipe, a full disk, a faulty log call
@@ -132,7 +144,7 @@ def dropped() -> int:
 
 def dropping() -> bool:
     """Return whether log lines are being dropped now."""
-    return any(one.queue.full() for one in _queues())
+    return any(one.full for one in _queues())
 
 
 def _queues() -> list[LogQueue]:
