@@ -317,10 +317,10 @@ class FileFinder:
 def _is_as_it_was(node: Node, reading: Reading, name: str) -> bool:
     """Whether what is at a name is what it was; whether a disk is in use cannot be seen there."""
     try:
-        state = reading.state(name)
+        state = reading.state(name, node.state)
     except OSError:
         return False
-    return state == node.state and state is not None and state.kind is not FileKind.BLOCK
+    return state is not None and state is node.state and state.kind is not FileKind.BLOCK
 
 
 def _looks(options: Directory | Glob | Dev) -> list[Look]:
