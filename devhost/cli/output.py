@@ -12,6 +12,7 @@ import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NoReturn, TextIO
 
 import click
@@ -23,7 +24,7 @@ _COLUMNS: Final = 80
 _UNFOLDED: Final = 2**31 - 1  # columns; the most that libyaml knows
 _WIDTH_MIN: Final = 40
 _WIDTH_MAX: Final = 100  # longer lines are hard to read
-_TAB: Final = 4
+_TAB: Final = "    "
 _COLORS: Final = {"error": "red", "warning": "yellow"}
 
 
@@ -280,22 +281,14 @@ def summary(problems: Sequence[Problem]) -> str:
 
 def _marked(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
     """Return the part of a source line that fits, and where the mark below it is, how long."""
-    shown: list[str] = []
-    widths: list[int] = []
-    for character in excerpt.text:
-        if character == "\t":
-            shown.append(" " * (_TAB - sum(widths) % _TAB))
-        else:
-            shown.append(printable(character))
-        widths.append(cells(shown[-1]))
-    first, last = 0, len(shown)
-    while sum(widths[first:last]) > columns - 2:  # what is left out becomes an ellipsis
-        if first < excerpt.start and sum(widths[first : excerpt.start]) > columns // 3:
-            first += 1
-        else:
-            last -= 1
-    before = "…" if first else ""
-    after = "…" if last < len(shown) else ""
-    begin = len(before) + sum(widths[first : excerpt.start])
-    length = sum(widths[excerpt.start : min(excerpt.end, last)])
-    return f"{before}{''.join(shown[first:last])}{after}", begin, max(length, 1)
+    ends = (0, excerpt.start, excerpt.end, len(excerpt.text))
+    before, marked, after = (
+        printable(excerpt.text[begin:end].replace("\t", _TAB)) for begin, end in pairwise(ends)
+    )
+    if cells(before + marked + after) > columns and len(before) > columns // 3:
+        before = f"…{before[-columns // 3 :]}"
+    line = before + marked + after
+    while cells(line) > columns:
+        line = f"{line[:-2]}…"
+    begin = cells(before)
+    return line, begin, max(min(cells(marked), cells(line) - begin), 1)

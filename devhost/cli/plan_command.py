@@ -1,6 +1,5 @@
 """``devhost plan``."""
 
-import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
-from devhost.model.names import resource_name_problem
 
 _CANDIDATES_MAX: Final = 20  # of a source
 
@@ -61,7 +59,7 @@ def command(
 ) -> None:
     """Show what this host would advertise, and what is skipped.
 
-    With NAME: only of these resources. CONFIG may then be left out.
+    With NAME: only of these resources.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
@@ -69,7 +67,6 @@ def command(
     from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles
 
-    config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
     if against is not None:
         if requests:
@@ -90,18 +87,6 @@ def command(
         printer.print_nothing(node_name)
     _print_all([one.as_json() for one in reports], output, everything=everything)
     sys.exit(1 if any(one.failed for one in reports) else 0)
-
-
-def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Tell names of resources from the file before them, which may be left out."""
-    is_file = config.endswith((".yaml", ".yml")) or os.path.lexists(config)
-    if not is_file and resource_name_problem(config) is None:
-        names = (config, *names)
-        config = os.environ.get("DEVHOST_CONFIG") or options.DEFAULT_CONFIG
-    for name in names:
-        if problem := resource_name_problem(name):
-            raise click.UsageError(f"only one CONFIG can be given, and {problem}")
-    return config, names
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:

@@ -130,16 +130,6 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             name: (len(table), len(ledger.healthy(name))) for name, table in ledger.tables.items()
         }
 
-    def held(self) -> dict[str, dict[str, list[str]]]:
-        """Return pod to resource to the devices that its containers hold."""
-        found: dict[str, dict[str, list[str]]] = {}
-        for name, pod in self._ledger.pods.items():
-            of_pod = found[name] = {}
-            for container in pod.values():
-                for resource, held in container.items():
-                    of_pod[resource] = sorted({*of_pod.get(resource, ()), *held.ids})
-        return found
-
     def devices(self, resource: str) -> dict[str, str]:
         """Return ID to health as last listed."""
         return dict(self._ledger.tables.get(resource, {}))
