@@ -124,7 +124,7 @@ def _print(machine: "Machine", one: "Described") -> None:
     }
     for name, value in lines.items():
         if value:
-            printer.wrapped(f"{name:<17}  {printable(value)}", "  ", " " * 21)
+            printer.echo(f"  {name:<17}  {value}")
 
 
 def _as_json(machine: "Machine", one: "Described") -> dict[str, Any]:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,6 @@ import click
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable, without_share
 
-_COLUMNS: Final = 80
 _UNFOLDED: Final = 2**31 - 1  # columns; the most that libyaml knows
 _WIDTH_MIN: Final = 40
 _WIDTH_MAX: Final = 100  # longer lines are hard to read
@@ -112,24 +110,6 @@ def moves_cursor() -> bool:
 def on_a_terminal() -> bool:
     """Whether a person reads the output."""
     return bool(sys.stdout and sys.stdout.isatty())
-
-
-def wrapped(text: str, first: str, other: str) -> None:
-    """Print a text in lines of at most 80 columns; they begin with `first`, then with `other`."""
-    columns = min(_COLUMNS, shutil.get_terminal_size().columns) if on_a_terminal() else _COLUMNS
-    for line in _folded(text, columns, first, other):
-        echo(line.rstrip())
-
-
-def _folded(text: str, columns: int, first: str = "", other: str = "    ") -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        columns,
-        initial_indent=first,
-        subsequent_indent=other,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 # ── tables as kubectl prints them: a line for each row, nothing folded or cut ──
@@ -257,11 +237,10 @@ def described(problem: Problem, columns: int) -> Iterator[str]:
 
     severity = f"{problem.severity}:"
     where = f"{problem.file}:{problem.line}:{problem.column}:"
-    text = "\n".join(_folded(f"{where} {severity} {problem.message}", columns))
-    yield text.replace(severity, tinted(severity), 1)
+    yield f"{printable(where)} {tinted(severity)} {printable(problem.message)}"
     if problem.path or problem.resource:
         of = f" of {problem.resource}" if problem.resource else ""
-        yield from _folded(f"    in {problem.path}{of}", columns)
+        yield printable(f"    in {problem.path}{of}")
     if problem.excerpt is not None:
         line = str(problem.excerpt.line or "")
         gutter = max(len(line), 4)

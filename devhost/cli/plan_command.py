@@ -153,14 +153,13 @@ def _print(shown: Mapping[str, Any], *, everything: bool, wide: bool) -> None:
     """Print a resource, what its sources looked at, and an allocation, where asked for."""
     printer.print_resource(shown, wide=wide)
     for source in shown.get("explain", ()):
-        printer.wrapped(f"sources[{source['source']}]: {source['summary']}", "  ", "    ")
+        printer.echo(f"  sources[{source['source']}]: {source['summary']}")
         candidates = source["candidates"]
         some = candidates if everything else candidates[:_CANDIDATES_MAX]
         for one in some:
-            label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
-            paths = ", ".join(one["paths"]) if one["taken"] else ""
+            sign, paths = ("+", ", ".join(one["paths"])) if one["taken"] else ("-", "")
             text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
-            printer.wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
+            printer.echo(f"  {sign} {one['candidate']}  {text}".rstrip())
         if hidden := len(candidates) - len(some) + source["other"]:
             printer.echo(f"  and {hidden} more{'' if everything else ' (--all)'}")
     if allocation := shown.get("allocation"):
