@@ -19,7 +19,6 @@ import click
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable, without_share
 
-_UNFOLDED: Final = 2**31 - 1  # columns; the most that libyaml knows
 _WIDTH_MIN: Final = 40
 _WIDTH_MAX: Final = 100  # longer lines are hard to read
 _TAB: Final = "    "
@@ -73,8 +72,7 @@ def print_value(value: Any, output: str) -> None:
         return
     import yaml
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast
-    _print(yaml.dump(value, Dumper=dumper, sort_keys=False, width=_UNFOLDED).rstrip())
+    _print(yaml.safe_dump(value, sort_keys=False, width=sys.maxsize).rstrip())
 
 
 def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") -> None:
@@ -120,13 +118,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     lines = [[*(cell or "-" for cell in line[:-1]), line[-1]] for line in lines]
     widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
-    for number, line in enumerate(lines):
+    for line in lines:
         padded = (
             cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True)
         )
-        text = "   ".join(padded).rstrip()
-        bold = number == 0 and on_a_terminal() and colors()
-        _print(click.style(text, bold=True) if bold else text)
+        _print("   ".join(padded).rstrip())
 
 
 def cells(text: str) -> int:

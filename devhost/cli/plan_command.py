@@ -4,7 +4,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -12,8 +12,6 @@ from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
-
-_CANDIDATES_MAX: Final = 20  # of a source
 
 
 @click.command(
@@ -40,7 +38,6 @@ _CANDIDATES_MAX: Final = 20  # of a source
 @click.option(
     "--explain", is_flag=True, help="Show what each source looks at, takes and leaves out."
 )
-@click.option("--all", "everything", is_flag=True, help="With --explain: show every candidate.")
 @options.root_option
 @options.node_name_option
 @options.table_output_option
@@ -51,7 +48,6 @@ def command(
     allocate: tuple[str, ...],
     against: str | None,
     explain: bool,
-    everything: bool,
     root: str,
     node_name: str,
     output: str,
@@ -85,7 +81,11 @@ def command(
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
     if not reports and output in ("text", "wide"):
         printer.print_nothing(node_name)
-    _print_all([one.as_json() for one in reports], output, everything=everything)
+    shown = [one.as_json() for one in reports]
+    if output in ("json", "yaml"):
+        printer.print_value({"resources": shown}, output)
+    else:
+        _print(shown, wide=output == "wide")
     sys.exit(1 if any(one.failed for one in reports) else 0)
 
 
@@ -139,31 +139,22 @@ def _full(name: str, known: Sequence[str]) -> str:
     return found[0] if len(found) == 1 else name
 
 
-def _print_all(shown: Sequence[Mapping[str, Any]], output: str, *, everything: bool) -> None:
-    if output in ("json", "yaml"):
-        printer.print_value({"resources": shown}, output)
-        return
-    for number, one in enumerate(shown):
+def _print(resources: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+    """Print resources, what their sources looked at, and allocations, where asked for."""
+    for number, shown in enumerate(resources):
         if number:
             printer.echo()
-        _print(one, everything=everything, wide=output == "wide")
-
-
-def _print(shown: Mapping[str, Any], *, everything: bool, wide: bool) -> None:
-    """Print a resource, what its sources looked at, and an allocation, where asked for."""
-    printer.print_resource(shown, wide=wide)
-    for source in shown.get("explain", ()):
-        printer.echo(f"  sources[{source['source']}]: {source['summary']}")
-        candidates = source["candidates"]
-        some = candidates if everything else candidates[:_CANDIDATES_MAX]
-        for one in some:
-            sign, paths = ("+", ", ".join(one["paths"])) if one["taken"] else ("-", "")
-            text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
-            printer.echo(f"  {sign} {one['candidate']}  {text}".rstrip())
-        if hidden := len(candidates) - len(some) + source["other"]:
-            printer.echo(f"  and {hidden} more{'' if everything else ' (--all)'}")
-    if allocation := shown.get("allocation"):
-        _print_allocation(allocation)
+        printer.print_resource(shown, wide=wide)
+        for source in shown.get("explain", ()):
+            printer.echo(f"  sources[{source['source']}]: {source['summary']}")
+            for one in source["candidates"]:
+                sign, paths = ("+", ", ".join(one["paths"])) if one["taken"] else ("-", "")
+                text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
+                printer.echo(f"  {sign} {one['candidate']}  {text}".rstrip())
+            if other := source["other"]:
+                printer.echo(f"  and {other} more")
+        if allocation := shown.get("allocation"):
+            _print_allocation(allocation)
 
 
 def _print_allocation(allocation: Mapping[str, Any]) -> None:

@@ -76,23 +76,21 @@ class PluginMethods:
     def _call(self, method: str, work: Callable[[], T]) -> T:
         try:
             result = work()
-        except CallError as error:
-            text = f"{method}() {error}"
-            self._log(method, text, None)
-            raise CallError(text) from None
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
-            text = f"{method}() raised {_brief(f'{type(error).__name__}: {error}')}"
-            self._log(method, text, error)
+            returned = isinstance(error, CallError)
+            what = error if returned else f"raised {_brief(f'{type(error).__name__}: {error}')}"
+            text = f"{method}() {what}"
+            repeated = self._logged.get(method) == text
+            self._logged[method] = text
+            _LOG.log(
+                logging.DEBUG if repeated else logging.ERROR,
+                "plugin failed",
+                exc_info=None if returned else error,
+                extra={"fields": {"resource": self._plugin.name, "reason": text}},
+            )
             raise CallError(text) from None
         self._logged.pop(method, None)
         return result
-
-    def _log(self, method: str, text: str, error: BaseException | None) -> None:
-        repeated = self._logged.get(method) == text
-        self._logged[method] = text
-        fields = {"resource": self._plugin.name, "reason": text}
-        level = logging.DEBUG if repeated else logging.ERROR
-        _LOG.log(level, "plugin failed", exc_info=error, extra={"fields": fields})
 
 
 # ── results ──
