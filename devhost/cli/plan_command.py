@@ -1,5 +1,6 @@
 """``devhost plan``."""
 
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -167,16 +168,7 @@ def _print_allocation(allocation: Mapping[str, Any]) -> None:
     for line in printer.received(allocation):
         printer.echo(f"    {line}")
     for device in allocation.get("cdiSpec", {}).get("devices", ()):
-        edits = device["containerEdits"]
-        lines = [f"env {text}" for text in edits.get("env", ())]
-        for node in edits.get("deviceNodes", ()):
-            host = node.get("hostPath", node["path"])
-            lines.append(f"device {host} as {node['path']} ({node['permissions']})")
-        for mount in edits.get("mounts", ()):
-            mode = "read-only" if "ro" in mount["options"] else "read-write"
-            lines.append(f"mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
-        for line in lines:
-            printer.echo(f"      {device['name']}: {line}")
+        printer.echo(f"      {device['name']}: {json.dumps(device['containerEdits'])}")
     for step in allocation["preStart"]:
         how = "once per pod" if step["every"] == "holder" else "at every start"
         value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])

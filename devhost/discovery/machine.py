@@ -185,7 +185,7 @@ class Machine:
         return []
 
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
-        """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
+        """Return the device that a node is of, also of an IOMMU group's."""
         if (above := device_above(path, sysfs)) is not None:
             every = (*self.usb_devices, *self.pci_functions)
             return next((one for one in every if one.syspath == above.syspath), above)
@@ -193,11 +193,6 @@ class Machine:
             group = posixpath.basename(path).removeprefix("noiommu-")
             some = (one for one in self.pci_functions if one.facts["group"] == group)
             return next((one for one in some if not one.is_between), None)
-        if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
-            block = self.subsystem("block")
-            for one in self.pci_functions:
-                if any(path == disk for _, disk in block.below(one.syspath)):
-                    return one
         return None
 
     def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> Described:
