@@ -19,8 +19,7 @@ import click
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable, without_share
 
-_WIDTH_MIN: Final = 40
-_WIDTH_MAX: Final = 100  # longer lines are hard to read
+_COLUMNS_MIN: Final = 40
 _TAB: Final = "    "
 _COLORS: Final = {"error": "red", "warning": "yellow"}
 
@@ -93,11 +92,6 @@ def print_nothing(node_name: str) -> None:
 
 
 # ── a terminal ──
-
-
-def colors() -> bool:
-    """Whether a terminal may be sent colors, if there is one."""
-    return not os.environ.get("NO_COLOR") and moves_cursor()
 
 
 def moves_cursor() -> bool:
@@ -217,8 +211,9 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
         for problem in problems:
             write(str(problem))
     elif problems:
-        columns = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
-        color = None if colors() else False  # where it is False, click takes colors out
+        columns = max(shutil.get_terminal_size().columns, _COLUMNS_MIN)
+        colored = moves_cursor() and not os.environ.get("NO_COLOR")
+        color = None if colored else False  # where it is False, click takes colors out
         for problem in problems:
             text = "\n".join(described(problem, columns))
             click.echo(f"{text}\n", err=err, color=color)

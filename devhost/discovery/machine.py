@@ -81,6 +81,7 @@ class Machine:
         self._usb, self._pci = USB.read(files), PCI.read(files)
         self.usb_devices, self.pci_functions = usb_devices(self._usb), pci_functions(self._pci)
         self._numbers = NumbersRoot().read(files)
+        self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.read(files)
         self._udev = NodesRoot(links=True).read(files)
 
@@ -88,11 +89,6 @@ class Machine:
     def problem(self) -> str | None:
         """Why there is nothing, if /sys is not there."""
         return self._usb.missing if self._files.stat("/sys/devices") is None else None
-
-    @property
-    def sysfs(self) -> SysfsTree:
-        """Reads more of what has a number."""
-        return self._numbers.sysfs
 
     def subsystem(self, name: str) -> SubsystemReading:
         """Return the devices of a subsystem."""
@@ -142,7 +138,7 @@ class Machine:
         found = []
         for _, path in self._numbers.below(owner):
             if path != owner:
-                found.append(self._node(path, self._numbers.sysfs))
+                found.append(self._node(path, self.sysfs))
         found += [self._node(path, self._net.sysfs) for _, path in self._net.below(owner)]
         group = self._pci.sysfs.linked(f"{owner}/iommu_group")
         if group is not None and (driver := self._pci.sysfs.linked(f"{owner}/driver")):
@@ -185,7 +181,7 @@ class Machine:
         return []
 
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
-        """Return the device that a node is of, also of an IOMMU group's."""
+        """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
         if (above := device_above(path, sysfs)) is not None:
             every = (*self.usb_devices, *self.pci_functions)
             return next((one for one in every if one.syspath == above.syspath), above)
@@ -193,13 +189,18 @@ class Machine:
             group = posixpath.basename(path).removeprefix("noiommu-")
             some = (one for one in self.pci_functions if one.facts["group"] == group)
             return next((one for one in some if not one.is_between), None)
+        if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
+            block = self.subsystem("block")
+            for one in self.pci_functions:
+                if any(path == disk for _, disk in block.below(one.syspath)):
+                    return one
         return None
 
     def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> Described:
         nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
         shown = node or (self._node(owner.syspath, self._usb.sysfs) if owner else None)
         variables = owner.variables() if owner is not None else {}
-        sysfs, path = self._numbers.sysfs, shown.syspath if shown else ""
+        sysfs, path = self.sysfs, shown.syspath if shown else ""
         if shown is not None:
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
             variables |= described(shown, sysfs) | self._udev.links_to(f"/dev/{shown.file}")

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -30,7 +29,7 @@ class PluginMethods:
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin, self.interval = plugin, plugin.interval
-        self._refresh_due = threading.Event()
+        self.refresh_due = False  # ``refresh`` is called before the next call of ``devices``
         self._logged: dict[str, str] = {}  # the last error, by method
 
     @property
@@ -38,14 +37,10 @@ class PluginMethods:
         """Whether ``pre_start`` is overridden."""
         return type(self._plugin).pre_start is not DevicePlugin.pre_start
 
-    def refresh_first(self) -> None:
-        """Call ``refresh`` before the next call of ``devices``."""
-        self._refresh_due.set()
-
     def devices(self) -> Devices:
         """Return the devices."""
-        if self._refresh_due.is_set():
-            self._refresh_due.clear()
+        if self.refresh_due:
+            self.refresh_due = False
             with contextlib.suppress(CallError):  # logged
                 self._call("refresh", self._plugin.refresh)
         return self._call("devices", lambda: _sorted_out(self._plugin.devices()))

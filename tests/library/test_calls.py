@@ -112,6 +112,6 @@ def test_refresh_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     plugin = Scripted(["a"])
     plugin.then["refresh"] = failing
     calls = PluginMethods(plugin)
-    calls.refresh_first()
+    calls.refresh_due = True
     assert calls.devices() == ([Device("a")], [])
     assert "refresh() raised ValueError: boom" in str(caplog.records[0].__dict__)
