@@ -70,9 +70,12 @@ def _address(_context: click.Context, parameter: click.Parameter, text: str) -> 
         raise click.BadParameter(str(error)) from None
 
 
-DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
 config_argument = click.argument(
-    "config", envvar="DEVHOST_CONFIG", default=DEFAULT_CONFIG, metavar="[CONFIG]", type=FILE
+    "config",
+    envvar="DEVHOST_CONFIG",
+    default="/etc/devhost/config.yaml",
+    metavar="[CONFIG]",
+    type=FILE,
 )
 root_option = option(
     "--root",

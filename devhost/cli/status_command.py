@@ -34,9 +34,6 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     Lists resources, devices, and the pods that have them; with NAME only these resources.
     devhost must run with --status-listen.
     """
-    for name in names:
-        if ":" in name:
-            raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
     shown = _asked(status_listen.near)
     printer.check_names(names, [one["name"] for one in shown["resources"]])
     if names:

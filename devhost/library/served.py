@@ -210,7 +210,7 @@ class ServedPlugin:
     def started(self, look_again: Callable[[], None]) -> None:
         """Called when serving begins; ``look_again`` may only be called on this thread."""
         self._rescan, self._registered = look_again, False
-        self._methods.refresh_first()
+        self._methods.refresh_due = True
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -224,7 +224,7 @@ class ServedPlugin:
     def registered(self) -> None:
         """Called after each registration: after the first, ``refresh`` has to be called again."""
         if self._registered and self._rescan is not None:
-            self._methods.refresh_first()
+            self._methods.refresh_due = True
             self._rescan()
         self._registered = True
 

@@ -98,9 +98,6 @@ def set_up(level: str, form: str | None) -> None:
 
     Crashes and Python's warnings go there, too.
     """
-    # These are not logged, and collecting them takes a fifth of the time of a line.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001 (documented: docs.python.org/3/howto/logging.html#optimization)
     stderr = sys.__stderr__  # None if the process was started without it
     handler = LogQueue(stderr.fileno()) if stderr else logging.NullHandler()
     text = form == "text" or (form is None and stderr is not None and stderr.isatty())
