@@ -284,10 +284,12 @@ def _assign(
     resource: Resource, found: Iterable[tuple[int, HostDevice] | None], result: Identified
 ) -> None:
     """Assign IDs and slots: those already offered first, then in natural order."""
-    # Of equal IDs, the first source's device counts: sorting keeps their order.
-    by_source = sorted(filter(None, found), key=lambda one: one[1].nodes[0].source)
-    natural = sorted(by_source, key=lambda one: (names.natural_key(one[1].id), one[1].id))
-    ordered = sorted(natural, key=lambda one: one[0])
+    # Of equal IDs, the first source's device counts.
+    natural = sorted(
+        filter(None, found),
+        key=lambda one: (names.natural_key(one[1].id), one[1].id, one[1].nodes[0].source),
+    )
+    ordered = sorted(natural, key=operator.itemgetter(0))
     failed = result.selection.failed
     staying = {
         device.id

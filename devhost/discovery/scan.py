@@ -135,7 +135,10 @@ class Scanner(Declaration):
         nodes, unseen = self._exclusive(identified), list[str]()
         taken: Taken = {}
         formers = previous.devices
-        for device in sorted(devices.values(), key=lambda one: _turn(formers.get(one.id))):
+        turns = list(devices.values())
+        if self._clashing:
+            turns.sort(key=lambda one: _turn(formers.get(one.id)))
+        for device in turns:
             former = formers.get(device.id)
             one, alone = self._rendered(device, former)
             if one.legal and self._clashing:

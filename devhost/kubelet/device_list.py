@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
-from devhost.model.immutable import immutable
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
 LEAVE_AFTER_S: Final = 10.0
@@ -23,8 +22,7 @@ LEAVE_AFTER_S: Final = 10.0
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
 
 
-@immutable
-class AdvertisedDevice:
+class AdvertisedDevice(NamedTuple):
     """One device of a list."""
 
     healthy: bool
@@ -115,10 +113,11 @@ class DeviceList:
         return self._replace({**wanted, **entries}, leaving)
 
     def _fitting(self, wanted: Mapping[str, AdvertisedDevice]) -> Mapping[str, AdvertisedDevice]:
-        size = sum(_size_max(*one) for one in self.entries.items())
+        new = wanted.keys() - self.entries.keys()
+        size = sum(_size_max(*one) for one in self.entries.items()) if new else 0
         kept = {}
         for advertised_id, entry in wanted.items():
-            if advertised_id not in self.entries:
+            if advertised_id in new:
                 size += _size_max(advertised_id, entry)
                 if size > LIST_BYTES_MAX:
                     continue
