@@ -130,13 +130,9 @@ def parse_all(text: str, extent: Extent | None = None, *, texts: bool = False) -
     scalars are strings as they are written. There is at least one document, even if it is empty.
     """
     try:
-        text.encode()
         loader, extent, trees = _Loader(text), extent or Extent(), []
         while loader.check_node():
             trees.append(_Builder(extent, texts=texts).document(loader.get_node()))
-    except UnicodeEncodeError as error:
-        position = syntax.position_after(text[: error.start])
-        raise TreeError("not UTF-8", *position) from None
     except yaml.MarkedYAMLError as error:
         raise syntax.explained(error, text) from None
     except yaml.reader.ReaderError as error:
