@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, shapes, yamltree
-from devhost.loading.checks import ParsedResource
 from devhost.loading.documents import Document, brief, documents, format_mistake
 from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
 from devhost.loading.yamltree import Tree
@@ -42,10 +41,6 @@ class Loaded:
 
 def read(file: str) -> bytes:
     """Read a file, or standard input for ``-``, up to one byte more than `SIZE_MAX`."""
-    if not file:
-        raise FileNotFoundError(errno.ENOENT, "the file name is empty")
-    if "\0" in file:
-        raise FileNotFoundError(errno.ENOENT, "the file name contains a NUL")
     if file == "-":
         if sys.stdin is None:
             raise OSError(errno.EBADF, "standard input is closed")
@@ -101,7 +96,7 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
     """Return a configuration with its problems, up to `PROBLEMS_MAX` of each severity."""
     if isinstance(document.tree, TreeError):
         return _not_yaml(document, document.tree, file)
-    resources: list[ParsedResource] = []
+    resources: list[tuple[yamltree.Path, Resource]] = []
     problems: list[Problem] = []
     count: Counter[Severity] = Counter()
     for severity, path, message, at in _found(document, resources, policy):
@@ -116,7 +111,7 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if count["error"]:
         return Loaded(None, tuple(problems), document.name)
-    config = Config(version="v1", resources=tuple(one.resource for one in resources))
+    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
     return Loaded(config, tuple(problems), document.name)
 
 
@@ -125,7 +120,9 @@ def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
     return Loaded(None, (problem,), document.name)
 
 
-def _found(document: Document, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
+def _found(
+    document: Document, resources: list[tuple[yamltree.Path, Resource]], policy: Policy
+) -> Iterator[_Found]:
     """Yield each problem, and collect the resources that have the right shape."""
     tree = document.tree
     assert isinstance(tree, Tree)  # noqa: S101 (else it is not YAML)
@@ -143,7 +140,7 @@ def _found(document: Document, resources: list[ParsedResource], policy: Policy) 
         yield "error", ("resources",), message, tree.position(("resources",)).key
     for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
         if isinstance(result, Resource):
-            resources.append(ParsedResource(base, result, tree.position(base).line))
+            resources.append((base, result))
             continue
         errors = result.errors(include_url=False)
         for path, message, at in shapes.shape_problems(errors, base, tree, reported):

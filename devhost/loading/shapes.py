@@ -15,7 +15,6 @@ from devhost.model.spelling import nearest
 from devhost.model.template import TemplateError
 from devhost.model.values import ConfigModel, key_of
 
-_KEY_MAX: Final = 400  # longer than any valid key
 _ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
 ARGUMENTS: Final = "write each argument as an item, such as [test, -e, /x]; there is no shell"
 # What is right, by the type of pydantic's error.
@@ -23,7 +22,7 @@ _EXPECTED: Final = {
     "bool_type": "should be true or false",
     "dict_type": "should be a mapping",
     "greater_than_equal": "should be at least {ge}",
-    "int_type": "should be an integer",
+    "int_type": "should be an integer in plain digits",
     "less_than_equal": "should be at most {le}",
     "literal_error": "should be {expected}",
     "model_type": "should be a mapping",
@@ -42,8 +41,7 @@ def shown(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        key = part if len(part) <= _KEY_MAX else f"{part[:_KEY_MAX]}…"
-        text += f".{key}" if text else key
+        text += f".{part}" if text else part
     return printable(text)
 
 
@@ -94,18 +92,17 @@ def shape_problems(
     Paths that are reported already, and those around them, get no other error.
     """
     around = {path[:-1] for path in reported}
-    meant: set[Path] = set()  # required keys that have another name
+    # Where a key is unknown, it may be what a missing one was meant to be.
+    strange = {details["loc"][:-1] for details in found if details["type"] == "extra_forbidden"}
     for details in found:
         full = (*base, *details["loc"])
         path = tree.known(full)
-        if details["type"] == "extra_forbidden" and not {path, path[:-1]} & reported:
-            hint, key = _unknown_key(full, tree)
-            meant.add((*full[:-1], key))
-            yield path, f"unknown key '{full[-1]}'{hint}", tree.position(path).key
-    for details in found:
-        full = (*base, *details["loc"])
-        path = tree.known(full)
-        if details["type"] == "extra_forbidden" or {full, full[:-1]} & meant:
+        if details["type"] == "extra_forbidden":
+            if not {path, path[:-1]} & reported:
+                message = f"unknown key '{full[-1]}'{_better_key(full, tree)}"
+                yield path, message, tree.position(path).key
+            continue
+        if details["type"] == "missing" and details["loc"][:-1] in strange:
             continue
         if details["type"] == "too_short" and details["input"]:
             continue  # its items have errors of their own
@@ -152,23 +149,23 @@ def _better(details: ErrorDetails, message: str, at: Position) -> str:
     return ""
 
 
-def _unknown_key(full: Path, tree: Tree) -> tuple[str, str]:
-    """Return what to write instead of an unknown key, and the key that it means, if known."""
+def _better_key(full: Path, tree: Tree) -> str:
+    """Return what to write instead of an unknown key."""
     key, path = str(full[-1]), tree.known(full)
     model, present, text = _model_at(full[:-1]), tree.value(path[:-1]), tree.position(path).text
     absent = [one for one in keys_of(model) if one not in present]
     if model is Source and key == "path" and text:
-        return f"; write the path itself: - {text}", ""
+        return f"; write the path itself: - {text}"
     if issubclass(model, UsbSelector | PciSelector) and key == "vendor":
         other = tree.position((*path[:-1], "product")).text if "product" in present else None
-        return f'; write device: "{text}:{other or "*"}"', "product"
+        return f'; write device: "{text}:{other or "*"}"'
     below = [name for name, one in _fields(model).items() if key in keys_of(one)]
     any_kind = model is not Source or len(present) == len(below) == 1
     if owners := [one for one in below if one in present or any_kind]:
-        return f"; it belongs below '{owners[0]}'", owners[0]
+        return f"; it belongs below '{owners[0]}'"
     if meant := nearest(key, absent, _ALIKE):
-        return f"; did you mean '{meant}'?", meant
-    return f"; known keys: {', '.join(keys_of(model))}", ""
+        return f"; did you mean '{meant}'?"
+    return f"; known keys: {', '.join(keys_of(model))}"
 
 
 def _model_at(path: Path) -> type[ConfigModel]:

@@ -43,7 +43,7 @@ class Text(ConfigModel):
 class DeviceNode(ConfigModel):
     """A device node that the container receives."""
 
-    host_path: values.NodePath
+    host_path: values.HostPath
     """The path of the node on the host."""
     container_path: values.PathText | None = None
     """The path in the container; default: the same path."""
@@ -62,7 +62,7 @@ class DeviceNode(ConfigModel):
 class Mount(ConfigModel):
     """A host path that is mounted into the container."""
 
-    host_path: values.MountPath
+    host_path: values.HostPath
     """The path on the host."""
     container_path: values.PathText | None = None
     """The path in the container; default: the same path."""
