@@ -103,7 +103,7 @@ def test_yaml_plain_becomes_plain_data(text: str, data: Any) -> None:
     ],
 )
 def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[Any]) -> None:
-    assert yamltree.parse(text).duplicates == [
+    assert yamltree.parse(text).problems == [
         (path, f"duplicate key (first defined on line {line})", at) for path, line, at in duplicates
     ]
 
@@ -119,7 +119,7 @@ def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list
     ],
 )
 def test_yaml_key_no_string_is_found(text: str, path: yamltree.Path, at: tuple[int, int]) -> None:
-    [(found, _, position)] = yamltree.parse(text).other_keys
+    [(found, _, position)] = yamltree.parse(text).problems
     assert (found, position) == (path, at)
 
 
