@@ -36,11 +36,9 @@ def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterato
         return
     sound: list[tuple[Path, Resource, Entries]] = []
     for path, resource in resources:
-        is_sound = True
-        for finding in _alone(path, resource):
-            yield finding
-            is_sound = is_sound and finding[0] != "error"
-        if is_sound:
+        found = [*_alone(path, resource)]
+        yield from found
+        if not any(severity == "error" for severity, *_ in found):
             sound.append((path, resource, [*_entries(path, resource)]))
     for path, resource, entries in sound:
         yield from _check_number(path, entries)

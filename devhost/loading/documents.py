@@ -163,7 +163,7 @@ def _mappings(value: Any, keys: Path) -> Iterator[Path]:
 
 def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Document:
     """Return the document in a string; a literal block keeps its lines, others do not."""
-    tree.refuse_duplicates(path)
+    tree.refuse_problems(path)
     value, position, key = tree.value(path), tree.position(path), str(path[-1])
     metadata = tree.value(path[:-2]).get("metadata")
     of = metadata.get("name") if isinstance(metadata, dict) else None
@@ -195,7 +195,7 @@ def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
         for place in (*_mappings(values, ("config",)), *_mappings(values, ("profiles", "config"))):
             at = (*path, *key, *place)
             if _KEYS & tree.value(at).keys():
-                tree.refuse_duplicates(at)
+                tree.refuse_problems(at)
                 part = tree.below(at)
                 part.data = {"version": "v1", **part.data}  # the chart's default
                 part.data.pop("existingConfigMap", None)
@@ -205,8 +205,6 @@ def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
 def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
     """Return the error for a file that is no configuration at all."""
     data, at = tree.data, tree.position(())
-    if data is None or not isinstance(data, dict | list):
-        return (), f"{'the file is empty' if data is None else 'not a mapping'}; {_NEEDS}", (1, 1)
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
         return None
     if "groups" in str(data):
@@ -214,6 +212,8 @@ def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
     items = data if isinstance(data, list) else [data]
     if any(isinstance(one, dict) and "sources" in one for one in items):
         return (), _RESOURCE, (at.line, at.column)
-    if data is items or any(key.lower().startswith(("version", "resource")) for key in data):
-        return None  # a list; or one of the keys is misspelt
+    if not isinstance(data, dict):
+        return (), f"{'the file is empty' if data is None else 'not a mapping'}; {_NEEDS}", (1, 1)
+    if any(key.lower().startswith(("version", "resource")) for key in data):
+        return None  # one of the keys is misspelt
     return (), f"not a configuration; {_NEEDS}", (1, 1)

@@ -129,11 +129,12 @@ def _found(
     if (mistake := format_mistake(tree)) is not None:
         yield "error", *mistake
         return
+    tree.data = {key: one for key, one in tree.data.items() if not key.startswith("x-")}
     reported = set()
     for path, message, at in shapes.tree_problems(tree):
         reported.add(path)
         yield "error", path, message, at
-    items = tree.data.get("resources") if isinstance(tree.data, dict) else None
+    items = tree.data.get("resources")
     listed: list[Any] = items if isinstance(items, list) else []
     if len(listed) > limits.RESOURCES_MAX:
         message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
@@ -160,10 +161,8 @@ def _validated(
 ) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
     """Validate the top level and each resource separately, so that all errors are found."""
     data = tree.data
-    if isinstance(data, dict):
-        data = {key: value for key, value in data.items() if not key.startswith("x-")}
-        if isinstance(data.get("resources"), list):
-            data["resources"] = []
+    if isinstance(data.get("resources"), list):
+        data = data | {"resources": []}
     try:
         Config.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 from pydantic_core import ErrorDetails
 
 from devhost.loading.yamltree import Found, Path, Position, Tree
-from devhost.model.config import Config, Resource
+from devhost.model.config import Config
 from devhost.model.hardware import PciSelector, UsbSelector
 from devhost.model.names import printable
 from devhost.model.sources import Source
@@ -47,18 +47,11 @@ def shown(path: Path) -> str:
 
 def tree_problems(tree: Tree) -> Iterator[Found]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
-    yield from tree.duplicates
-    yield from (one for one in tree.other_keys if not _ignored(one[0]))
+    yield from (one for one in tree.problems if not str(*one[0][:1]).startswith("x-"))
     yield from _nulls(tree.data, (), tree)
 
 
-def _ignored(path: Path) -> bool:
-    return bool(path) and str(path[0]).startswith("x-")
-
-
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
-    if _ignored(path):
-        return
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _nulls(inner, (*path, key), tree)
@@ -66,19 +59,10 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
         for index, inner in enumerate(value):
             yield from _nulls(inner, (*path, index), tree)
     elif value is None:
-        better = ""
-        if _is_bare_template(path, tree):
-            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
-        yield path, f"has no value{better}", tree.position(path).key
-
-
-def _is_bare_template(path: Path, tree: Tree) -> bool:
-    """Whether a key without a value is ``{name}``, and no option."""
-    around, at = tree.value(path[:-1]), tree.position(path[:-1])
-    in_braces = isinstance(around, dict) and (at.line, at.column) != tree.position(path).key
-    model = _model_at(path[:-1])  # that of the resource, too, where a template of its own is
-    is_option = model is not Resource and path[-1] in keys_of(model)
-    return in_braces and len(around) == 1 and not is_option
+        around, better, at = tree.value(path[:-1]), "", tree.position(path).key
+        if isinstance(around, dict) and len(around) == 1 and at != tree.position(path[:-1])[:2]:
+            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""  # in braces
+        yield path, f"has no value{better}", at
 
 
 def shape_problems(

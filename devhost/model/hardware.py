@@ -99,6 +99,8 @@ def _check(source: Any) -> Any:
     for one in (NO_NODE, VFIO_NODE):
         if one in subsystems and len(subsystems) > 1:
             raise ValueError(f"node: {one} stands alone")
+    if source.split and subsystems in ([USB_NODE], [NO_NODE], [VFIO_NODE]):
+        raise ValueError(f"split makes each node a device: {subsystems[0]} gives one at most")
     return source
 
 
