@@ -143,10 +143,17 @@ def _check_number(path: Path, entries: Entries) -> Iterator[Finding]:
 
 
 def _check_collisions(resource: Resource, entries: Entries) -> Iterator[Finding]:
-    """Find container paths that are set twice, or would be with two devices."""
+    """Find values that cannot be told apart, and container paths that are set twice."""
     taken: dict[Template, tuple[Path, Rule]] = {}
     one_device = resource.max_devices == 1 or is_single(resource)
     for where, rule in entries:
+        literals = [one for one in rule.value.parts if isinstance(one, str)]
+        if rule.joined and rule.separator and any(rule.separator in one for one in literals):
+            message = (
+                f"the value contains {rule.separator!r}, which separates the values of devices; "
+                "set another `separator`"
+            )
+            yield "error", where, message, False
         if rule.target not in ("devices", "mounts") or rule.nodes_only:
             continue
         other = taken.setdefault(rule.key, (where, rule))

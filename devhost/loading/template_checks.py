@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from devhost.allocation.declaration import Rule
 from devhost.allocation.variables import (
     BUILT_IN_VARIABLES,
     CONTAINER_VARIABLES,
@@ -55,39 +54,23 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
         yield from _group((*path, "group"), resource, resource.group, given)
         given = [known]
     yield from _ids((*path, "id"), resource.id or (), given, some)
+    late = LATE_VARIABLES if resource.inject == "cdi" else frozenset()  # after its spec is written
     for place, template, entry in resource.templates:
         where = (*path, *place)
         match entry:
-            case Text() | DeviceNode() | Mount():
-                allowed = possible = some if entry.optional else known
-                if resource.inject == "cdi" and not isinstance(entry, Text):
-                    allowed -= LATE_VARIABLES  # not known when the CDI spec is written
-                yield from _check_template(where, template, allowed, possible)
-                yield from _check_entry(where, template, entry, resource)
+            case Text():
+                allowed = some if entry.optional else known
+                yield from _check_template(where, template, allowed, allowed)
+            case DeviceNode() | Mount():
+                allowed = some if entry.optional else known
+                yield from _check_template(where, template, allowed - late, allowed)
+                if template is entry.host_path:
+                    yield from _changeable(where, template, resource)
             case Probe() | FileCheck():
                 yield from _check_template(where, template, known - LATE_VARIABLES, known)
             case Allocate() | Step():
                 yield from _check_template(where, template, known, known)
     yield from _paths_of_links((*path, "allocate"), resource)
-
-
-def _check_entry(
-    where: Path, template: Template, entry: Text | DeviceNode | Mount, resource: Resource
-) -> Iterator[Finding]:
-    """Check a template of an entry of ``allocate``."""
-    if isinstance(entry, Text):
-        joined = Rule("env", Template.parse(str(where[-2])), entry.value).joined
-        literals = [part for part in template.parts if isinstance(part, str)]
-        separated = entry.separator and any(entry.separator in one for one in literals)
-        if template is entry.value and joined and separated:
-            message = (
-                f"the value contains {entry.separator!r}, which separates the values of devices; "
-                "set another `separator`"
-            )
-            yield "error", where[:-1], message, False
-        return
-    if template is entry.host_path:
-        yield from _changeable(where, template, resource)
 
 
 def _group(

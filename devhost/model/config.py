@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Discriminator, Field, Tag
 
 from devhost.model import values
 from devhost.model.sources import SourceEntry, Static
@@ -194,16 +194,6 @@ class Resource(ConfigModel):
     """Steps before a container starts."""
     node_names: values.NodeNames | None = None
     """Globs of node names; the resource is served only on these nodes."""
-
-    @field_validator("min_devices")
-    @classmethod
-    def _check_min_devices(cls, least: int | None, info: ValidationInfo) -> int | None:
-        most = info.data.get("max_devices")
-        if least is not None and most is not None and least > most:
-            raise ValueError(
-                f"minDevices {least} is more than maxDevices {most}; some would always be missing"
-            )
-        return least
 
     @property
     def limit(self) -> int | None:
