@@ -32,6 +32,7 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
     "HelmRelease": (("spec", "values"),),
     "Kustomization": (("helmCharts", "valuesInline"),),
 }
+_GROUPS: Final = re.compile("groups'?:")
 _CONVERT: Final = "the format of generic-device-plugin; 'devhost convert FILE' translates it"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
 # What a problem underlines: a string in quotes, a key, or a string without quotes.
@@ -127,7 +128,7 @@ def documents(text: str) -> list[Document]:
         )
         at = tree.position(("kind",))
         raise TreeError(message, at.line, at.column)
-    return found or [Document(lines, first)]
+    return found or [Document(lines, _configuration(first))]
 
 
 def _is_manifest(data: Any) -> bool:
@@ -180,7 +181,7 @@ def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Docu
 
 def _parsed(text: str, extent: Extent) -> Tree | TreeError:
     try:
-        return yamltree.parse(text, extent)
+        return _configuration(yamltree.parse(text, extent))
     except TreeError as error:
         return error
 
@@ -202,18 +203,19 @@ def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
                 yield Document(lines, part, shown(at), at)
 
 
-def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
-    """Return the error for a file that is no configuration at all."""
-    data, at = tree.data, tree.position(())
+def _configuration(tree: Tree) -> Tree:
+    """Return the tree of a configuration, right or wrong; a `TreeError` for what is none."""
+    data, at = tree.data, tree.position(()).key
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
-        return None
-    if "groups" in str(data):
-        return (), _CONVERT, (at.line, at.column)
+        return tree
+    if _GROUPS.search(str(data)):
+        raise TreeError(_CONVERT, *at)
     items = data if isinstance(data, list) else [data]
     if any(isinstance(one, dict) and "sources" in one for one in items):
-        return (), _RESOURCE, (at.line, at.column)
+        raise TreeError(_RESOURCE, *at)
     if not isinstance(data, dict):
-        return (), f"{'the file is empty' if data is None else 'not a mapping'}; {_NEEDS}", (1, 1)
-    if any(key.lower().startswith(("version", "resource")) for key in data):
-        return None  # one of the keys is misspelt
-    return (), f"not a configuration; {_NEEDS}", (1, 1)
+        what = "the file is empty" if data is None else "not a mapping"
+        raise TreeError(f"{what}; {_NEEDS}", 1, 1)
+    if not any(key.lower().startswith(("version", "resource")) for key in data):
+        raise TreeError(f"not a configuration; {_NEEDS}", 1, 1)
+    return tree  # one of the keys is misspelt

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, shapes, yamltree
-from devhost.loading.documents import Document, brief, documents, format_mistake
+from devhost.loading.documents import Document, brief, documents
 from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
 from devhost.loading.yamltree import Tree
 from devhost.model import limits
@@ -99,7 +99,7 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
     resources: list[tuple[yamltree.Path, Resource]] = []
     problems: list[Problem] = []
     count: Counter[Severity] = Counter()
-    for severity, path, message, at in _found(document, resources, policy):
+    for severity, path, message, at in _found(document.tree, resources, policy):
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
             problems.append(document.problem(severity, file, path, message, at))
@@ -121,14 +121,9 @@ def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
 
 
 def _found(
-    document: Document, resources: list[tuple[yamltree.Path, Resource]], policy: Policy
+    tree: Tree, resources: list[tuple[yamltree.Path, Resource]], policy: Policy
 ) -> Iterator[_Found]:
     """Yield each problem, and collect the resources that have the right shape."""
-    tree = document.tree
-    assert isinstance(tree, Tree)  # noqa: S101 (else it is not YAML)
-    if (mistake := format_mistake(tree)) is not None:
-        yield "error", *mistake
-        return
     tree.data = {key: one for key, one in tree.data.items() if not key.startswith("x-")}
     reported = set()
     for path, message, at in shapes.tree_problems(tree):
