@@ -1,7 +1,6 @@
 """``devhost validate`` and ``devhost schema``: what is said of a file without a host."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,16 +47,9 @@ def command(
     else:
         printer.print_problems(problems, err=False)
         if valid:
-            for line in _valid(configs, [(file, loaded.name) for file, loaded in found]):
-                printer.note(line)
+            for file, loaded in found:
+                printer.note(f"{file}{loaded.name and f': {loaded.name}'} is valid")
     sys.exit(0 if valid else 1)
-
-
-def _valid(files: Sequence[str], found: Sequence[tuple[str, str]]) -> list[str]:
-    """Say which files are valid, and what was read of a file with more than a configuration."""
-    if any(name for _, name in found):
-        return [f"{file}{name and f': {name}'} is valid" for file, name in found]
-    return [f"{len(files)} files are valid" if len(files) > 1 else f"{files[0]} is valid"]
 
 
 @click.command("schema")

@@ -1,13 +1,13 @@
 """The checks that need several values: here those of entries that conflict, or that need a flag."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from devhost.allocation.declaration import Rule, rules_of
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.errors import Severity
+from devhost.loading.shapes import shown
 from devhost.loading.source_checks import check_amounts, check_sources, is_single, named_paths
 from devhost.loading.template_checks import check_owners, check_steps, check_templates
 from devhost.loading.yamltree import Finding, Path
@@ -24,35 +24,22 @@ _PATTERNS: Final = ("paths", "include", "exclude")  # options of sources
 _COMPARISONS_MAX: Final = 50_000
 
 
-@dataclass(slots=True)
-class ParsedResource:
-    """A resource of a file that has the right shape, where it is, and its first line."""
-
-    path: Path
-    resource: Resource
-    line: int
-
-
-def check(resources: Sequence[ParsedResource], policy: Policy) -> Iterator[Finding]:
-    """Yield errors and warnings of resources."""
-    first: dict[str, int] = {}
-    for one in resources:
-        name = one.resource.name
-        if name in first:
-            message = f"duplicate resource '{name}' (first defined on line {first[name]})"
-            yield "error", (*one.path, "name"), message, False
-        first.setdefault(name, one.line)
-    if too_many := [*check_amounts([(one.path, one.resource) for one in resources])]:
+def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[Finding]:
+    """Yield errors and warnings of resources, which have the right shape, and their paths."""
+    first: dict[str, Path] = {}
+    for path, resource in resources:
+        if (other := first.setdefault(resource.name, path)) is not path:
+            message = f"duplicate resource '{resource.name}': {shown(other)} has this name, too"
+            yield "error", (*path, "name"), message, False
+    if too_many := [*check_amounts(resources)]:
         yield from too_many
         return
     sound: list[tuple[Path, Resource, Entries]] = []
-    for one in resources:
-        is_sound = True
-        for finding in _alone(one.path, one.resource):
-            yield finding
-            is_sound = is_sound and finding[0] != "error"
-        if is_sound:
-            sound.append((one.path, one.resource, [*_entries(one.path, one.resource)]))
+    for path, resource in resources:
+        found = [*_alone(path, resource)]
+        yield from found
+        if not any(severity == "error" for severity, *_ in found):
+            sound.append((path, resource, [*_entries(path, resource)]))
     for path, resource, entries in sound:
         yield from _check_number(path, entries)
         yield from _check_collisions(resource, entries)
@@ -156,10 +143,17 @@ def _check_number(path: Path, entries: Entries) -> Iterator[Finding]:
 
 
 def _check_collisions(resource: Resource, entries: Entries) -> Iterator[Finding]:
-    """Find container paths that are set twice, or would be with two devices."""
+    """Find values that cannot be told apart, and container paths that are set twice."""
     taken: dict[Template, tuple[Path, Rule]] = {}
     one_device = resource.max_devices == 1 or is_single(resource)
     for where, rule in entries:
+        literals = [one for one in rule.value.parts if isinstance(one, str)]
+        if rule.joined and rule.separator and any(rule.separator in one for one in literals):
+            message = (
+                f"the value contains {rule.separator!r}, which separates the values of devices; "
+                "set another `separator`"
+            )
+            yield "error", where, message, False
         if rule.target not in ("devices", "mounts") or rule.nodes_only:
             continue
         other = taken.setdefault(rule.key, (where, rule))

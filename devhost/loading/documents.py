@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,12 +32,13 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
     "HelmRelease": (("spec", "values"),),
     "Kustomization": (("helmCharts", "valuesInline"),),
 }
+_GROUPS: Final = re.compile("groups'?:")
 _CONVERT: Final = "the format of generic-device-plugin; 'devhost convert FILE' translates it"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
-# What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
+# What a problem underlines: a string in quotes, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
-    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\$\{[^}]*\}|[\w./-]+(?=:(?:\s|$))"""
-    r"""|(?:(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
+    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\w./-]+(?=:(?:\s|$))"""
+    r"""|(?:\$\{[^}]*\}|(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
 )
 
 
@@ -77,13 +78,12 @@ class Document:
         line, column = at[0], at[1] + self.indent
         if self.start is not None and line <= self.start.line:  # the block as a whole
             line, column = self.start.line, self.start.column
-        excerpt = self._excerpt(path, line, column)
+        excerpt = self._excerpt(line, column)
         if self.value is not None:
             key, place = self.value
             message = f"line {line}, column {column} of '{key}': {message}"
             line, column = place.line, place.column
-        where = shown((*self.base, *path) if path else ())
-        text = brief(message)
+        where, text = brief(shown((*self.base, *path) if path else ())), brief(message)
         return Problem(severity, file, line, column, where, text, self._resource(path), excerpt)
 
     def _resource(self, path: Path) -> str:
@@ -94,7 +94,7 @@ class Document:
         name = resource.get("name") if isinstance(resource, dict) else None
         return brief(name) if isinstance(name, str) else ""
 
-    def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
+    def _excerpt(self, line: int, column: int) -> Excerpt | None:
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         if not text.strip() or column > len(text) + 1:
             return None
@@ -103,11 +103,7 @@ class Document:
         text = text[first : first + _EXCERPT_MAX]
         token = _TOKEN.match(text, start)
         end = max(token.end() if token else 0, start + 1)
-        if isinstance(self.tree, Tree):
-            found = self.tree.position(path)
-            if found.verbatim and (found.line, found.column + self.indent) == (line, column):
-                end = start + len(found.text or "") + (0 if found.plain else 2)
-        return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
+        return Excerpt(text, start, end, 0 if self.value else line)
 
 
 def documents(text: str) -> list[Document]:
@@ -115,20 +111,15 @@ def documents(text: str) -> list[Document]:
     extent = Extent()
     trees = yamltree.parse_all(text, extent)
     first, lines = trees[0], syntax.lines(text)
-    if len(trees) == 1 and not _is_manifest(first.data):
-        return _limited(_of_values(lines, first, ())) or [Document(lines, first)]
     manifests = [tree for tree in trees if _is_manifest(tree.data)]
-    if not manifests:
+    if len(trees) > 1 and not manifests:
         raise TreeError(yamltree.ONE_DOCUMENT, *trees[1].position(()).key)
-    found = _limited(
-        one
-        for tree in manifests
-        for path, is_text in _configurations(tree.data, ())
-        for one in (
-            [_of_string(lines, tree, path, extent)] if is_text else _of_values(lines, tree, path)
-        )
-    )
-    if not found:
+    some = (_of_manifest(lines, tree, (), extent) for tree in manifests)
+    each = itertools.chain.from_iterable(some) if manifests else _of_values(lines, first, ())
+    found = [*itertools.islice(each, _DOCUMENTS_MAX + 1)]
+    if len(found) > _DOCUMENTS_MAX:
+        raise TreeError(f"more than {_DOCUMENTS_MAX} configurations in one file", 1, 1)
+    if not found and manifests:
         tree = manifests[0]
         kind = f" ({tree.data['kind']})" if isinstance(tree.data["kind"], str) else ""
         message = (
@@ -137,34 +128,27 @@ def documents(text: str) -> list[Document]:
         )
         at = tree.position(("kind",))
         raise TreeError(message, at.line, at.column)
-    return found
-
-
-def _limited(found: Iterable[Document]) -> list[Document]:
-    result = [*itertools.islice(found, _DOCUMENTS_MAX + 1)]
-    if len(result) > _DOCUMENTS_MAX:
-        raise TreeError(f"more than {_DOCUMENTS_MAX} configurations in one file", 1, 1)
-    return result
+    return found or [Document(lines, _configuration(first))]
 
 
 def _is_manifest(data: Any) -> bool:
     return isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys()
 
 
-def _configurations(manifest: Any, path: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the paths of texts in ConfigMaps, also of a List, and of values of charts."""
-    match manifest:
+def _of_manifest(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Iterator[Document]:
+    """Yield the configurations in ConfigMaps, also of a List, and in values of charts."""
+    match tree.value(path):
         case {"kind": "List", "items": [*items]} if not path:
-            for index, one in enumerate(items):
-                yield from _configurations(one, ("items", index))
+            for index in range(len(items)):
+                yield from _of_manifest(lines, tree, ("items", index), extent)
         case {"kind": "ConfigMap", "data": dict() as data}:
             for key, value in data.items():
                 if isinstance(value, str) and _OURS.search(value):
-                    yield (*path, "data", key), True
+                    yield _of_string(lines, tree, (*path, "data", key), extent)
         case {"kind": str() as kind}:
             for keys in _CHART_VALUES.get(kind, ()):
-                for place in _mappings(manifest, keys):
-                    yield (*path, *place), False
+                for place in _mappings(tree.value(path), keys):
+                    yield from _of_values(lines, tree, (*path, *place))
 
 
 def _mappings(value: Any, keys: Path) -> Iterator[Path]:
@@ -180,7 +164,7 @@ def _mappings(value: Any, keys: Path) -> Iterator[Path]:
 
 def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Document:
     """Return the document in a string; a literal block keeps its lines, others do not."""
-    tree.refuse_duplicates(path)
+    tree.refuse_problems(path)
     value, position, key = tree.value(path), tree.position(path), str(path[-1])
     metadata = tree.value(path[:-2]).get("metadata")
     of = metadata.get("name") if isinstance(metadata, dict) else None
@@ -197,7 +181,7 @@ def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Docu
 
 def _parsed(text: str, extent: Extent) -> Tree | TreeError:
     try:
-        return yamltree.parse(text, extent)
+        return _configuration(yamltree.parse(text, extent))
     except TreeError as error:
         return error
 
@@ -212,25 +196,26 @@ def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
         for place in (*_mappings(values, ("config",)), *_mappings(values, ("profiles", "config"))):
             at = (*path, *key, *place)
             if _KEYS & tree.value(at).keys():
-                tree.refuse_duplicates(at)
+                tree.refuse_problems(at)
                 part = tree.below(at)
                 part.data = {"version": "v1", **part.data}  # the chart's default
                 part.data.pop("existingConfigMap", None)
                 yield Document(lines, part, shown(at), at)
 
 
-def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
-    """Return the error for a file that is no configuration at all."""
-    data, at = tree.data, tree.position(())
-    if data is None or not isinstance(data, dict | list):
-        return (), f"{'the file is empty' if data is None else 'not a mapping'}; {_NEEDS}", (1, 1)
+def _configuration(tree: Tree) -> Tree:
+    """Return the tree of a configuration, right or wrong; a `TreeError` for what is none."""
+    data, at = tree.data, tree.position(()).key
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
-        return None
-    if "groups" in str(data):
-        return (), _CONVERT, (at.line, at.column)
+        return tree
+    if _GROUPS.search(str(data)):
+        raise TreeError(_CONVERT, *at)
     items = data if isinstance(data, list) else [data]
     if any(isinstance(one, dict) and "sources" in one for one in items):
-        return (), _RESOURCE, (at.line, at.column)
-    if data is items or any(key.lower().startswith(("version", "resource")) for key in data):
-        return None  # a list; or one of the keys is misspelt
-    return (), f"not a configuration; {_NEEDS}", (1, 1)
+        raise TreeError(_RESOURCE, *at)
+    if not isinstance(data, dict):
+        what = "the file is empty" if data is None else "not a mapping"
+        raise TreeError(f"{what}; {_NEEDS}", 1, 1)
+    if not any(key.lower().startswith(("version", "resource")) for key in data):
+        raise TreeError(f"not a configuration; {_NEEDS}", 1, 1)
+    return tree  # one of the keys is misspelt

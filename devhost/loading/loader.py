@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, shapes, yamltree
-from devhost.loading.checks import ParsedResource
-from devhost.loading.documents import Document, brief, documents, format_mistake
+from devhost.loading.documents import Document, brief, documents
 from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
 from devhost.loading.yamltree import Tree
 from devhost.model import limits
@@ -42,10 +41,6 @@ class Loaded:
 
 def read(file: str) -> bytes:
     """Read a file, or standard input for ``-``, up to one byte more than `SIZE_MAX`."""
-    if not file:
-        raise FileNotFoundError(errno.ENOENT, "the file name is empty")
-    if "\0" in file:
-        raise FileNotFoundError(errno.ENOENT, "the file name contains a NUL")
     if file == "-":
         if sys.stdin is None:
             raise OSError(errno.EBADF, "standard input is closed")
@@ -101,10 +96,10 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
     """Return a configuration with its problems, up to `PROBLEMS_MAX` of each severity."""
     if isinstance(document.tree, TreeError):
         return _not_yaml(document, document.tree, file)
-    resources: list[ParsedResource] = []
+    resources: list[tuple[yamltree.Path, Resource]] = []
     problems: list[Problem] = []
     count: Counter[Severity] = Counter()
-    for severity, path, message, at in _found(document, resources, policy):
+    for severity, path, message, at in _found(document.tree, resources, policy):
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
             problems.append(document.problem(severity, file, path, message, at))
@@ -116,7 +111,7 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if count["error"]:
         return Loaded(None, tuple(problems), document.name)
-    config = Config(version="v1", resources=tuple(one.resource for one in resources))
+    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
     return Loaded(config, tuple(problems), document.name)
 
 
@@ -125,25 +120,23 @@ def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
     return Loaded(None, (problem,), document.name)
 
 
-def _found(document: Document, resources: list[ParsedResource], policy: Policy) -> Iterator[_Found]:
+def _found(
+    tree: Tree, resources: list[tuple[yamltree.Path, Resource]], policy: Policy
+) -> Iterator[_Found]:
     """Yield each problem, and collect the resources that have the right shape."""
-    tree = document.tree
-    assert isinstance(tree, Tree)  # noqa: S101 (else it is not YAML)
-    if (mistake := format_mistake(tree)) is not None:
-        yield "error", *mistake
-        return
+    tree.data = {key: one for key, one in tree.data.items() if not key.startswith("x-")}
     reported = set()
     for path, message, at in shapes.tree_problems(tree):
         reported.add(path)
         yield "error", path, message, at
-    items = tree.data.get("resources") if isinstance(tree.data, dict) else None
+    items = tree.data.get("resources")
     listed: list[Any] = items if isinstance(items, list) else []
     if len(listed) > limits.RESOURCES_MAX:
         message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
         yield "error", ("resources",), message, tree.position(("resources",)).key
     for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
         if isinstance(result, Resource):
-            resources.append(ParsedResource(base, result, tree.position(base).line))
+            resources.append((base, result))
             continue
         errors = result.errors(include_url=False)
         for path, message, at in shapes.shape_problems(errors, base, tree, reported):
@@ -163,10 +156,8 @@ def _validated(
 ) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
     """Validate the top level and each resource separately, so that all errors are found."""
     data = tree.data
-    if isinstance(data, dict):
-        data = {key: value for key, value in data.items() if not key.startswith("x-")}
-        if isinstance(data.get("resources"), list):
-            data["resources"] = []
+    if isinstance(data.get("resources"), list):
+        data = data | {"resources": []}
     try:
         Config.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 from pydantic_core import ErrorDetails
 
 from devhost.loading.yamltree import Found, Path, Position, Tree
-from devhost.model.config import Config, Resource
+from devhost.model.config import Config
 from devhost.model.hardware import PciSelector, UsbSelector
 from devhost.model.names import printable
 from devhost.model.sources import Source
@@ -15,7 +15,6 @@ from devhost.model.spelling import nearest
 from devhost.model.template import TemplateError
 from devhost.model.values import ConfigModel, key_of
 
-_KEY_MAX: Final = 400  # longer than any valid key
 _ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
 ARGUMENTS: Final = "write each argument as an item, such as [test, -e, /x]; there is no shell"
 # What is right, by the type of pydantic's error.
@@ -23,7 +22,7 @@ _EXPECTED: Final = {
     "bool_type": "should be true or false",
     "dict_type": "should be a mapping",
     "greater_than_equal": "should be at least {ge}",
-    "int_type": "should be an integer",
+    "int_type": "should be an integer in plain digits",
     "less_than_equal": "should be at most {le}",
     "literal_error": "should be {expected}",
     "model_type": "should be a mapping",
@@ -42,25 +41,17 @@ def shown(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
             continue
-        key = part if len(part) <= _KEY_MAX else f"{part[:_KEY_MAX]}…"
-        text += f".{key}" if text else key
+        text += f".{part}" if text else part
     return printable(text)
 
 
 def tree_problems(tree: Tree) -> Iterator[Found]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
-    yield from tree.duplicates
-    yield from (one for one in tree.other_keys if not _ignored(one[0]))
+    yield from (one for one in tree.problems if not str(*one[0][:1]).startswith("x-"))
     yield from _nulls(tree.data, (), tree)
 
 
-def _ignored(path: Path) -> bool:
-    return bool(path) and str(path[0]).startswith("x-")
-
-
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
-    if _ignored(path):
-        return
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _nulls(inner, (*path, key), tree)
@@ -68,19 +59,10 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
         for index, inner in enumerate(value):
             yield from _nulls(inner, (*path, index), tree)
     elif value is None:
-        better = ""
-        if _is_bare_template(path, tree):
-            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
-        yield path, f"has no value{better}", tree.position(path).key
-
-
-def _is_bare_template(path: Path, tree: Tree) -> bool:
-    """Whether a key without a value is ``{name}``, and no option."""
-    around, at = tree.value(path[:-1]), tree.position(path[:-1])
-    in_braces = isinstance(around, dict) and (at.line, at.column) != tree.position(path).key
-    model = _model_at(path[:-1])  # that of the resource, too, where a template of its own is
-    is_option = model is not Resource and path[-1] in keys_of(model)
-    return in_braces and len(around) == 1 and not is_option
+        around, better, at = tree.value(path[:-1]), "", tree.position(path).key
+        if isinstance(around, dict) and len(around) == 1 and at != tree.position(path[:-1])[:2]:
+            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""  # in braces
+        yield path, f"has no value{better}", at
 
 
 def shape_problems(
@@ -94,18 +76,17 @@ def shape_problems(
     Paths that are reported already, and those around them, get no other error.
     """
     around = {path[:-1] for path in reported}
-    meant: set[Path] = set()  # required keys that have another name
+    # Where a key is unknown, it may be what a missing one was meant to be.
+    strange = {details["loc"][:-1] for details in found if details["type"] == "extra_forbidden"}
     for details in found:
         full = (*base, *details["loc"])
         path = tree.known(full)
-        if details["type"] == "extra_forbidden" and not {path, path[:-1]} & reported:
-            hint, key = _unknown_key(full, tree)
-            meant.add((*full[:-1], key))
-            yield path, f"unknown key '{full[-1]}'{hint}", tree.position(path).key
-    for details in found:
-        full = (*base, *details["loc"])
-        path = tree.known(full)
-        if details["type"] == "extra_forbidden" or {full, full[:-1]} & meant:
+        if details["type"] == "extra_forbidden":
+            if not {path, path[:-1]} & reported:
+                message = f"unknown key '{full[-1]}'{_better_key(full, tree)}"
+                yield path, message, tree.position(path).key
+            continue
+        if details["type"] == "missing" and details["loc"][:-1] in strange:
             continue
         if details["type"] == "too_short" and details["input"]:
             continue  # its items have errors of their own
@@ -152,23 +133,23 @@ def _better(details: ErrorDetails, message: str, at: Position) -> str:
     return ""
 
 
-def _unknown_key(full: Path, tree: Tree) -> tuple[str, str]:
-    """Return what to write instead of an unknown key, and the key that it means, if known."""
+def _better_key(full: Path, tree: Tree) -> str:
+    """Return what to write instead of an unknown key."""
     key, path = str(full[-1]), tree.known(full)
     model, present, text = _model_at(full[:-1]), tree.value(path[:-1]), tree.position(path).text
     absent = [one for one in keys_of(model) if one not in present]
     if model is Source and key == "path" and text:
-        return f"; write the path itself: - {text}", ""
+        return f"; write the path itself: - {text}"
     if issubclass(model, UsbSelector | PciSelector) and key == "vendor":
         other = tree.position((*path[:-1], "product")).text if "product" in present else None
-        return f'; write device: "{text}:{other or "*"}"', "product"
+        return f'; write device: "{text}:{other or "*"}"'
     below = [name for name, one in _fields(model).items() if key in keys_of(one)]
     any_kind = model is not Source or len(present) == len(below) == 1
     if owners := [one for one in below if one in present or any_kind]:
-        return f"; it belongs below '{owners[0]}'", owners[0]
+        return f"; it belongs below '{owners[0]}'"
     if meant := nearest(key, absent, _ALIKE):
-        return f"; did you mean '{meant}'?", meant
-    return f"; known keys: {', '.join(keys_of(model))}", ""
+        return f"; did you mean '{meant}'?"
+    return f"; known keys: {', '.join(keys_of(model))}"
 
 
 def _model_at(path: Path) -> type[ConfigModel]:

@@ -20,40 +20,29 @@ _PATTERN_TEXT_MAX: Final = 100_000
 _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/_-")
 _WILD: Final = re.compile(r"[*?[]")
 # Names that the kernel numbers in the order of discovery, so that a reboot may assign them to other
-# devices, by subsystem.
+# devices, by subsystem; and an ID that stays, where each device has its own.
 _FORMS: Final = {
-    "tty": ("ttyUSB{}", "ttyACM{}"),
-    "hidraw": ("hidraw{}",),
-    "video4linux": ("video{}", "v4l-subdev{}"),
-    "media": ("media{}",),
-    "gpio": ("gpiochip{}",),
-    "i2c-dev": ("i2c-{}",),
-    "iio": ("iio:device{}",),
-    "input": ("input/event{}", "input/js{}", "input/mouse{}"),
-    "usbmisc": ("usb/lp{}", "cdc-wdm{}"),
-    "drm": ("dri/card{}", "dri/renderD128", "dri/renderD129"),
-    "nvme": ("nvme{}", "nvme{}n1", "nvme{}n1p1"),
-    "block": tuple(f"sd{letter}{part}" for letter in "abcdefghij" for part in ("", "1")),
-    "scsi": ("sr{}", "sg{}", "st{}", "nst{}"),
-    "sound": ("snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"),
+    "tty": (("ttyUSB{}", "ttyACM{}"), "${place}"),
+    "hidraw": (("hidraw{}",), "${place}"),
+    "video4linux": (("video{}", "v4l-subdev{}"), "${place}-${attr.name}-${attr.index}"),
+    "media": (("media{}",), "${place}-${attr.model}"),
+    "gpio": (("gpiochip{}",), "${parent}"),
+    "i2c-dev": (("i2c-{}",), "${attr.name}"),
+    "iio": (("iio:device{}",), "${parent}-${attr.name}"),
+    "input": (("input/event{}", "input/js{}", "input/mouse{}"), None),
+    "usbmisc": (("usb/lp{}", "cdc-wdm{}"), "${place}"),
+    "drm": (("dri/card{}", "dri/renderD128", "dri/renderD129"), None),
+    "nvme": (("nvme{}", "nvme{}n1", "nvme{}n1p1"), "${place}"),
+    "block": (tuple(f"sd{letter}{part}" for letter in "abcdefghij" for part in ("", "1")), None),
+    "scsi": (("sr{}", "sg{}", "st{}", "nst{}"), None),
+    "sound": (("snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"), None),
 }
 # The first few of each, for patterns that match only some.
-_COUNTED: Final = [
-    (subsystem, name)
-    for subsystem, forms in _FORMS.items()
-    for form in forms
-    for name in dict.fromkeys(form.format(number) for number in range(10))
-]
-# What tells devices of a subsystem apart and stays, by the beginning of their names: their place,
-# where each has its own.
-_STABLE: Final = {
-    **dict.fromkeys(("ttyUSB", "ttyACM", "hidraw", "lp", "cdc-wdm", "nvme", "renderD"), "${place}"),
-    "gpiochip": "${parent}",
-    "i2c-": "${attr.name}",
-    "iio:device": "${parent}-${attr.name}",
-    "media": "${place}-${attr.model}",
-    "video": "${place}-${attr.name}-${attr.index}",
+_COUNTED: Final = {
+    subsystem: [*dict.fromkeys(form.format(number) for form in forms for number in range(10))]
+    for subsystem, (forms, _) in _FORMS.items()
 }
+_ALL: Final = [name for names in _COUNTED.values() for name in names]
 # What is another one after a replug or reboot, and what stays.
 _CHANGING: Final = {
     "usb.devnum": ("a replug", "usb.port"),
@@ -139,12 +128,8 @@ def _ids(path: Path, resource: Resource) -> Iterator[Finding]:
         if (name := _counted(source.kind)) is not None:
             better = "use the links below /dev/*/by-id or by-path, or set `id`"
             if isinstance(source.kind, Sysfs):
-                stable = _STABLE.get(name.rstrip("0123456789"))
-                better = (
-                    f"set `id: {stable}`"
-                    if stable
-                    else "select them by `usb` or `pci`, or set `id`"
-                )
+                stable = _FORMS[source.kind.subsystem][1]
+                better = f"set `id: {stable}`" if stable else "select them by `usb` or `pci`"
             message = (
                 f"IDs such as '{name}' depend on the order of discovery and may change; {better}"
             )
@@ -192,7 +177,7 @@ def _counted(kind: Kind) -> str | None:
         case Glob(paths=paths):
             return next(filter(None, map(_by_glob, paths)), None)
         case Sysfs(subsystem=subsystem, name=globs):
-            names = (one.rpartition("/")[2] for found, one in _COUNTED if found == subsystem)
+            names = (one.rpartition("/")[2] for one in _COUNTED.get(subsystem, ()))
             fit = (one for one in names if any(fnmatchcase(one, glob) for glob in globs or "*"))
             return next(fit, None)
     return None
@@ -200,12 +185,12 @@ def _counted(kind: Kind) -> str | None:
 
 def _by_glob(text: str) -> str | None:
     literal = _WILD.split(text, maxsplit=1)[0]
-    paths = (path for _, name in _COUNTED if (path := f"/dev/{name}").startswith(literal))
+    paths = (path for name in _ALL if (path := f"/dev/{name}").startswith(literal))
     return next((path[5:] for path in paths if pattern.glob_matches(text, path)), None)
 
 
 def _by_pattern(text: str) -> str | None:
-    names = (name for _, name in _COUNTED if pattern.fullmatch(text, name) is not None)
+    names = (name for name in _ALL if pattern.fullmatch(text, name) is not None)
     try:
         return next(names, None)
     except PatternError:  # reported by another check

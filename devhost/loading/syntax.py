@@ -31,10 +31,6 @@ _MISTAKES: Final = (
     (_NO_SPACE, "missing space after ':'"),
     (re.compile(r" *(?=[A-Za-z_][\w-]*\s*$)"), "missing ':' after a key"),
 )
-_HINTS: Final = (
-    ("mapping values are not allowed", "quote a string that contains ': '"),
-    ("block sequence entries", "begin a list on a line of its own, or write it in [ ]"),
-)
 _LINES: Final = 3  # before the one where the parser stopped
 
 
@@ -105,7 +101,7 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
         return TreeError("missing ':' after a key", opening.line + 1, opening.column + 1)
     if found := _misplaced(every, line, column, problem):
         return found
-    hint = next((f"; {one}" for words, one in _HINTS if words in problem), "")
+    hint = "; quote a string that contains ': '" if "mapping values" in problem else ""
     if context:
         problem += f", {context}" + (f" on line {opening.line + 1}" if opening else "")
     return TreeError(f"invalid YAML: {problem}{hint}", line + 1, column + 1)

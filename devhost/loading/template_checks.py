@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from devhost.allocation.declaration import Rule
 from devhost.allocation.variables import (
     BUILT_IN_VARIABLES,
     CONTAINER_VARIABLES,
@@ -34,7 +33,6 @@ from devhost.model.hardware import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.spelling import did_you_mean
 from devhost.model.template import Template
-from devhost.model.values import PRE_START_MAX_S
 
 _WILD: Final = re.compile(r"[*?\[]")
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
@@ -56,43 +54,23 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
         yield from _group((*path, "group"), resource, resource.group, given)
         given = [known]
     yield from _ids((*path, "id"), resource.id or (), given, some)
+    late = LATE_VARIABLES if resource.inject == "cdi" else frozenset()  # after its spec is written
     for place, template, entry in resource.templates:
         where = (*path, *place)
         match entry:
-            case Text() | DeviceNode() | Mount():
+            case Text():
                 allowed = some if entry.optional else known
                 yield from _check_template(where, template, allowed, allowed)
-                yield from _check_entry(where, template, entry, resource)
+            case DeviceNode() | Mount():
+                allowed = some if entry.optional else known
+                yield from _check_template(where, template, allowed - late, allowed)
+                if template is entry.host_path:
+                    yield from _changeable(where, template, resource)
             case Probe() | FileCheck():
                 yield from _check_template(where, template, known - LATE_VARIABLES, known)
             case Allocate() | Step():
                 yield from _check_template(where, template, known, known)
     yield from _paths_of_links((*path, "allocate"), resource)
-
-
-def _check_entry(
-    where: Path, template: Template, entry: Text | DeviceNode | Mount, resource: Resource
-) -> Iterator[Finding]:
-    """Check a template of an entry of ``allocate``."""
-    if isinstance(entry, Text):
-        joined = Rule("env", Template.parse(str(where[-2])), entry.value).joined
-        literals = [part for part in template.parts if isinstance(part, str)]
-        separated = entry.separator and any(entry.separator in one for one in literals)
-        if template is entry.value and joined and separated:
-            message = (
-                f"the value contains {entry.separator!r}, which separates the values of devices; "
-                "set another `separator`"
-            )
-            yield "error", where[:-1], message, False
-        return
-    if template is entry.host_path:
-        yield from _changeable(where, template, resource)
-    for name in sorted(LATE_VARIABLES & template.names) if resource.inject == "cdi" else ():
-        message = (
-            f"${{{name}}} is not known yet when the CDI spec is written; "
-            "use a variable of the device, or `inject: deviceSpecs`"
-        )
-        yield "error", where, message, False
 
 
 def _group(
@@ -103,12 +81,6 @@ def _group(
     kernel = USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
     common = frozenset.intersection(*given) - _LATER
     allowed = frozenset(name for name in common if "." not in name or name in kernel)
-    for name in sorted(group.names - allowed - BUILT_IN_VARIABLES):
-        lacking = [index for index, one in enumerate(given) if name not in one]
-        if 0 < len(lacking) < len(given):
-            message = f"sources[{lacking[0]}] has no ${{{name}}}; a group needs it of each source"
-            yield "error", path, message, False
-            allowed |= {name}
     yield from _check_template(path, group, allowed, _everywhere(resource, given))
 
 
@@ -209,9 +181,6 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
         where = (*path, "health", "checks", index)
         if isinstance(check, Probe):
             yield from _command((*where, "exec"), check.exec or ())
-            for place, text in enumerate(check.file.matches if check.file is not None else ()):
-                if mistake := pattern.content_mistake(text):
-                    yield "warning", (*where, "file", "matches", place), mistake, False
     for index, step in enumerate(resource.pre_start):
         where = (*path, "preStart", index)
         yield from _command((*where, "run"), step.run or ())
@@ -222,13 +191,6 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts; set `every: start` if the step does no harm then"
             )
             yield "error", where, message, True
-    total = sum(step.timeout for step in resource.pre_start)
-    if total > PRE_START_MAX_S:
-        message = (
-            f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
-            f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)"
-        )
-        yield "warning", (*path, "preStart"), message, True
 
 
 def _command(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:

@@ -60,14 +60,13 @@ class Tree:
 
     Attributes:
         positions: The position of each value; the root has the empty path.
-        duplicates: Keys that are defined again in one mapping; the first value is used.
-        other_keys: Keys that are not strings, with the path of their mapping.
+        problems: Keys that are defined again in one mapping, of which the first value is used, and
+            keys that are not strings, with the path of their mapping.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
-    duplicates: list[Found] = field(default_factory=list)
-    other_keys: list[Found] = field(default_factory=list)
+    problems: list[Found] = field(default_factory=list)
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
@@ -86,12 +85,9 @@ class Tree:
     def below(self, path: Path) -> "Tree":
         """Return the document that the value at ``path``, which must exist, is by itself."""
         size = len(path)
-
-        def within(problems: list[Found]) -> list[Found]:
-            return [(one[size:], text, at) for one, text, at in problems if one[:size] == path]
-
         positions = {one[size:]: at for one, at in self.positions.items() if one[:size] == path}
-        return Tree(self.value(path), positions, within(self.duplicates), within(self.other_keys))
+        found = [(one[size:], text, at) for one, text, at in self.problems if one[:size] == path]
+        return Tree(self.value(path), positions, found)
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -100,9 +96,9 @@ class Tree:
             value = value[part]
         return value
 
-    def refuse_duplicates(self, path: Path) -> None:
+    def refuse_problems(self, path: Path) -> None:
         """Refuse a second definition of a value, or of what contains it: others may take that."""
-        for one, message, at in self.duplicates:
+        for one, message, at in self.problems:
             if path[: len(one)] == one:
                 raise TreeError(message, *at)
 
@@ -130,13 +126,9 @@ def parse_all(text: str, extent: Extent | None = None, *, texts: bool = False) -
     scalars are strings as they are written. There is at least one document, even if it is empty.
     """
     try:
-        text.encode()
         loader, extent, trees = _Loader(text), extent or Extent(), []
         while loader.check_node():
             trees.append(_Builder(extent, texts=texts).document(loader.get_node()))
-    except UnicodeEncodeError as error:
-        position = syntax.position_after(text[: error.start])
-        raise TreeError("not UTF-8", *position) from None
     except yaml.MarkedYAMLError as error:
         raise syntax.explained(error, text) from None
     except yaml.reader.ReaderError as error:
@@ -264,10 +256,10 @@ class _Builder:
                     else 'keys must be strings; write "${name}" for a template '
                     "('{{ }}' is Helm's syntax)"
                 )
-                self._tree.other_keys.append((path, message, place(key)))
+                self._tree.problems.append((path, message, place(key)))
             elif (name := self._text(key)) in first:
                 message = f"duplicate key (first defined on line {first[name]})"
-                self._tree.duplicates.append(((*path, name), message, place(key)))
+                self._tree.problems.append(((*path, name), message, place(key)))
             else:
                 first[name] = key.start_mark.line + 1
                 if name not in data:

@@ -51,6 +51,7 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     """Return the changes of a node's resources, in the order of the new file, then of the old."""
     before, after = _here(old, node_name), _here(new, node_name)
     gone = [resource for name, resource in before.items() if name not in after]
+    # Of those that stay, the ones that are now where another one was.
     kept = {name for name, one in after.items() if name in before and _physical(one)}
     places = zip(filter(kept.__contains__, before), filter(kept.__contains__, after), strict=True)
     moved = {new for old, new in places if new != old}

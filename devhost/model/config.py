@@ -43,7 +43,7 @@ class Text(ConfigModel):
 class DeviceNode(ConfigModel):
     """A device node that the container receives."""
 
-    host_path: values.NodePath
+    host_path: values.HostPath
     """The path of the node on the host."""
     container_path: values.PathText | None = None
     """The path in the container; default: the same path."""
@@ -62,7 +62,7 @@ class DeviceNode(ConfigModel):
 class Mount(ConfigModel):
     """A host path that is mounted into the container."""
 
-    host_path: values.MountPath
+    host_path: values.HostPath
     """The path on the host."""
     container_path: values.PathText | None = None
     """The path in the container; default: the same path."""
@@ -200,9 +200,7 @@ class Resource(ConfigModel):
     def _check_min_devices(cls, least: int | None, info: ValidationInfo) -> int | None:
         most = info.data.get("max_devices")
         if least is not None and most is not None and least > most:
-            raise ValueError(
-                f"minDevices {least} is more than maxDevices {most}; some would always be missing"
-            )
+            raise ValueError(f"minDevices {least} is more than maxDevices {most}")
         return least
 
     @property

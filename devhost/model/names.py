@@ -83,14 +83,12 @@ def annotation_key_problem(key: str) -> str | None:
     """Check an annotation's key, and refuse those that control the runtime."""
     if key.startswith(_RESERVED_ANNOTATIONS) or key == "bundle":
         return f"{key!r}: such annotations control the runtime and are not allowed"
-    prefix, slash, name = key.rpartition("/")
-    if slash and not re.fullmatch(_PREFIX, prefix):
-        return f"{key!r}: the part before '/' must be a domain in lower case"
-    if len(name) > _SUFFIX_MAX or not re.fullmatch(_SUFFIX, name):
-        return (
-            f"{key!r} is not an annotation key: [domain/]name, with a name of at most 63 characters"
-        )
-    return None
+    if re.fullmatch(f"({_PREFIX}/)?{_SUFFIX}", key) and len(key.rpartition("/")[2]) <= _SUFFIX_MAX:
+        return None
+    return (
+        f"{key!r} is not an annotation key: [domain/]name, with a domain in lower case and a name "
+        f"of at most {_SUFFIX_MAX} characters"
+    )
 
 
 def cdi_name_problem(name: str) -> str | None:

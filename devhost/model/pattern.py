@@ -6,7 +6,6 @@ such a mistake is explained, as are those that are not valid.
 
 import fnmatch
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -18,20 +17,27 @@ _PARTS_MAX: Final = 100
 _ANY_DEPTHS_MAX: Final = 3
 
 NO_REGEX: Final = "a glob, not a regular expression"
-_GROUP: Final = re.compile(r"\(\?P?<(\w+)>")
-# A set of characters as `fnmatch` reads it, or an unclosed '['.
-_SET: Final = re.compile(r"\[!?+\]?+[^]]*\]|\[")
-_VARIABLE: Final = re.compile(r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}")
-_BRACES: Final = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
-# What is special in regular expressions only; sets have been replaced by '[]'. udev writes a space
-# in a label as '\x20', so not every backslash counts.
-_REGEX: Final = re.compile(
-    r"(?:\[\]|[).])(?:[+]|\{[0-9]+,?[0-9]*\})|\\[dwsDWS.*?+(\[{]|\((?:[^()|]*\||\?)"
-    r"|(?<=[-_])\.[*+]|\A\^|\$\Z|\|"
+# A set of characters as `fnmatch` reads it; in what follows each is '[]', or '[^]'.
+_SET: Final = re.compile(r"\[(\^?)!?+\]?+[^]]*\]")
+_UNCLOSED: Final = re.compile(r"\[(?!\^?\])"), "unclosed '['; write '[[]' for the character itself"
+_NEGATED: Final = re.compile(r"\[\^"), "a glob negates a set with '!', not '^'"
+_PATHS: Final = re.compile(r"[, ]\s*/"), "more than one path; write each as an item of a list"
+_VARIABLE: Final = (
+    re.compile(r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}"),
+    "variables are not expanded in sources; write the name on the host",
 )
-# The same in the text of a file, where some of it is likely to be meant so.
-_REGEX_OF_TEXT: Final = re.compile(
-    r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
+_BRACES: Final = (
+    re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}"),
+    "braces are not expanded; list each path instead",
+)
+# What is special in regular expressions only. udev writes a space in a label as '\x20', so not
+# every backslash counts.
+_REGEX: Final = (
+    re.compile(
+        r"(?:\[\]|[).])(?:[+]|\{[0-9]+,?[0-9]*\})|\\[dwsDWS.*?+(\[{]|\((?:[^()|]*\||\?)"
+        r"|(?<=[-_])\.[*+]|\A\^|\$\Z|\|"
+    ),
+    NO_REGEX,
 )
 GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
 # docker's form of a device or mount: docs.docker.com/reference/cli/docker/container/run
@@ -63,11 +69,6 @@ def _compiled(text: str) -> Any:
         reason = error.args[0]
         said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
         raise PatternError(f"{text!r} is not an RE2 pattern: {said}") from None
-    except UnicodeEncodeError:
-        raise PatternError(f"{text!r} is not UTF-8") from None
-    for name, count in Counter(_GROUP.findall(text)).items():
-        if count > 1 and name in compiled.groupindex:
-            raise PatternError(f"{text!r} has several groups named {name!r}; rename them")
     return compiled
 
 
@@ -121,16 +122,9 @@ def glob_problem(text: str) -> str | None:
     """Explain what is not valid in a glob, or surely not meant as one."""
     if problem := length_problem(text):
         return problem
-    for found in _SET.finditer(text):
-        if found[0] == "[":
-            return "unclosed '['; write '[[]' for the character itself"
-        if found[0].startswith("[^"):
-            return f"a glob negates a set with '!'; write [!{found[0][2:]}"
     if docker := _DOCKER.fullmatch(text):
         return f"looks like docker's HOST:CONTAINER:MODE; write {docker['host']}"
-    if re.search(r"[, ]\s*/", text):
-        return "more than one path; write each as an item of a list"
-    return variable_problem(text) or _regex_problem(text) or _braces_problem(text)
+    return _problem(text, _UNCLOSED, _NEGATED, _PATHS, _VARIABLE, _REGEX, _BRACES)
 
 
 def path_glob_problem(text: str) -> str | None:
@@ -148,7 +142,7 @@ def directory_problem(path: str) -> str | None:
     """Explain that the path of a directory cannot be a glob or contain a variable."""
     if any(character in path for character in "*?["):
         return f"a directory cannot be a glob; write the source as {path.rstrip('/')}/*"
-    return variable_problem(path) or _braces_problem(path)
+    return _problem(path, _VARIABLE, _BRACES)
 
 
 def dev_problem(text: str) -> str | None:
@@ -158,34 +152,17 @@ def dev_problem(text: str) -> str | None:
         if GLOB_MARK.search(text):
             better = f"for a glob, write the source as {text}"
         return f"a dev pattern matches the path below /dev; {better}"
-    return variable_problem(text)
+    return _problem(text, _VARIABLE)
 
 
-def variable_problem(text: str) -> str | None:
-    """Explain that a source cannot contain variables."""
-    if _VARIABLE.search(text):
-        return "variables are not expanded in sources; write the name on the host"
+def _problem(text: str, *mistakes: tuple[re.Pattern[str], str]) -> str | None:
+    """Return what is said of the first of some mistakes that is in a text."""
+    plain = _SET.sub(r"[\1]", text)
+    return next((message for mistake, message in mistakes if mistake.search(plain)), None)
+
+
+def docker_problem(text: str) -> str | None:
+    """Explain how to write a device or mount that is in docker's form."""
+    if _DOCKER.fullmatch(text):
+        return "looks like docker's HOST:CONTAINER:MODE; write {hostPath: …, containerPath: …}"
     return None
-
-
-def _regex_problem(text: str) -> str | None:
-    return NO_REGEX if _REGEX.search(_SET.sub("[]", text)) else None
-
-
-def _braces_problem(text: str) -> str | None:
-    found = _BRACES.search(_SET.sub("[]", text))  # '[{]' is the character itself
-    return "braces are not expanded; list each path instead" if found else None
-
-
-def docker_problem(text: str, last: str) -> str | None:
-    """Explain how to write a device or mount that is in docker's form, with its last option."""
-    if not _DOCKER.fullmatch(text):
-        return None
-    entry = f"{{hostPath: …, containerPath: …, {last}: …}}"
-    return f"looks like docker's HOST:CONTAINER:MODE; write {entry}"
-
-
-def content_mistake(text: str) -> str | None:
-    """Explain a glob for the content of a file that looks like a regular expression."""
-    found = _REGEX_OF_TEXT.search(_SET.sub("[]", text))
-    return found and f"{NO_REGEX}: '{found[0]}' matches only itself"

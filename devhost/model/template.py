@@ -4,10 +4,9 @@ The grammar is that of Python's `string.Template` with the braces required. A te
 can only fail because a variable has no value.
 """
 
-import itertools
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
 from devhost.model.device import LINK_VARIABLES, Node, ToLocal
@@ -49,14 +48,11 @@ class Variable:
     name: str
 
 
-TemplatePart = str | Variable
-
-
 @immutable
 class Template:
     """A parsed template: literals and variables in order; no two literals are adjacent."""
 
-    parts: tuple[TemplatePart, ...]
+    parts: tuple[str | Variable, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -65,18 +61,19 @@ class Template:
             return cls((text,) if text else ())
         if text.count("${") > _VARIABLES_MAX:
             raise TemplateError(f"more than {_VARIABLES_MAX} variables", text.index("${"))
-        parts: list[TemplatePart] = []
-        end = 0
+        parts: list[str | Variable] = []
+        literals, end = list[str](), 0
         for match in _Grammar.pattern.finditer(text):
-            parts.append(text[end : match.start()])
-            if match["braced"] is not None:
-                parts.append(Variable(match["braced"]))
-            elif match["escaped"] is not None:
-                parts.append("$")
+            literals.append(text[end : match.start()])
+            end = match.end()
+            if match["escaped"] is not None:
+                literals.append("$")
+            elif match["braced"] is not None:
+                parts += [*filter(None, ["".join(literals)]), Variable(match["braced"])]
+                literals = []
             else:
                 raise TemplateError(_explain(text, match.start()), match.start())
-            end = match.end()
-        return cls(_joined([*parts, text[end:]]))
+        return cls((*parts, *filter(None, ["".join([*literals, text[end:]])])))
 
     @property
     def names(self) -> frozenset[str]:
@@ -108,15 +105,6 @@ class Template:
             f"${{{part.name}}}" if isinstance(part, Variable) else part.replace("$", "$$")
             for part in self.parts
         )
-
-
-def _joined(parts: Iterable[TemplatePart]) -> tuple[TemplatePart, ...]:
-    """Merge adjacent literals and drop empty ones; repeated concatenation takes quadratic time."""
-    merged: list[TemplatePart] = []
-    for is_text, some in itertools.groupby(parts, lambda part: isinstance(part, str)):
-        run = [*some]
-        merged += filter(None, ["".join(map(str, run))]) if is_text else run
-    return tuple(merged)
 
 
 def _explain(text: str, offset: int) -> str:

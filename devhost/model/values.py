@@ -139,10 +139,6 @@ def _key_rule(problem_of: Callable[[str], str | None]) -> AfterValidator:
     return refuses(lambda key: problem_of(Template.parse(key).sample))
 
 
-def _in_dockers_form(last: str) -> AfterValidator:
-    return refuses(lambda path: pattern.docker_problem(str(path), last) or _path_problem(path))
-
-
 def _command_problem(argv: Sequence[Template]) -> str | None:
     program = str(argv[0]).partition(" ")[0]
     if not argv[0].parts:
@@ -168,12 +164,6 @@ def _step_time_problem(seconds: float) -> str | None:
     if 0 < seconds <= PRE_START_MAX_S:
         return None
     return f"should be at most {PRE_START_MAX_S:g}s, and not 0 (kubelet's limit is 30s)"
-
-
-def _whole(value: object) -> object:
-    if isinstance(value, float):
-        raise ValueError("should be an integer in plain digits, such as 10")  # noqa: TRY004 (as above)
-    return value
 
 
 def _topology(value: object, validate: Callable[[object], object]) -> object:
@@ -208,8 +198,9 @@ Role = Annotated[str, refuses(_role_problem), _matching("^[A-Za-z][A-Za-z0-9_]*$
 TemplateText = Annotated[Template, PlainValidator(_template), _matching(TEMPLATE_PATTERN)]
 ValueText = Annotated[TemplateText, refuses(lambda text: names.text_problem(text.sample))]
 PathText = Annotated[TemplateText, refuses(_path_problem)]
-NodePath = Annotated[TemplateText, _in_dockers_form("permissions")]
-MountPath = Annotated[TemplateText, _in_dockers_form("readOnly")]
+HostPath = Annotated[
+    TemplateText, refuses(lambda path: pattern.docker_problem(str(path)) or _path_problem(path))
+]
 CdiName = Annotated[TemplateText, refuses(lambda name: names.cdi_name_problem(name.sample))]
 EnvName = Annotated[str, _key_rule(names.env_name_problem)]
 AnnotationKey = Annotated[str, _key_rule(names.annotation_key_problem)]
@@ -230,9 +221,9 @@ TopologyChoice = Annotated[
 ]
 Permissions = Annotated[str, refuses(permissions_problem), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
 Mode = Annotated[str, Field(pattern=r"^[0-7]{3,4}$")]
-OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE), BeforeValidator(_whole)]
-Count = Annotated[int, Field(ge=0, le=SHARES_MAX), BeforeValidator(_whole)]
-Positive = Annotated[int, Field(ge=1, le=SHARES_MAX), BeforeValidator(_whole)]
+OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
+Count = Annotated[int, Field(ge=0, le=SHARES_MAX)]
+Positive = Annotated[int, Field(ge=1, le=SHARES_MAX)]
 
 # Lists in the file are tuples here.
 AsTuple: Final = Field(strict=False)

@@ -15,7 +15,7 @@ TOKENS: Final = (
     *("\n", "\n  ", "\n    ", "- ", ": ", "? ", "{", "}", "[", "]", ",", "'", '"', "#", "|", "> "),
     *("${id}", "$", "&a ", "*a", "<<: ", "@", "`", "%", "\t", "---\n", "...\n", "%YAML 1.1\n"),
     *("!x ", "! ", "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!null ", "!!binary "),
-    *("!!str ", "!!merge ", "!!set ", "!!seq ", "!!map ", "\x00", "\ud800", "\ufeff", "\u2028"),
+    *("!!str ", "!!merge ", "!!set ", "!!seq ", "!!map ", "\x00", "\ufeff", "\u2028"),
     "2020-01-01",
     "2020-13-45",
 )
@@ -103,7 +103,7 @@ def test_yaml_plain_becomes_plain_data(text: str, data: Any) -> None:
     ],
 )
 def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[Any]) -> None:
-    assert yamltree.parse(text).duplicates == [
+    assert yamltree.parse(text).problems == [
         (path, f"duplicate key (first defined on line {line})", at) for path, line, at in duplicates
     ]
 
@@ -119,7 +119,7 @@ def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list
     ],
 )
 def test_yaml_key_no_string_is_found(text: str, path: yamltree.Path, at: tuple[int, int]) -> None:
-    [(found, _, position)] = yamltree.parse(text).other_keys
+    [(found, _, position)] = yamltree.parse(text).problems
     assert (found, position) == (path, at)
 
 
@@ -167,7 +167,6 @@ def test_yaml_small_text_does_not_become_large(text: str, says: str) -> None:
 @example("a: !!int ''")
 @example("a: !!float ''")
 @example("a: !!binary 'é'")
-@example("a: \ud800")
 @example("a: " + "9" * 5000)
 @example("a: 0x" + "f" * 5000)
 @example("a: 1" + ":59" * 300 + ".5")
