@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.hostfs.files import HostFiles, is_in_dev, is_wild
-from devhost.hostfs.sysfs import Number, SysfsTree, ancestors, sysfs_by_number
+from devhost.hostfs.sysfs import Number, SysfsTree, devices_above, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
 from devhost.model.hardware import vendor_product
@@ -235,16 +235,14 @@ class DeviceClasses:
         name = posixpath.basename(place)
         match subsystem:
             case "tty":
-                every = ancestors(posixpath.dirname(place))
+                every = devices_above(place, self._sysfs)
                 above = {self._sysfs.linked(f"{one}/subsystem") for one in every}
-                kind = "tty-serial" if any(above) else "tty"
-                return _class("tty-usb" if "usb" in above else kind)
+                return _class("tty-usb" if "usb" in above else "tty-serial" if above else "tty")
             case "misc":
                 return DeviceClass(name, safe=name in SAFE_MISC)
             case "usb":
-                files = ("idVendor", "idProduct")
-                vendor, product = (self._sysfs.text(f"{place}/{one}") for one in files)
-                return DeviceClass("usb", usb_id=f"{vendor}:{product}" if vendor else "")
+                number_of_kind = self._sysfs.codes(place, "idVendor", "idProduct", by=":")
+                return DeviceClass("usb", usb_id=number_of_kind.strip(":"))
             case "vfio" | "vfio-dev" if name.startswith("noiommu"):
                 return DeviceClass("vfio-noiommu")
         return _class(subsystem)

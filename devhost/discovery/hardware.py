@@ -171,11 +171,11 @@ class HardwareFinder:
             self.main = USB if isinstance(options, Usb) else PCI
             self.split, choices = options.split, options.node
         self.choices = [(one, Wanted.of(one)) for one in choices]
-        self.subsystems = {one.subsystem for one in choices}
+        self.subsystems = [one.subsystem for one in choices]
         classes = (*self.wanted.globs.get("class", ()), *self.wanted.of_interface.get("class", ()))
         self.finds_between = any(one.startswith(tuple(BETWEEN.values())) for one in classes)
         found: list[Root] = [self.main, self.nodes]
-        found += (SubsystemRoot(one) for one in self.subsystems - {USB_NODE, NO_NODE})
+        found += (SubsystemRoot(one) for one in self.subsystems if one not in (USB_NODE, NO_NODE))
         found += [_NUMBERS] if USB_NODE in self.subsystems else []
         found += [NET] if any("pf" in one.globs for one in every) else []
         self.roots = tuple(dict.fromkeys(found))
