@@ -71,7 +71,7 @@ def check(
     (``allow_paths``), and whether commands run.
     """
     until = time.monotonic() + checks.timeout
-    this = _Round(device, files, constants, allow, checks.timeout, until)
+    this = _Round(device, files, constants, allow, until)
     failures: list[str] = []
     unknown: list[str] = []
     for one in checks.checks:
@@ -97,7 +97,6 @@ class _Round:
     files: HostFiles
     constants: Mapping[str, str]
     allow: Policy
-    timeout: float
     until: float
 
     def perform(self, one: Check) -> Iterator[str]:
@@ -165,21 +164,13 @@ class _Round:
         found = paths.seen(self.device, files=names_paths(argv))
         here = real_paths(found, self.files.to_local)
         for words in arguments(argv, self.device, self.constants, here):
-            try:
-                end = command.run(words, environment, self.until - time.monotonic())
-            except FileNotFoundError as error:
-                where = "" if self.files.is_host else " (in devhost's own container)"
-                raise _FailedError(f"{error.strerror}{where}") from None
-            except (OSError, ValueError) as error:
-                raise _FailedError(f"{words[0]} cannot be run: {_reason(error)}") from None
-            if end.status != 0:
-                late = f"did not answer in {self.timeout:g} s"
-                text = late if end.status is None else end.description()
-                raise _FailedError(": ".join((words[0], text, *end.lines[-1:])))
+            end = command.run(words, environment, self.until - time.monotonic())
+            if end.failure:
+                raise _FailedError(": ".join((words[0], end.failure, *end.lines[-1:])))
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 # ── nodes ──────────────────────────────────────────────────────────────────────────────
