@@ -45,15 +45,10 @@ _PRIVATE: Final = re.compile(
     r"|/sys/devices/.*/config",
     re.DOTALL,
 )
-_READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
 
 class _FailedError(Exception):
     """A check has failed; the text names the file or command, and the reason."""
-
-
-class _PrivateError(Exception):
-    """A file is not readable by everyone."""
 
 
 def check(
@@ -139,19 +134,13 @@ class _Round:
         for (path,) in arguments((file.path,), self.device, self.constants):
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
-            realpath = path
             try:
-                realpath = self.files.realpath(path)
-                content = _read(self.files.root, realpath, self.allow)
-            except _PrivateError:
-                yield (
-                    f"{path} is not readable by everyone: --allow-path '{realpath}' would allow it"
-                )
+                content = _read(self.files.root, self.files.realpath(path), self.allow)
             except OSError as error:
                 text = f"{path}: {_reason(error)}"
                 if error.errno not in _FORBIDDEN:
                     raise _FailedError(text) from None
-                yield f"{text}: {_READ}"
+                yield text
             else:
                 _compare(path, content, file.matches)
 
@@ -214,12 +203,13 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
     read. It is opened only if it is not a device: opening one may have side effects.
 
     Raises:
-        OSError: It does not exist or cannot be read.
-        _PrivateError: Not everyone can read it, and ``--allow-path`` does not name it.
+        OSError: It does not exist or cannot be read, or not by everyone, and ``--allow-path`` does
+            not name it.
     """
-    allowed = allow.allows_path(realpath)
+    text = f"not everyone can read it: --allow-path '{realpath}' would allow it"
+    private, allowed = PermissionError(errno.EACCES, text), allow.allows_path(realpath)
     if not allowed and _PRIVATE.fullmatch(realpath):
-        raise _PrivateError
+        raise private
     at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in filter(None, realpath.split("/")):
@@ -229,7 +219,7 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
             mode = os.fstat(at).st_mode
             needed = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
             if not allowed and not mode & needed:
-                raise _PrivateError
+                raise private
         if not stat.S_ISREG(os.fstat(at).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         file = os.open(f"/proc/self/fd/{at}", os.O_RDONLY | _POLITELY)

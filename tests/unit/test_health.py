@@ -220,7 +220,7 @@ def test_file_check_below_a_private_directory_tells_nothing(files: HostFiles) ->
     private.chmod(0o750)
     for name in ("file", "none"):
         assert content(files, f"/private/{name}", "secret").unknown == (
-            f"file: /private/{name} is not readable by everyone: "
+            f"file: /private/{name}: not everyone can read it: "
             f"--allow-path '/private/{name}' would allow it"
         )
     assert passed(content(files, "/private/file", "secret", Policy(("/private/*",))))
