@@ -63,7 +63,9 @@ class SysfsTree:
 
         It may learn only what every user may read; links on the way may not leave /sys.
         """
-        path = self._files.resolve(f"{device}/{file}")
+        path = f"{device}/{file}"
+        if "/" in file or self.link(path) is not None:
+            path = self._files.resolve(path)
         try:
             public = os.stat(self._files.to_local(path)).st_mode & stat.S_IROTH
         except OSError:
