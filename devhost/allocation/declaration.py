@@ -25,10 +25,10 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Resource
-from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot, variables
+from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
 from devhost.model.immutable import immutable
 from devhost.model.limits import ANSWER_MAX
-from devhost.model.template import MissingVariableError, Template
+from devhost.model.template import MissingVariableError, Template, variables
 
 _PATH: Final = Template.parse("${path}")
 
@@ -157,13 +157,17 @@ class Declaration:
     ) -> tuple[str, ...]:
         """Return which of the available IDs a container should get; none to leave it open."""
         resource = self.resource
+        policy = resource.prefer
+        if policy == "none":
+            if resource.replicas == 1 and resource.max_per_container is None:
+                return ()
+            policy = "spread"  # kubelet would pick at random, also two shares of one device
         return preference.preferred(
-            resource.prefer,
+            policy,
             available,
             must,
             size,
             replicas=resource.replicas,
-            max_per_container=resource.max_per_container,
             numa_nodes={device.id: device.numa_nodes for device in snapshot.devices.values()},
         )
 

@@ -92,5 +92,5 @@ def _planned(
         found += [("waitFor", path) for path in awaited(step.wait_for, device, constants)]
     for key, value in found:
         yield PlannedStep(
-            device=device.id, step=key, value=value, every=step.every, timeout=step.time_limit
+            device=device.id, step=key, value=value, every=step.every, timeout=step.timeout
         )

@@ -12,8 +12,6 @@ then the natural order of device IDs:
 - ``numa``: devices on few NUMA nodes; one of a device's nodes is enough. First come the nodes of
   what must be included, then the node with just enough devices, if there is one, then the larger
   ones, and last devices without a node.
-- ``none``: no policy, the choice is kubelet's. With several replicas, or a limit per container,
-  it means ``spread`` instead: kubelet would pick at random, also two shares of one device.
 
 Of each device, the lowest shares are taken. A limit per container is thus kept wherever it can be;
 where it cannot, Allocate refuses.
@@ -25,7 +23,7 @@ from typing import Literal
 
 from devhost.model.names import natural, without_share
 
-Preference = Literal["packed", "spread", "numa", "none"]
+Preference = Literal["packed", "spread", "numa"]
 
 NumaNodes = Mapping[str, tuple[int, ...]]  # by device ID
 
@@ -37,7 +35,6 @@ def preferred(
     size: int,
     *,
     replicas: int,
-    max_per_container: int | None,
     numa_nodes: NumaNodes,
 ) -> tuple[str, ...]:
     """Return the IDs that a container should receive, as the module's docstring defines it.
@@ -49,10 +46,6 @@ def preferred(
     free = set(available) - must
     if size < 1 or not len(must) <= size <= len(must) + len(free):
         return ()
-    if policy == "none":
-        if replicas == 1 and max_per_container is None:
-            return ()
-        policy = "spread"
     held, spare = Counter(map(without_share, must)), _by_device(free)
     # In round k, the devices of which the answer has k shares give one more.
     rounds: dict[int, dict[str, str]] = {}

@@ -1,6 +1,6 @@
 """The variables of templates by name, and the arguments of steps and checks; pure.
 
-What a node gives to templates is `devhost.model.device.variables`. When a container gets devices,
+What a node gives to templates is `devhost.model.template.variables`. When a container gets devices,
 `devhost.allocation.declaration.combine` and `pre_start.numbered` know the rest.
 """
 
@@ -14,10 +14,8 @@ from devhost.model.device import (
     HostDevice,
     Node,
     ToLocal,
-    links_of,
-    variables,
 )
-from devhost.model.template import MissingVariableError, Template
+from devhost.model.template import MissingVariableError, Template, links_of, variables
 
 # Nodes of a device, and what is at their paths now.
 Seen = Sequence[tuple[Node, FileState]]

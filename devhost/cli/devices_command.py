@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 success, 1 no /sys, or no such subsystem or device, 2 usage error.",
 )
 @click.argument("what", required=False)
-@click.option("--usb", "subsystems", flag_value="usb", multiple=True, help="USB devices.")
-@click.option("--pci", "subsystems", flag_value="pci", multiple=True, help="PCI functions.")
-@click.option("--tty", "subsystems", flag_value="tty", multiple=True, help="Serial ports.")
-@click.option("--block", "subsystems", flag_value="block", multiple=True, help="Disks.")
-@click.option("--subsystem", "subsystems", multiple=True, metavar="NAME", help="Any subsystem.")
+@click.option(
+    "--subsystem",
+    "subsystems",
+    multiple=True,
+    metavar="NAME",
+    help="Only the devices of a subsystem, such as usb, pci, tty or block.",
+)
 @click.option(
     "--all",
     "everything",
@@ -124,7 +126,7 @@ def _print(machine: "Machine", one: "Described") -> None:
     }
     for name, value in lines.items():
         if value:
-            printer.wrapped(f"{name:<17}  {printable(value)}", "  ", " " * 21)
+            printer.echo(f"  {name:<17}  {value}")
 
 
 def _as_json(machine: "Machine", one: "Described") -> dict[str, Any]:

@@ -9,12 +9,10 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from devhost.cli import output
 from devhost.observe.address import Address
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Decorator = Callable[[_Command], _Command]
-T = TypeVar("T")
 
 
 class _PathName(click.Path):
@@ -52,31 +50,11 @@ def option(flag: str, text: str, *, name: str | None = None, **more: Any) -> _De
     return click.option(*flags, envvar=variable, show_envvar=True, help=text, **more)
 
 
-def within_time(option: str, check: Callable[[], T]) -> T:
-    """Return the result of a check of an option's path; exit if it fails or hangs."""
-    from devhost.watch.threads import PATIENCE_S, in_time
-
-    try:
-        return in_time(check, PATIENCE_S)
-    except TimeoutError:
-        output.fail(f"{option}: filesystem did not respond within {PATIENCE_S:g} s")
-    except OSError as error:
-        path = f"{error.filename}: " if error.filename else ""
-        output.fail(f"{option}: {path}{error.strerror}")
-
-
 def _directory(_context: click.Context, _option: click.Parameter, path: str) -> str:
     """Return the absolute path of an existing directory, with links resolved."""
-    if not within_time("--root", lambda: os.path.isdir(path)):
+    if not os.path.isdir(path):
         raise click.BadParameter(f"{path!r} is not a directory")
-    return within_time("--root", lambda: os.path.realpath(path))
-
-
-def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Refuse everything but a plain file name."""
-    if not name or "/" in name or name in (".", ".."):
-        raise click.BadParameter(f"{name!r} is not a plain file name")
-    return name
+    return os.path.realpath(path)
 
 
 def address_option(flag: str, text: str, default: str = "") -> _Decorator[Any]:
@@ -92,9 +70,12 @@ def _address(_context: click.Context, parameter: click.Parameter, text: str) -> 
         raise click.BadParameter(str(error)) from None
 
 
-DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
 config_argument = click.argument(
-    "config", envvar="DEVHOST_CONFIG", default=DEFAULT_CONFIG, metavar="[CONFIG]", type=FILE
+    "config",
+    envvar="DEVHOST_CONFIG",
+    default="/etc/devhost/config.yaml",
+    metavar="[CONFIG]",
+    type=FILE,
 )
 root_option = option(
     "--root",
@@ -106,11 +87,6 @@ root_option = option(
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
-)
-as_if_allowed_option = click.option(
-    "--as-if-allowed",
-    is_flag=True,
-    help="Only warn of what `run` would refuse without a flag --allow-….",
 )
 
 
@@ -229,7 +205,6 @@ kubelet_options = together(
         "need a name each.",
         default="last-good.yaml",
         metavar="NAME",
-        callback=_file_name,
     ),
     option(
         "--pod-resources",

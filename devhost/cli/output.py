@@ -8,10 +8,10 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NoReturn, TextIO
 
 import click
@@ -19,11 +19,8 @@ import click
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable, without_share
 
-_COLUMNS: Final = 80
-_UNFOLDED: Final = 2**31 - 1  # columns; the most that libyaml knows
-_WIDTH_MIN: Final = 40
-_WIDTH_MAX: Final = 100  # longer lines are hard to read
-_TAB: Final = 4
+_COLUMNS_MIN: Final = 40
+_TAB: Final = "    "
 _COLORS: Final = {"error": "red", "warning": "yellow"}
 
 
@@ -74,8 +71,7 @@ def print_value(value: Any, output: str) -> None:
         return
     import yaml
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast
-    _print(yaml.dump(value, Dumper=dumper, sort_keys=False, width=_UNFOLDED).rstrip())
+    _print(yaml.safe_dump(value, sort_keys=False, width=sys.maxsize).rstrip())
 
 
 def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") -> None:
@@ -98,11 +94,6 @@ def print_nothing(node_name: str) -> None:
 # ── a terminal ──
 
 
-def colors() -> bool:
-    """Whether a terminal may be sent colors, if there is one."""
-    return not os.environ.get("NO_COLOR") and moves_cursor()
-
-
 def moves_cursor() -> bool:
     """Whether a terminal knows escape sequences, if there is one."""
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
@@ -113,24 +104,6 @@ def on_a_terminal() -> bool:
     return bool(sys.stdout and sys.stdout.isatty())
 
 
-def wrapped(text: str, first: str, other: str) -> None:
-    """Print a text in lines of at most 80 columns; they begin with `first`, then with `other`."""
-    columns = min(_COLUMNS, shutil.get_terminal_size().columns) if on_a_terminal() else _COLUMNS
-    for line in _folded(text, columns, first, other):
-        echo(line.rstrip())
-
-
-def _folded(text: str, columns: int, first: str = "", other: str = "    ") -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        columns,
-        initial_indent=first,
-        subsequent_indent=other,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-
-
 # ── tables as kubectl prints them: a line for each row, nothing folded or cut ──
 
 
@@ -139,13 +112,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     lines = [[*(cell or "-" for cell in line[:-1]), line[-1]] for line in lines]
     widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
-    for number, line in enumerate(lines):
+    for line in lines:
         padded = (
             cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True)
         )
-        text = "   ".join(padded).rstrip()
-        bold = number == 0 and on_a_terminal() and colors()
-        _print(click.style(text, bold=True) if bold else text)
+        _print("   ".join(padded).rstrip())
 
 
 def cells(text: str) -> int:
@@ -240,8 +211,9 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
         for problem in problems:
             write(str(problem))
     elif problems:
-        columns = min(max(shutil.get_terminal_size().columns, _WIDTH_MIN), _WIDTH_MAX)
-        color = None if colors() else False  # where it is False, click takes colors out
+        columns = max(shutil.get_terminal_size().columns, _COLUMNS_MIN)
+        colored = moves_cursor() and not os.environ.get("NO_COLOR")
+        color = None if colored else False  # where it is False, click takes colors out
         for problem in problems:
             text = "\n".join(described(problem, columns))
             click.echo(f"{text}\n", err=err, color=color)
@@ -256,11 +228,10 @@ def described(problem: Problem, columns: int) -> Iterator[str]:
 
     severity = f"{problem.severity}:"
     where = f"{problem.file}:{problem.line}:{problem.column}:"
-    text = "\n".join(_folded(f"{where} {severity} {problem.message}", columns))
-    yield text.replace(severity, tinted(severity), 1)
+    yield f"{printable(where)} {tinted(severity)} {printable(problem.message)}"
     if problem.path or problem.resource:
         of = f" of {problem.resource}" if problem.resource else ""
-        yield from _folded(f"    in {problem.path}{of}", columns)
+        yield printable(f"    in {problem.path}{of}")
     if problem.excerpt is not None:
         line = str(problem.excerpt.line or "")
         gutter = max(len(line), 4)
@@ -280,22 +251,14 @@ def summary(problems: Sequence[Problem]) -> str:
 
 def _marked(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
     """Return the part of a source line that fits, and where the mark below it is, how long."""
-    shown: list[str] = []
-    widths: list[int] = []
-    for character in excerpt.text:
-        if character == "\t":
-            shown.append(" " * (_TAB - sum(widths) % _TAB))
-        else:
-            shown.append(printable(character))
-        widths.append(cells(shown[-1]))
-    first, last = 0, len(shown)
-    while sum(widths[first:last]) > columns - 2:  # what is left out becomes an ellipsis
-        if first < excerpt.start and sum(widths[first : excerpt.start]) > columns // 3:
-            first += 1
-        else:
-            last -= 1
-    before = "…" if first else ""
-    after = "…" if last < len(shown) else ""
-    begin = len(before) + sum(widths[first : excerpt.start])
-    length = sum(widths[excerpt.start : min(excerpt.end, last)])
-    return f"{before}{''.join(shown[first:last])}{after}", begin, max(length, 1)
+    ends = (0, excerpt.start, excerpt.end, len(excerpt.text))
+    before, marked, after = (
+        printable(excerpt.text[begin:end].replace("\t", _TAB)) for begin, end in pairwise(ends)
+    )
+    if cells(before + marked + after) > columns and len(before) > columns // 3:
+        before = f"…{before[-columns // 3 :]}"
+    line = before + marked + after
+    while cells(line) > columns:
+        line = f"{line[:-2]}…"
+    begin = cells(before)
+    return line, begin, max(min(cells(marked), cells(line) - begin), 1)

@@ -1,11 +1,11 @@
 """``devhost plan``."""
 
-import os
+import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
-from devhost.model.names import resource_name_problem
-
-_CANDIDATES_MAX: Final = 20  # of a source
 
 
 @click.command(
@@ -42,28 +39,24 @@ _CANDIDATES_MAX: Final = 20  # of a source
 @click.option(
     "--explain", is_flag=True, help="Show what each source looks at, takes and leaves out."
 )
-@click.option("--all", "everything", is_flag=True, help="With --explain: show every candidate.")
 @options.root_option
 @options.node_name_option
 @options.table_output_option
 @options.trust_options
-@options.as_if_allowed_option
 def command(
     config: str,
     names: tuple[str, ...],
     allocate: tuple[str, ...],
     against: str | None,
     explain: bool,
-    everything: bool,
     root: str,
     node_name: str,
     output: str,
     policy: Policy,
-    as_if_allowed: bool,
 ) -> None:
-    """Show what this host would advertise: devices, their health, and what is skipped.
+    """Show what this host would advertise, and what is skipped.
 
-    With NAME: only of these resources. CONFIG may then be left out.
+    With NAME: only of these resources.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
@@ -71,7 +64,6 @@ def command(
     from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles
 
-    config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
     if against is not None:
         if requests:
@@ -82,7 +74,7 @@ def command(
     known = [one.name for one in loaded.resources if one.applies_to(node_name)]
     requests = {_full(name, known): wanted for name, wanted in requests.items()}
     printer.check_names([*names, *requests], known, f" for this node in {config}")
-    judging = replace(policy, enforced=not as_if_allowed)
+    judging = replace(policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
     # All are scanned: whose a node is depends on the other resources.
     reports = report(loaded, files, judging, node_name, requests, explained=explain)
@@ -90,20 +82,12 @@ def command(
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
     if not reports and output in ("text", "wide"):
         printer.print_nothing(node_name)
-    _print_all([one.as_json() for one in reports], output, everything=everything)
+    shown = [one.as_json() for one in reports]
+    if output in ("json", "yaml"):
+        printer.print_value({"resources": shown}, output)
+    else:
+        _print(shown, wide=output == "wide")
     sys.exit(1 if any(one.failed for one in reports) else 0)
-
-
-def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Tell names of resources from the file before them, which may be left out."""
-    is_file = config.endswith((".yaml", ".yml")) or os.path.lexists(config)
-    if not is_file and resource_name_problem(config) is None:
-        names = (config, *names)
-        config = os.environ.get("DEVHOST_CONFIG") or options.DEFAULT_CONFIG
-    for name in names:
-        if problem := resource_name_problem(name):
-            raise click.UsageError(f"only one CONFIG can be given, and {problem}")
-    return config, names
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
@@ -156,32 +140,22 @@ def _full(name: str, known: Sequence[str]) -> str:
     return found[0] if len(found) == 1 else name
 
 
-def _print_all(shown: Sequence[Mapping[str, Any]], output: str, *, everything: bool) -> None:
-    if output in ("json", "yaml"):
-        printer.print_value({"resources": shown}, output)
-        return
-    for number, one in enumerate(shown):
+def _print(resources: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+    """Print resources, what their sources looked at, and allocations, where asked for."""
+    for number, shown in enumerate(resources):
         if number:
             printer.echo()
-        _print(one, everything=everything, wide=output == "wide")
-
-
-def _print(shown: Mapping[str, Any], *, everything: bool, wide: bool) -> None:
-    """Print a resource, what its sources looked at, and an allocation, where asked for."""
-    printer.print_resource(shown, wide=wide)
-    for source in shown.get("explain", ()):
-        printer.wrapped(f"sources[{source['source']}]: {source['summary']}", "  ", "    ")
-        candidates = source["candidates"]
-        some = candidates if everything else candidates[:_CANDIDATES_MAX]
-        for one in some:
-            label = f"{'+' if one['taken'] else '-'} {one['candidate']}  "
-            paths = ", ".join(one["paths"]) if one["taken"] else ""
-            text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
-            printer.wrapped(f"{label}{text}", "  ", " " * min(len(label) + 2, 12))
-        if hidden := len(candidates) - len(some) + source["other"]:
-            printer.echo(f"  and {hidden} more{'' if everything else ' (--all)'}")
-    if allocation := shown.get("allocation"):
-        _print_allocation(allocation)
+        printer.print_resource(shown, wide=wide)
+        for source in shown.get("explain", ()):
+            printer.echo(f"  sources[{source['source']}]: {source['summary']}")
+            for one in source["candidates"]:
+                sign, paths = ("+", ", ".join(one["paths"])) if one["taken"] else ("-", "")
+                text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
+                printer.echo(f"  {sign} {one['candidate']}  {text}".rstrip())
+            if other := source["other"]:
+                printer.echo(f"  and {other} more")
+        if allocation := shown.get("allocation"):
+            _print_allocation(allocation)
 
 
 def _print_allocation(allocation: Mapping[str, Any]) -> None:
@@ -194,16 +168,7 @@ def _print_allocation(allocation: Mapping[str, Any]) -> None:
     for line in printer.received(allocation):
         printer.echo(f"    {line}")
     for device in allocation.get("cdiSpec", {}).get("devices", ()):
-        edits = device["containerEdits"]
-        lines = [f"env {text}" for text in edits.get("env", ())]
-        for node in edits.get("deviceNodes", ()):
-            host = node.get("hostPath", node["path"])
-            lines.append(f"device {host} as {node['path']} ({node['permissions']})")
-        for mount in edits.get("mounts", ()):
-            mode = "read-only" if "ro" in mount["options"] else "read-write"
-            lines.append(f"mount {mount['hostPath']} at {mount['containerPath']} ({mode})")
-        for line in lines:
-            printer.echo(f"      {device['name']}: {line}")
+        printer.echo(f"      {device['name']}: {json.dumps(device['containerEdits'])}")
     for step in allocation["preStart"]:
         how = "once per pod" if step["every"] == "holder" else "at every start"
         value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])

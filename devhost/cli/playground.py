@@ -39,7 +39,8 @@ class Playground:
 
     def __init__(self, trial: Trial, file: str | None) -> None:
         self._trial, self._file = trial, file
-        self._pods = (f"pod-{number}" for number in itertools.count(1))
+        self._names = (f"pod-{number}" for number in itertools.count(1))
+        self._pods: dict[str, dict[str, list[str]]] = {}  # what each holds, by resource
         self._asking = False
 
     async def run(self) -> None:
@@ -56,7 +57,7 @@ class Playground:
         # A log that goes to a file stays there.
         on_screen = sys.stderr is not None and sys.stderr.isatty()
         try:
-            with logs.shown_by(log if on_screen else None):
+            with logs.shown_by(log) if on_screen else contextlib.nullcontext():
                 async with asyncio.TaskGroup() as tasks:
                     shown = tasks.create_task(self._trial.live(self._say), name="live")
                     self._say("allocate RESOURCE, or help")
@@ -95,9 +96,9 @@ class Playground:
             case []:
                 found = [one for one in _COMMANDS if one.startswith(text)]
             case ["allocate"]:
-                found = [one for one in self._trial.kubelet.resources() if text in one]
+                found = [one.name for one in self._trial.host.resources if text in one.name]
             case ["free", *_]:
-                found = [one for one in (*self._trial.kubelet.held(), "all") if text in one]
+                found = [one for one in (*self._pods, "all") if text in one]
             case _:
                 found = []
         return f"{found[state]} " if state < len(found) else None
@@ -126,32 +127,33 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        known = self._trial.kubelet.resources()
+        known = await self._trial.kubelet.capacity()
         found = [part] if part in known else [name for name in known if part in name]
         if len(found) != 1:
             raise ValueError(f"which resource is {part}? {', '.join(found or known) or 'none yet'}")
-        pod = next(self._pods)
+        pod = next(self._names)
         answer = (await self._trial.kubelet.admit(pod, {"app": {found[0]: count}}))["app"]
-        ids = ", ".join(answer["deviceIds"].get(found[0], ())) or "no devices"
+        self._pods[pod] = answer["deviceIds"]
+        ids = ", ".join(self._pods[pod].get(found[0], ())) or "no devices"
         lines = list(output.received(answer))
         self._say(f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}")
         for line in lines:
             self._say(f"  {line}")
 
     async def _free(self, pods: list[str]) -> None:
-        held = list(self._trial.kubelet.held())
-        pods = held if pods == ["all"] else pods
-        if unknown := [pod for pod in pods if pod not in held]:
-            raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(held) or 'none'}")
+        pods = [*self._pods] if pods == ["all"] else pods
+        if unknown := [pod for pod in pods if pod not in self._pods]:
+            raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(self._pods) or 'none'}")
         for pod in pods:
             await self._trial.kubelet.free(pod)
+            del self._pods[pod]
             self._say(f"{pod} ended")
 
     def _devices(self) -> None:
-        held = self._trial.kubelet.held()
         for served in self._trial.host.resources:
             shown = reported(served, served.snapshot).as_json()
-            some = {one: [pod] for pod, has in held.items() for one in has.get(served.name, ())}
+            held = ((pod, has.get(served.name, ())) for pod, has in self._pods.items())
+            some = {one: [pod] for pod, ids in held for one in ids}
             output.print_resource(shown, output.pods(some), wide=False)
 
     async def _edit(self, file: str) -> None:

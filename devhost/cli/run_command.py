@@ -145,7 +145,7 @@ def _usable(plugin_dir: Path) -> Path:
     """Return the absolute path of the plugin directory, with links as they are, or exit."""
     from devhost.kubelet.resource_lock import path_length_problem
 
-    if not options.within_time("--plugin-dir", plugin_dir.is_dir):
+    if not os.path.isdir(plugin_dir):  # as `Path.is_dir`, but of any error
         hint = "; kubelet makes it; without a kubelet, use `devhost try`"
         logs.fail(f"--plugin-dir: {plugin_dir} is not a directory{hint}")
     if problem := path_length_problem(plugin_dir.absolute()):

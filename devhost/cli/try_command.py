@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 )
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
-@options.as_if_allowed_option
 @options.host_options
 def command(config: str, **flags: Any) -> None:
-    """Serve the resources to an embedded stand-in kubelet in a temporary directory.
+    """Serve the resources to a stand-in kubelet in a temporary directory.
 
     Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
     devices, to restart kubelet and to edit the configuration. Follows the configuration, until
@@ -42,7 +41,6 @@ def run(
     plugins: "Sequence[CodeResource]" = (),
     *,
     once: bool = False,
-    as_if_allowed: bool = False,
     **flags: Any,
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet.
@@ -63,7 +61,7 @@ def run(
         temporary = Path(directory)
         if problem := path_length_problem(temporary):
             logs.fail(f"TMPDIR: {problem}")
-        judging = replace(flags["policy"], enforced=not as_if_allowed)
+        judging = replace(flags["policy"], enforced=True)
         settings = Settings(
             temporary,
             flags["node_name"],

@@ -1,8 +1,6 @@
 """The dry run: what this host would advertise, why, and what a container would receive."""
 
-import contextlib
 import functools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
@@ -11,7 +9,6 @@ from typing import Any, Final
 from pydantic.alias_generators import to_camel
 
 from devhost.allocation.cdi import cdi_devices, named, spec
-from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
 from devhost.discovery import wording
@@ -33,7 +30,6 @@ _Json = dict[str, Any]
 
 _PARALLEL_CHECKS: Final = 8
 _SHOWN_MAX: Final = 100  # of what a source does not select
-_DIGITS_MAX: Final = 18  # enough for any count; Python refuses to parse more than 4300
 
 
 @immutable
@@ -41,7 +37,7 @@ class ResourceReport:
     """One resource: its snapshot, and what else is asked for.
 
     Attributes:
-        warnings: Problems that are not errors, and what would need a flag.
+        warnings: Problems that are not errors.
         listed: The numbers of IDs, and of healthy IDs, in kubelet's list; by default those of the
             snapshot.
         more: ``explain`` and ``allocation`` in JSON, where they are asked for.
@@ -141,12 +137,7 @@ def report(
         snapshot = _checked(scanner, snapshot)
         if resource.inject == "cdi":
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
-        warnings = (
-            *snapshot.notes,
-            *snapshot.why_none(),
-            *mistakes(resource, snapshot),
-            *_needed(scanner, snapshot),
-        )
+        warnings = (*snapshot.notes, *snapshot.why_none(), *mistakes(resource, snapshot))
         more: _Json = {}
         if explained:
             more["explain"] = [*explain(scanner, readings, snapshot)]
@@ -196,23 +187,6 @@ def _allocation(scanner: Scanner, snapshot: Snapshot, request: str) -> _Json:
     return shown
 
 
-def _needed(scanner: Scanner, snapshot: Snapshot) -> list[str]:
-    """Return what would be refused if the policy were enforced."""
-    host_paths = HostPaths(scanner.files, replace(scanner.policy, enforced=True))
-    needed: dict[str, None] = {}
-    for device in snapshot.devices.values():
-        if device.healthy:
-            whole = scanner.alone(device, scanner.rules)
-            there = (
-                one
-                for one in whole.specs
-                if not one.optional or host_paths.lookup(one.host_path).state
-            )
-            problems = [*scanner.policy.refused_names(whole), *map(host_paths.problem, there)]
-            needed |= dict.fromkeys(filter(None, problems))
-    return list(needed)
-
-
 def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...]:
     """Return the advertised IDs for a request: a number, or IDs separated by commas."""
     name, replicas = scanner.resource.name, scanner.resource.replicas
@@ -223,10 +197,8 @@ def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...
     }
     if request.isdecimal():  # always a number; write "3," for the device 3
         healthy = [share for share in known if known[share]]
-        if len(request) > _DIGITS_MAX or int(request) > len(healthy):
-            wish = request if len(request) <= _DIGITS_MAX else f"{request[:_DIGITS_MAX]}…"
-            raise AllocationError(f"{name}: {wish} requested, {len(healthy)} available")
-        count = int(request)
+        if (count := int(request)) > len(healthy):
+            raise AllocationError(f"{name}: {count} requested, {len(healthy)} available")
         return scanner.preferred(snapshot, healthy, (), count) or tuple(healthy[:count])
     parts = filter(None, request.split(","))
     ids = {share_ids(one, replicas)[0] if one in snapshot.devices else one for one in parts}
@@ -251,9 +223,6 @@ def explain(scanner: Scanner, readings: Readings, snapshot: Snapshot) -> Iterato
             label = node.hardware.label if node.hardware else node.path or node.name
             by_label.setdefault(label, []).append(node)
         found = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
-        for one, nodes in zip(found, by_label.values(), strict=True):
-            if one["taken"]:
-                one["reasons"] += _groups(nodes, scanner)
         found.sort(key=lambda one: not one["taken"])
         found += [_left(one.candidate, [one.reason]) for one in selection.skipped]
         failures = (*selection.failed.values(), *selection.notes)
@@ -286,19 +255,6 @@ def _judged(
     taken = any(node.key in offered for node in nodes) and reason is None
     reasons = dict.fromkeys(filter(None, problems))
     return {**_left(label, reasons), "taken": taken, "paths": paths}
-
-
-def _groups(nodes: Sequence[Node], scanner: Scanner) -> list[str]:
-    """Say which groups a container needs that is not root."""
-    groups: dict[str, None] = {}
-    for node in nodes:
-        if node.state and node.state.number and node.state.mode & 0o066 == 0o060:
-            with contextlib.suppress(OSError):
-                group = os.lstat(scanner.files.to_local(node.state.realpath)).st_gid
-                groups |= {str(group): None} if group else {}
-    cdi = "" if scanner.resource.inject == "cdi" else ", or inject: cdi"
-    needs = f"a container that is not root needs supplementalGroups: [{', '.join(groups)}]"
-    return [f"{needs}{cdi}"] if groups else []
 
 
 def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:

@@ -180,7 +180,7 @@ class HardwareFinder:
         found += [NET] if any("pf" in one.globs for one in every) else []
         self.roots = tuple(dict.fromkeys(found))
 
-    def find(self, readings: Readings) -> Iterator[Match | Skipped]:
+    def find(self, readings: Readings, _known: object = None) -> Iterator[Match | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches. Blocks."""
         return _Search(self, readings).found()
 

@@ -6,6 +6,7 @@ With ``group`` the nodes of equal key are one device, if every source gives one.
 Pure: the same selection, previous devices and time give the same result.
 """
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -13,10 +14,10 @@ from typing import Final
 from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
 from devhost.model import limits, names
 from devhost.model.config import Resource
-from devhost.model.device import Hardware, HostDevice, Node, Skipped, Snapshot, variables
+from devhost.model.device import Hardware, HostDevice, Node, Skipped, Snapshot
 from devhost.model.immutable import immutable
 from devhost.model.sources import Static
-from devhost.model.template import MissingVariableError
+from devhost.model.template import MissingVariableError, variables
 
 HOLD_S: Final = 1.0  # drivers make nodes one after the other, and udev links after nodes
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
@@ -105,12 +106,6 @@ class Identified:
             self.skip(self.devices.pop(device_id).nodes[:1], NO_ROOM)
         self.cut = len(new)
 
-    @property
-    def offered(self) -> frozenset[str]:
-        """The nodes (`Node.key`) of the devices, but those that are missing."""
-        every = (*self.devices.values(), *self.gone.values())
-        return frozenset(key for device in every for key in device.keys)
-
 
 def identify(resource: Resource, selection: Selection, moment: Moment) -> Identified:
     """Give each candidate its device: those already offered keep their IDs and their slots."""
@@ -118,12 +113,25 @@ def identify(resource: Resource, selection: Selection, moment: Moment) -> Identi
     known_ids = {node.place: device.id for device in previous for node in device.nodes}
     result = Identified(moment, selection, known_ids, [*selection.skipped])
     joined = _joined(resource, result)
-    _assign(resource, [_candidate(resource, *one, result) for one in joined.items()], result)
+    found = (
+        _as_it_was(nodes, result) or _candidate(resource, name, nodes, result)
+        for name, nodes in joined.items()
+    )
+    _assign(resource, found, result)
     result.gone = _vanished(resource, result)
     return result
 
 
 # ── which nodes are one device ──
+
+
+def _as_it_was(nodes: Sequence[Node], result: Identified) -> tuple[int, HostDevice] | None:
+    """Return a healthy device that has the same nodes as before."""
+    known = result.moment.previous.devices.get(result.known_ids.get(nodes[0].place, ""))
+    if known is None or not known.sound or len(known.nodes) != len(nodes):
+        return None
+    same = all(map(operator.is_, known.nodes, nodes)) and _offered(nodes, result.moment) is None
+    return (SAME, known) if same else None
 
 
 def _candidate(

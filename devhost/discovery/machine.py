@@ -77,6 +77,7 @@ class Machine:
         self._usb, self._pci = USB.read(files), PCI.read(files)
         self.usb_devices, self.pci_functions = self._usb.devices, self._pci.devices
         self._numbers = NumbersRoot().read(files)
+        self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.read(files)
         self._udev = NodesRoot(links=True).read(files)
 
@@ -84,11 +85,6 @@ class Machine:
     def problem(self) -> str | None:
         """Why there is nothing, if /sys is not there."""
         return self._usb.missing if self._files.stat("/sys/devices") is None else None
-
-    @property
-    def sysfs(self) -> SysfsTree:
-        """Reads more of what has a number."""
-        return self._numbers.sysfs
 
     def subsystem(self, name: str) -> SubsystemReading:
         """Return the devices of a subsystem."""
@@ -198,7 +194,7 @@ class Machine:
         nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
         shown = node or (self._node(owner.syspath, self._usb.sysfs) if owner else None)
         variables = owner.variables if owner is not None else {}
-        sysfs, path = self._numbers.sysfs, shown.syspath if shown else ""
+        sysfs, path = self.sysfs, shown.syspath if shown else ""
         if shown is not None:
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
             variables |= described(shown, sysfs) | self._udev.udev.get(f"/dev/{shown.file}", {})

@@ -46,6 +46,7 @@ class Ownership:
         self._expecting: dict[str, list[Member]] = {}
         self._order: dict[str, int] = {}  # the places of those that are in the file
         self._sharing = set[str]()  # of those in the file
+        self.changes = 0  # while there are none, a `View` holds
 
     def expect(self, given: Mapping[str, Collection[str]]) -> None:
         """Say which nodes pods were given before the start, of resources that are to be entered."""
@@ -72,6 +73,7 @@ class Ownership:
         Those are returned that have to be scanned again: all if the order of some changes, or who
         shares nodes; else who has left a node to a resource that is now behind it.
         """
+        self.changes += 1
         places = {name: place for place, name in enumerate(order)}
         self._members.sort(key=lambda one: places.get(one.name, len(places)))
         here = [one for one in self._members if one.name in places]
@@ -115,6 +117,7 @@ class Ownership:
         Those are returned that have to be scanned again.
         """
         now = frozenset(offered)
+        self.changes += now != member.offered or bool(member.expected)
         lost = (member.offered - now) | (member.expected - expected - now)
         for key in member.offered - now:
             self._offering[key].remove(member)
@@ -138,6 +141,28 @@ class Ownership:
     def _has_left_in_vain(self, member: Member) -> bool:
         """Whether a resource has left a node that it would not leave now."""
         return any(self.owner(member, key) is None for key in member.left)
+
+
+class View:
+    """What one scan, in a thread, sees of the owners; `owners` has the answers by node."""
+
+    def __init__(self, ownership: Ownership, member: Member) -> None:
+        self._ownership, self._member, self._changes = ownership, member, ownership.changes
+        self.links_to_come = ownership.links_to_come(member)
+        self.owners: dict[str, str | None] = {}
+
+    def owner(self, key: str) -> str | None:
+        """Return the resource that the scanned one has to leave a node to."""
+        owner = self.owners[key] = self._ownership.owner(self._member, key)
+        return owner
+
+    def holds(self) -> bool:
+        """Whether it would see the same now; on the event loop."""
+        ownership, member = self._ownership, self._member
+        return self._changes == ownership.changes or (
+            self.links_to_come == ownership.links_to_come(member)
+            and all(ownership.owner(member, key) == one for key, one in self.owners.items())
+        )
 
 
 def _keeps(one: Member, member: Member, key: str) -> bool:

@@ -84,8 +84,9 @@ class Reading:
         missing: str | None = None,
         failure: str | None = None,
         beside: Sequence[str] = (),
+        looks: CachedFiles | None = None,
     ) -> None:
-        self.root, self._files, self._looks = root, files, CachedFiles(files)
+        self.root, self._files, self._looks = root, files, looks or CachedFiles(files)
         self._base = root.base
         self.names: Sequence[str] = names.natural(found)
         self.links = frozenset(links)
@@ -103,13 +104,14 @@ class Reading:
         """Return the host path of a name."""
         return f"{self._base}/{name}"
 
-    def state(self, name: str) -> FileState | None:
-        """Return what is at a name; ``None`` where it leads nowhere, or an `OSError`. Blocks."""
-        try:
-            return self._states[name]
-        except KeyError:
-            state = self._states[name] = self._looks.stat(self.path(name))
-            return state
+    def state(self, name: str, former: FileState | None = None) -> FileState | None:
+        """Return what is at a name; ``None`` where it leads nowhere, or an `OSError`. Blocks.
+
+        What is as it was before is the same object.
+        """
+        if name not in self._states:
+            self._states[name] = self._looks.stat(self.path(name), former)
+        return self._states[name]
 
 
 @immutable
@@ -141,6 +143,7 @@ class DirectoryRoot(Root):
             links=(name for name, is_link in walk.found.items() if is_link),
             unreadable=walk.unreadable,
             missing=_absent(files, self.path) if beside is None else None,
+            looks=walk.looks,
             beside=[] if is_wild(self.glob) else [one.name for one in beside or ()],
         )
 
@@ -330,11 +333,11 @@ class NodesRoot(Root):
         reading, looks = NodesReading(self, files), CachedFiles(files)
         for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
-            if not directory.is_directory or above in NOT_DEVICES:
+            if not directory.is_dir(follow_symlinks=False) or above in NOT_DEVICES:
                 continue
             for variable, by in LINK_VARIABLES.items():
                 entries = looks.entries(f"{above}/{by}", tally=tally) or ()
-                for link in names.natural(one.name for one in entries if one.is_link):
+                for link in names.natural(one.name for one in entries if one.is_symlink()):
                     path = f"{above}/{by}/{link}"
                     reading.udev.setdefault(files.resolve(path), {}).setdefault(variable, path)
         return reading

@@ -20,7 +20,7 @@ from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import FileKind, HostDevice, Node, Snapshot
-from devhost.model.limits import SKIPPED_MAX
+from devhost.model.limits import DEVICE_IDS_MAX, SKIPPED_MAX
 
 _REASON_MAX: Final = 500  # characters
 
@@ -79,7 +79,7 @@ class Scanner(Declaration):
         """Return what is found where the host does not say."""
         return Selection(failed=dict.fromkeys(range(len(self.resource.sources)), reason))
 
-    def identify(
+    def snapshot(
         self,
         found: Selection,
         previous: Snapshot,
@@ -87,22 +87,22 @@ class Scanner(Declaration):
         now: float,
         *,
         links_to_come: bool = False,
-    ) -> Identified:
-        """Find out which devices there are; pure."""
-        limit, hold_s = self._limit, self.hold_s
-        moment = Moment(previous, owner_of, now, hold_s, self.constants, limit, links_to_come)
-        return identity.identify(self.resource, found, moment)
-
-    def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
-        """Return the next snapshot. Looks at host paths, so it blocks.
+        thorough: bool = True,
+        most: int = DEVICE_IDS_MAX,
+    ) -> Snapshot:
+        """Return the next snapshot, with at most so many devices. Blocks: looks at host paths.
 
         Only if it is `thorough`, the host is asked again about devices that are as they were.
         """
-        found, moment = identified.selection, identified.moment
+        moment = Moment(
+            previous, owner_of, now, self.hold_s, self.constants, self._limit, links_to_come
+        )
+        identified = identity.identify(self.resource, found, moment)
+        identified.cut_to(most)
         thorough = thorough or not self.self_contained
         devices, unseen = self._judged(identified, thorough=thorough)
         devices, mixed = placed(
-            self.resource.topology, devices, moment.previous, self.files, thorough=thorough
+            self.resource.topology, devices, previous, self.files, thorough=thorough
         )
         cut = [f"{identified.cut} devices left out: {identity.NO_ROOM}"] if identified.cut else ()
         if identified.gone:
@@ -118,13 +118,8 @@ class Scanner(Declaration):
             again_at=self._again_at(devices, identified),
             mixed=mixed,
             scanned=True,
+            cut=identified.cut,
         )
-
-    def snapshot(
-        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float
-    ) -> Snapshot:
-        """Do all of it; for a resource alone. Blocks."""
-        return self.conclude(self.identify(found, previous, owner_of, now))
 
     def _judged(
         self, identified: Identified, *, thorough: bool

@@ -90,6 +90,7 @@ class Selector:
         self._in_use = isinstance(kind, Static) or kind.in_use
         # Only a bus can be missing: classes come with the first device of them.
         self._all_needed = not isinstance(kind, Usb | Pci | Sysfs)
+        self._known: Mapping[str, Node] = {}  # what was found last, by path
         self.finder: FileFinder | StaticFinder | HardwareFinder
         match kind:
             case Directory() | Glob() | Dev():
@@ -106,7 +107,8 @@ class Selector:
         if reason := next((one.failure for one in some if one.failure), None):
             return Selection(failed={self._index: reason})
         judging = _Judging(self._index, self._role, self._types, in_use=self._in_use)
-        judging.judge(some, self.finder.find(readings))
+        judging.judge(some, self.finder.find(readings, self._known))
+        self._known = {node.path: node for node in judging.nodes}
         notes: tuple[str, ...] = ()
         why_none: Callable[[], tuple[str, ...]] = tuple
         if not (judging.nodes or judging.skipped):
@@ -138,13 +140,15 @@ class _Judging:
         self.unreadable: dict[str, str] = {}
         self._refused_units: set[str] = set()
 
-    def judge(self, some: Iterable[Reading], found: Iterable[Match | Skipped]) -> None:
+    def judge(self, some: Iterable[Reading], found: Iterable[Match | Node | Skipped]) -> None:
         """Judge all matches."""
         for reading in some:
             for name, reason in reading.unreadable.items():
                 self._unreadable(reading.path(name), reason)
         for match in found:
-            if isinstance(match, Skipped):  # by the source
+            if isinstance(match, Node):  # as it was
+                self.nodes.append(match)
+            elif isinstance(match, Skipped):  # by the source
                 self.skipped.append(match)
             else:
                 self._judge(match)
@@ -246,20 +250,29 @@ class FileFinder:
         included = options.include if isinstance(options, Directory) else None
         self._excludes = bool(options.exclude) or included is not None
 
-    def find(self, readings: Readings) -> Iterable[Match]:
-        """Return each path once, of the first pattern that matches it, in natural order."""
-        found = self._each(readings)
+    def find(self, readings: Readings, known: Mapping[str, Node]) -> Iterable[Match | Node]:
+        """Return each path once, of the first pattern that matches it, in natural order.
+
+        What is as it was is the same node again.
+        """
+        found = self._each(readings, known)
         if len(self._looks) == 1:  # it is in order
             return found
         return sorted(found, key=lambda match: (names.natural_key(match.name), match.name))
 
-    def _each(self, readings: Readings) -> Iterator[Match]:
+    def _each(self, readings: Readings, known: Mapping[str, Node]) -> Iterator[Match | Node]:
         seen: set[str] = set()
         for root, wanted in self._looks:
             reading = readings[root]
             for name in reading.names:
-                variables, path = self._variables(name, wanted), reading.path(name)
-                if variables is not None and path not in seen:
+                path = reading.path(name)
+                if path in seen:
+                    continue
+                former = known.get(path)
+                if former is not None and _is_as_it_was(former, reading, name):
+                    seen.add(path)
+                    yield former
+                elif (variables := self._variables(name, wanted)) is not None:
                     seen.add(path)
                     excluded = self._excluded(path, name) if self._excludes else None
                     yield Match(path, name, variables, excluded, (reading, name))
@@ -284,7 +297,7 @@ class FileFinder:
 
     def missed(self, readings: Readings) -> Iterator[Missed]:
         """Yield what else is where it looks."""
-        matched = {match.path for match in self._each(readings)}
+        matched = {match.path for match in self._each(readings, {})}
         seen = (readings[root] for root in self.roots)
         paths = {one.path(name): name for one in seen for name in (*one.names, *one.beside)}
         for path, name in paths.items():
@@ -299,6 +312,15 @@ class FileFinder:
                 in_part = pattern.is_in(text, name)
                 return Missed(path, {"": _IN_PART} if in_part else {"pattern": path})
         return Missed(path, {"paths": path})
+
+
+def _is_as_it_was(node: Node, reading: Reading, name: str) -> bool:
+    """Whether what is at a name is what it was; whether a disk is in use cannot be seen there."""
+    try:
+        state = reading.state(name, node.state)
+    except OSError:
+        return False
+    return state is not None and state is node.state and state.kind is not FileKind.BLOCK
 
 
 def _looks(options: Directory | Glob | Dev) -> list[Look]:
@@ -333,7 +355,7 @@ class StaticFinder:
     options: Static
     roots: tuple[Root, ...] = ()
 
-    def find(self, _readings: Readings) -> Iterator[Match]:
+    def find(self, _readings: Readings, _known: Mapping[str, Node]) -> Iterator[Match]:
         """Yield each token."""
         ids = self.options.ids
         texts = names.natural(ids) if ids is not None else map(str, range(self.options.count or 0))

@@ -16,7 +16,7 @@ from devhost.host.cdi import CdiFiles
 from devhost.host.config_source import ConfigSource
 from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
-from devhost.host.metrics import DeviceCounts, Metrics
+from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
 from devhost.host.resource import ServedResource
 from devhost.host.scanning import CRASH_PAUSE_MAX_S, CRASH_PAUSE_S, Scanning
@@ -101,7 +101,6 @@ class Host:
                 leave_after=settings.leave_after,
             ),
             cdi_files=CdiFiles(settings.cdi_dir),
-            counts=DeviceCounts(),
             metrics=metrics,
         )
         self._tasks: asyncio.TaskGroup | None = None
@@ -139,7 +138,6 @@ class Host:
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
-            shared.counts.close()
             try:
                 await self._directory.close()
             finally:
@@ -168,7 +166,8 @@ class Host:
                 self._start(change.resource)
             elif change.action is not Action.KEEP:
                 served.change(self._scanner(change.resource))
-        self.shared.counts.accept()
+        for served in self._served.values():
+            served.count.accepted = True
         declared = {one.name: one.declared_ids for one in here}
         self.shared.scanning.arrange([one.name for one in config.resources], declared)
 

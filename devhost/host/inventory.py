@@ -68,8 +68,8 @@ class Budget:
 
 
 def unanswered() -> str:
-    """Say that the host did not answer."""
-    return f"the host did not answer in {ANSWER_S:.0f} s"
+    """Say that the host, or a plugin, did not answer."""
+    return f"no answer in {ANSWER_S:.0f} s"
 
 
 class InventoryRoot:

@@ -1,10 +1,8 @@
-"""What is counted: the metrics for Prometheus, and how many devices are missing."""
+"""The metrics for Prometheus."""
 
-import asyncio
 import logging
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
@@ -19,10 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost import __version__
-from devhost.discovery.identity import DEFERRED
-from devhost.model.config import Resource
-from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.model.names import distinct, printable
 from devhost.model.state import State
 from devhost.observe import logs
@@ -33,7 +27,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _RESOURCE: Final = "resource_name"
-_RESULT: Final = {True: "ok", False: "error"}
+RESULTS: Final = {True: "ok", False: "error"}
 # What is read of a host when it is scraped: the labels, and the text.
 _GAUGES: Final = {
     "devhost_build_info": ("version python", "The version of devhost and of Python."),
@@ -67,7 +61,6 @@ _Sample = tuple[str, tuple[str, ...], float]  # name, values of the labels, valu
 # Allocate has no deadline in kubelet; devhost gives up after 5 s.
 _ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_BURST_S: Final = 0.5  # many changes of devices are one count
 _LOG: Final = logging.getLogger(__name__)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -81,7 +74,6 @@ class Metrics(Collector):
         self._host: Host | None = None
         self._devices = False
         self._registry = CollectorRegistry()
-        self._known: set[str] = set()
         ProcessCollector(registry=self._registry)
         self._registry.register(self)
 
@@ -91,59 +83,38 @@ class Metrics(Collector):
         def histogram(name: str, text: str, bounds: Sequence[float]) -> Histogram:
             return Histogram(name, text, (_RESOURCE,), registry=self._registry, buckets=bounds)
 
-        self._registrations = counter(
+        self.registrations = counter(
             "devhost_registrations", "Registrations with kubelet, by result.", "result"
         )
-        self._allocations = counter(
+        self.allocations = counter(
             "devhost_allocations", "Allocate calls by kubelet, by result.", "result"
         )
-        self._allocation_seconds = histogram(
+        self.allocation_seconds = histogram(
             "devhost_allocation_duration_seconds", "Duration of Allocate calls.", _ALLOCATION_BOUNDS
         )
-        self._discovery_seconds = histogram(
+        self.discovery_seconds = histogram(
             "devhost_discovery_duration_seconds",
             "Duration of scans of the host.",
             _DISCOVERY_BOUNDS,
         )
-        self._discovery_errors = counter(
+        self.discovery_errors = counter(
             "devhost_discovery_errors", "Scans of the host in which a source could not be read."
         )
+        self._plain = self.allocation_seconds, self.discovery_seconds, self.discovery_errors
 
-    def registration(self, resource: str, *, ok: bool) -> None:
-        """Count a registration."""
-        self._known.add(resource)
-        self._registrations.labels(resource, _RESULT[ok]).inc()
+    def add(self, resource: str) -> None:
+        """Begin all series of a resource: Prometheus sees no increase in one that begins at 1."""
+        for result in RESULTS.values():
+            self.registrations.labels(resource, result)
+        for result in self._results:
+            self.allocations.labels(resource, result)
+        for metric in self._plain:
+            metric.labels(resource)
 
-    def allocated(self, resource: str, result: str, seconds: float) -> None:
-        """Count an Allocate call, with one of `devhost.kubelet.servicer.RESULTS`."""
-        self._known.add(resource)
-        self._allocations.labels(resource, result).inc()
-        self._allocation_seconds.labels(resource).observe(seconds)
-
-    def scanned(self, resource: str, seconds: float, *, failed: bool) -> None:
-        """Count a scan, and whether a source could not be read."""
-        self._known.add(resource)
-        self._discovery_seconds.labels(resource).observe(seconds)
-        self._discovery_errors.labels(resource).inc(failed)
-
-    def keep(self, resources: Collection[str]) -> None:
-        """Keep only the series of these resources.
-
-        Each has all of its series from the start: Prometheus sees no increase in a series that
-        begins at 1.
-        """
-        plain = (self._allocation_seconds, self._discovery_seconds, self._discovery_errors)
-        for name in resources:
-            for result in _RESULT.values():
-                self._registrations.labels(name, result)
-            for result in self._results:
-                self._allocations.labels(name, result)
-            for metric in plain:
-                metric.labels(name)
-        for name in self._known - set(resources):
-            for metric in (*plain, self._registrations, self._allocations):
-                metric.remove_by_labels({_RESOURCE: name})
-        self._known = set(resources)
+    def remove(self, resource: str) -> None:
+        """End the series of a resource."""
+        for one in (*self._plain, self.registrations, self.allocations):
+            one.remove_by_labels({_RESOURCE: resource})
 
     def expose(self, host: "Host", *, devices: bool) -> None:
         """Add what is to be said of a host, perhaps also which pod holds which of its devices."""
@@ -159,8 +130,6 @@ class Metrics(Collector):
 
     def text(self) -> bytes:
         """Return all metrics in the text format 0.0.4."""
-        if self._host is not None:
-            self.keep([served.name for served in self._host.resources])
         return generate_latest(self._registry)
 
 
@@ -178,14 +147,14 @@ def _families(host: "Host", *, devices: bool) -> Iterable[Metric]:
 def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
     yield "devhost_build_info", (__version__, platform.python_version()), 1
     for served in host.resources:
-        yield from _of_resource(served, host.shared.counts.of(served.name))
+        yield from _of_resource(served)
         if host.shared.holders.known:
             in_use = distinct(host.shared.holders.of(served.name))
             yield "devhost_devices_in_use", (served.name,), len(in_use)
     if host.source is not None:
         config = host.source.status
-        yield "devhost_config_reloads", (_RESULT[True],), config.reloads
-        yield "devhost_config_reloads", (_RESULT[False],), config.failures
+        yield "devhost_config_reloads", (RESULTS[True],), config.reloads
+        yield "devhost_config_reloads", (RESULTS[False],), config.failures
         yield "devhost_config_last_reload_successful", (), not config.problems
         applied = config.applied.timestamp()
         yield "devhost_config_last_reload_success_timestamp_seconds", (), applied
@@ -201,8 +170,8 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
                 yield "devhost_device_allocated", tuple(map(printable, values)), 1
 
 
-def _of_resource(served: "ServedResource", count: "DeviceCount") -> Iterator[_Sample]:
-    name, found = served.name, served.snapshot.present
+def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
+    name, found, count = served.name, served.snapshot.present, served.count
     if not served.draining:
         healthy = sum(device.healthy for device in found)
         yield "devhost_devices", (name, "Healthy"), healthy
@@ -215,78 +184,3 @@ def _of_resource(served: "ServedResource", count: "DeviceCount") -> Iterator[_Sa
     yield "devhost_list_updates", (name,), published.lists_sent
     for state in State:
         yield "devhost_resource_state", (name, state.value), served.status.state is state
-
-
-# ── how many devices there are ──
-
-Counted = Callable[[], tuple[Resource, Snapshot]]
-"""Returns the declaration of a resource, and what was found of it."""
-
-
-@immutable
-class DeviceCount:
-    """How many devices a resource has."""
-
-    found: int = 0
-    expected: int = 0  # `Resource.min_devices`, or the most that it had since the file changed
-    resource: Resource | None = None  # the declaration by which they were found
-
-    @property
-    def missing(self) -> int:
-        """How many of the expected devices are missing."""
-        return max(0, self.expected - self.found)
-
-
-class DeviceCounts:
-    """The counts of all resources of a process. All methods belong to the event loop."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, DeviceCount] = {}
-        self._published: dict[str, Counted] = {}
-        self._due: dict[str, asyncio.TimerHandle] = {}
-
-    def of(self, name: str) -> DeviceCount:
-        """Return the count of a resource; zero before its devices are counted."""
-        return self._counts.get(name, DeviceCount())
-
-    def changed(self, name: str, published: Counted) -> None:
-        """Count the devices of a resource soon."""
-        self._published[name] = published
-        if name not in self._due:
-            loop = asyncio.get_running_loop()
-            self._due[name] = loop.call_later(_BURST_S, self._count, name)
-
-    def accept(self) -> None:
-        """Expect as many devices as are found soon: the file has changed."""
-        self._counts = {name: replace(one, resource=None) for name, one in self._counts.items()}
-        for name, published in self._published.items():
-            self.changed(name, published)
-
-    def forget(self, name: str) -> None:
-        """Drop the count of a resource."""
-        if due := self._due.pop(name, None):
-            due.cancel()
-        self._published.pop(name, None)
-        self._counts.pop(name, None)
-
-    def close(self) -> None:
-        """Count nothing more."""
-        for due in self._due.values():
-            due.cancel()
-
-    def _count(self, name: str) -> None:
-        del self._due[name]
-        resource, found = self._published[name]()
-        if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
-            return  # not the final number; another scan follows
-        there = len(found.present)
-        before = self.of(name)
-        expected = resource.min_devices
-        if expected is None:
-            expected = max(there, before.expected if before.resource == resource else 0)
-        count = self._counts[name] = DeviceCount(there, expected, resource)
-        if count.missing > before.missing:
-            fields = {"resource": name, "missing": count.missing, "expected": expected}
-            _LOG.warning("devices missing", extra={"fields": fields})
-        elif before.missing and not count.missing:
-            _LOG.info("no device is missing any longer", extra={"fields": {"resource": name}})

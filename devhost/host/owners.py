@@ -5,9 +5,6 @@ recorded when it is allocated, before Allocate is answered: only what a pod has 
 It is free when kubelet can no longer allocate it under the former name, and no pod holds that.
 All instances of devhost on the machine share the records: of two that hand out one node, the second
 is refused.
-
-What is not allocated is not recorded. Under a second name of this process it waits only until the
-first one has left kubelet's list, so that no pod asks for what it would not get.
 """
 
 import asyncio
@@ -19,23 +16,28 @@ from typing import Final
 from devhost.errors import AllocationError
 from devhost.host.backend import Backend, MayHandOut
 from devhost.host.holders import Holders
-from devhost.host.records import Allocated, Identity, Mark, Owner, Records, key_of, names_of
+from devhost.host.records import (
+    Allocated,
+    Identity,
+    Mark,
+    Owner,
+    Records,
+    key_of,
+    keys_of,
+    names_of,
+)
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
-from devhost.model.names import distinct, share_ids, without_share
+from devhost.model.names import share_ids, without_share
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
-_NODES_S: Final = 0.25  # Allocate waits for it
-_MARKS_S: Final = 2.0  # it fails without, which ends the pod: a busy disk takes longer
+_WAIT_S: Final = 0.25  # Allocate waits for the state directory
 _LOAD_S: Final = 2.0
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
     "--pod-resources, or drain the node and start devhost with --assume-free"
 )
-_Find = Callable[[str], HostDevice | None]  # a device of a resource, by its ID
-# A device as it was published, and by which keys (`_keys`) nobody else may offer its nodes.
-_Listed = tuple[HostDevice, Owner, tuple[str, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -44,11 +46,13 @@ class _Served:
 
     device_list: MayHandOut
     rescan: Callable[[], None]
-    devices: dict[str, _Listed] = field(default_factory=dict)
-    withheld: int = 0
+    devices: Mapping[str, HostDevice] = field(default_factory=dict)
+    shared: bool = False  # whether they are advertised as shares
 
-    def find(self, device_id: str) -> HostDevice | None:
-        return self.devices[device_id][0] if device_id in self.devices else None
+    @property
+    def withheld(self) -> bool:
+        """Whether a device waits, because a pod may have its nodes."""
+        return any((one.reason or "").startswith(WITHHELD) for one in self.devices.values())
 
 
 class Owners:
@@ -69,21 +73,19 @@ class Owners:
     ) -> None:
         self._holders, self._backend = holders, backend
         self._assume_free, self._leave_after = assume_free, leave_after
-        self.records = Records(state_dir, self._refused)
+        self.records = Records(state_dir, backend.served_elsewhere)
         self._since: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
         self._gone: set[Identity] = set()  # the device is missing, and its node too
         self._served: dict[str, _Served] = {}
-        self._listing: dict[str, list[Owner]] = {}  # who lists a node, by `_keys`
         self._overlap: Mapping[str, bool] = {}
 
     # ── resources ──
 
     def declare(self, resources: Iterable[Resource]) -> None:
         """Set the resources of the configuration in force."""
-        before, self._overlap = self._overlap, {r.name: r.overlap == "allow" for r in resources}
+        self._overlap = {one.name: one.overlap == "allow" for one in resources}
         self.records.reload()  # a resource may have another name now
-        if before != self._overlap:
-            self._look_again()  # a device may wait for one that shares its nodes now
+        self._look_again()  # a device may wait for one that shares its nodes now
 
     def serve(self, name: str, device_list: MayHandOut, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
@@ -91,15 +93,14 @@ class Owners:
 
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        self._list({}, self._served.pop(name).devices)
-        self._look_again()
+        del self._served[name]
 
     def has(self, name: str) -> bool:
         """Whether devices of a resource were handed out, and may be in pods."""
         return any(record.resource == name for record in self.records.allocated)
 
-    def withheld(self, name: str) -> int:
-        """Return how many devices of a resource are withheld."""
+    def withheld(self, name: str) -> bool:
+        """Whether devices of a resource are withheld."""
         return self._served[name].withheld
 
     # ── what kubelet may learn ──
@@ -114,51 +115,24 @@ class Owners:
         return found
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot in which devices are unhealthy whose nodes may belong to others."""
-        devices = dict[str, HostDevice]()
+        """Return a snapshot in which devices are unhealthy whose nodes others may have."""
+        devices = dict(snapshot.devices)
         for device in snapshot.devices.values():
             if device.reason is None and not device.replaced:
-                reason = self._why(resource, device, snapshot.devices.get)
-                if reason is not None:
-                    devices[device.id] = replace(device, reason=f"{WITHHELD}: {reason}")
-        return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
+                record = self._other(resource, device, snapshot.devices)
+                if record is not None:
+                    reason = f"{WITHHELD}: {self._why_not_free(record)}"
+                    devices[device.id] = replace(device, reason=reason)
+        return replace(snapshot, devices=devices)
 
     def published(self, resource: Resource, snapshot: Snapshot) -> None:
         """Note what the list of a resource has now, as judged."""
         served = self._served[resource.name]
-        former, served.devices = served.devices, {}
-        for device_id, device in snapshot.devices.items():
-            before = former.get(device_id)
-            if before is not None and before[0] is device:
-                served.devices[device_id] = before
-                continue
-            owner = before[1] if before and device.replaced else owner_of(resource, device)
-            self._follow(device, owner)
-            served.devices[device_id] = device, owner, _taken(device)
-        waiting = [one for one in snapshot.devices.values() if one.reason is not None]
-        served.withheld = sum(map(is_withheld, waiting))
-        if self._list(served.devices, former):
-            self._look_again()
-
-    def _list(self, now: Mapping[str, _Listed], former: Mapping[str, _Listed]) -> bool:
-        """Enter who lists nodes, as far as that has changed; return whether a node has one fewer.
-
-        Another one may list it still, which who waits may share it with.
-        """
-        left, come = set[tuple[str, Owner]](), set[tuple[str, Owner]]()
-        for device_id, listed in former.items():
-            if now.get(device_id) is not listed:
-                for key in listed[2]:
-                    self._listing[key].remove(listed[1])
-                    left.add((key, listed[1]))
-        for device_id, listed in now.items():
-            if former.get(device_id) is not listed:
-                for key in listed[2]:
-                    self._listing.setdefault(key, []).append(listed[1])
-                    come.add((key, listed[1]))
-        for key in {key for key, _ in left if not self._listing[key]}:
-            del self._listing[key]
-        return not left <= come
+        former, served.devices = served.devices, snapshot.devices
+        served.shared = resource.replicas > 1
+        for device in snapshot.devices.values():
+            if former.get(device.id) is not device:
+                self._follow(device, owner_of(resource, device))
 
     def _follow(self, device: HostDevice, owner: Owner) -> None:
         """Update what is known of a device's records by what a scan has found of it."""
@@ -172,6 +146,7 @@ class Owners:
                     # The machine has booted since; its path leads to what the pod gets now.
                     self.records.drop([record])
                     self.records.put([self._record(owner, node, overlap=record.overlap)])
+                    self._look_again()
 
     # ── Allocate ──
 
@@ -180,32 +155,37 @@ class Owners:
     ) -> None:
         """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s, for nothing that is recorded, and 2 s for what is fresh. Nodes that
-        could not be written by then are written later.
+        It waits at most 0.25 s for a slow disk.
 
         Raises:
-            AllocationError: Something of it was handed out under another name, or that it is fresh
-                could not be written by then.
+            AllocationError: Something of it was handed out under another name, or it could not be
+                written that it is fresh.
         """
-        served, new = self._served[resource.name], list[Allocated]()
-        overlap = resource.overlap == "allow"
-        for device in devices:
-            for node in _owned(device):
-                if (other := self._other(resource, device, node, served.find)) is not None:
-                    served.rescan()
-                    text = f"{node.shown} was handed out as {other.owner}"
-                    raise AllocationError(f"{resource.name}: device {device.id}: {text}")
-                record = self._record(owner_of(resource, device), node, overlap=overlap)
-                if not self.records.has(record):
-                    new.append(record)
-        within = _MARKS_S if fresh else _NODES_S
-        problem = await self.records.save([*new, *fresh], within) if new or fresh else None
-        if refused := [one for one in new if not self.records.has(one)]:
-            text = "another instance of devhost has handed it out under another name"
-            raise AllocationError(f"{resource.name}: device {refused[0].device}: {text}")
-        if problem is not None:
+        devices, overlap = tuple(devices), resource.overlap == "allow"
+        self._refuse_others(resource, devices)
+        records = (
+            self._record(owner_of(resource, device), node, overlap=overlap)
+            for device in devices
+            for node in _owned(device)
+        )
+        new = [record for record in records if not self.records.has(record)]
+        problem = await self.records.save([*new, *fresh], _WAIT_S)
+        try:  # of two instances, the second finds what the first has written
+            self._refuse_others(resource, devices)
+        except AllocationError:
+            self.records.drop(new)
+            raise
+        if not all(map(self.records.has, fresh)):
             ids = ", ".join(one.id for one in fresh)
             raise AllocationError(f"{resource.name}: cannot mark {ids} as fresh: {problem}")
+
+    def _refuse_others(self, resource: Resource, devices: Iterable[HostDevice]) -> None:
+        served = self._served[resource.name]
+        for device in devices:
+            if (record := self._other(resource, device, served.devices)) is not None:
+                served.rescan()
+                text = f"it was handed out as {record.owner}"
+                raise AllocationError(f"{resource.name}: device {device.id}: {text}")
 
     def _record(self, owner: Owner, node: Node, *, overlap: bool) -> Allocated:
         its = {"key": key_of(node), "names": names_of(node), "boot": self.records.boot}
@@ -231,7 +211,7 @@ class Owners:
             del self._since[record.identity]
             self._gone.discard(record.identity)
             served = self._served.get(record.resource)
-            if self._holders.asked and not (served and _lists(served.device_list, record.owner)):
+            if self._holders.asked and not (served and _first(record) in served.device_list):
                 marks = self.records.marks(record.resource).values()
                 self.records.drop(one for one in marks if without_share(one.id) == record.device)
         if free:
@@ -240,12 +220,12 @@ class Owners:
 
     def _is_free(self, record: Allocated) -> bool:
         owner, identity, now = record.owner, record.identity, asyncio.get_running_loop().time()
-        if (until := self._allocatable_until(record, now)) is not None:
-            self._since[identity] = until
+        if self._is_allocatable(record):
+            self._since[identity] = now
             return False
         # What another instance offered may be in an Allocate that still runs.
         since = self._since.setdefault(identity, now + self._leave_after)
-        if now < since or self._elsewhere(owner):
+        if now < since or self._backend.served_elsewhere(owner.resource):
             return False
         if not self._holders.asked:
             return self._assume_free or identity in self._gone
@@ -256,89 +236,59 @@ class Owners:
             self._holders.ask_soon()
         return False
 
-    def _allocatable_until(self, record: Allocated, now: float) -> float | None:
-        """Return when the last Allocate by a record has ended, if one may begin now."""
+    def _is_allocatable(self, record: Allocated) -> bool:
+        """Whether kubelet may allocate a node by its record, or knows its ID as healthy."""
         if (served := self._served.get(record.resource)) is None:
-            return None
-        device, owner, _ = served.devices.get(record.device, (None, None, ()))
-        if device is not None and owner == record.owner and (there := _present(device)):
-            stays = not there.isdisjoint(record.keys(self.records.boot))
-            return now + self._leave_after if stays else None
-        return now if _offers(served.device_list, record.owner, now) else None
-
-    def _elsewhere(self, owner: Owner) -> bool:
-        return self._backend.served_elsewhere(owner.resource)
+            return False
+        device = served.devices.get(record.device)
+        if device is not None and record.shared is served.shared and (there := _present(device)):
+            return not there.isdisjoint(record.keys(self.records.boot))
+        first, device_list = _first(record), served.device_list
+        now = asyncio.get_running_loop().time()
+        return first in device_list and not device_list.may_leave(first, now)
 
     # ── who else may have a node ──
 
     def _other(
-        self, resource: Resource, device: HostDevice, node: Node, find: _Find
+        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
     ) -> Allocated | None:
-        """Return a record of a node under another name."""
-        for record in self.records.at(node):
-            owner = owner_of(resource, device)
-            if record.owner == owner or self._may_share(resource, record.owner, record.overlap):
+        """Return the record of a node of a device under another name.
+
+        `devices` are all of the resource: of two nodes of one number a scan has made two of them.
+        """
+        owner = owner_of(resource, device)
+        for record in (record for node in _owned(device) for record in self.records.at(node)):
+            if record.owner == owner or self._may_share(resource, record):
                 continue
             if (record.resource, record.shared) == (owner.resource, owner.shared):
-                beside = find(record.device)
-                if beside is not None and not record.keys(self.records.boot).isdisjoint(
-                    _present(beside)
-                ):
-                    continue  # of two nodes of one number the scan has made two devices
+                beside, keys = devices.get(record.device), record.keys(self.records.boot)
+                if beside is not None and not keys.isdisjoint(_present(beside)):
+                    continue
             return record
         return None
 
-    def _may_share(self, resource: Resource, other: Owner, overlap: bool) -> bool:
-        """Whether a resource may offer a node of another one; `overlap` is what that one said."""
-        if other.resource == resource.name:
+    def _may_share(self, resource: Resource, record: Allocated) -> bool:
+        """Whether a resource may offer a node that was handed out by a record."""
+        if record.resource == resource.name:
             return False
-        declared = self._overlap.get(other.resource)
+        declared = self._overlap.get(record.resource)
         if declared is None:  # then both have to say so
-            return overlap and resource.overlap == "allow"
+            return record.overlap and resource.overlap == "allow"
         return declared or resource.overlap == "allow"
 
-    def _why(self, resource: Resource, device: HostDevice, find: _Find) -> str | None:
-        """Return why a device cannot be offered; ``None`` where it can."""
-        served = self._served[resource.name]
-        keys = None
-        if (listed := served.devices.get(device.id)) is not None and listed[0] is device:
-            keys = listed[2]  # it has waited for what this declaration was before
-        elif _lists(
-            served.device_list, Owner(resource.name, device.id, shared=resource.replicas <= 1)
-        ):
-            return "its former IDs are still in the kubelet's list"
-        for node in _owned(device):
-            if (record := self._other(resource, device, node, find)) is not None:
-                return self._why_not_free(record)
-            for other in (it for key in keys or _keys(node) for it in self._listing.get(key, ())):
-                if other.resource == resource.name:
-                    beside = find(other.device)
-                    waits = beside is not None and beside.replaced
-                else:
-                    waits = not self._may_share(resource, other, overlap=True)
-                if waits and _lists(self._served[other.resource].device_list, other):
-                    return f"still in the kubelet's list as {other}"
-        return None
-
     def _why_not_free(self, record: Allocated) -> str:
-        owner, now = record.owner, asyncio.get_running_loop().time()
-        served, by_it = self._served.get(owner.resource), self._allocatable_until(record, now)
+        owner, served = record.owner, self._served.get(record.resource)
         if pods := self._holders.holding(owner.resource, owner.device, shared=owner.shared):
             return f"held as {owner} by {', '.join(pods)}"
-        if served and by_it is not None and _offers(served.device_list, owner, now):
+        if served and _first(record) in served.device_list and self._is_allocatable(record):
             return f"still in the kubelet's list as {owner}"
-        if self._elsewhere(owner):
+        if self._backend.served_elsewhere(owner.resource):
             return f"another instance of devhost serves {owner.resource}, which had it as {owner}"
         if not self._holders.asked:
             return f"it was handed out as {owner}, and {_UNACCOUNTED}"
         unknown = self._holders.unknown
         reason = f" (pod-resources unavailable: {unknown})" if unknown else ""
         return f"it was handed out as {owner}: waiting until no pod holds that{reason}"
-
-    def _refused(self) -> None:
-        """Have all scanned: another instance has handed out what one of them was about to."""
-        for served in self._served.values():
-            served.rescan()
 
     def _look_again(self) -> None:
         """Have those scanned whose devices may be free now."""
@@ -352,11 +302,6 @@ def owner_of(resource: Resource, device: HostDevice) -> Owner:
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
 
 
-def is_withheld(device: HostDevice) -> bool:
-    """Whether a device waits, because its nodes may be another one's."""
-    return device.reason is not None and device.reason.startswith(WITHHELD)
-
-
 def _owned(device: HostDevice) -> Iterator[Node]:
     """Yield the nodes of a device that no other may have: those that the kernel knows."""
     return (node for node in device.nodes if node.state or node.hardware)
@@ -367,38 +312,11 @@ def _is_there(device: HostDevice, node: Node) -> bool:
 
 
 def _present(device: HostDevice) -> set[str]:
-    """Return what a device has now; nothing if it is to leave."""
+    """Return what a device has now (`keys_of`); nothing if it is to leave."""
     nodes = () if device.replaced else _owned(device)
-    there = [node for node in nodes if _is_there(device, node)]
-    return {key for node in there for key in _keys(node)}
+    return {key for node in nodes if _is_there(device, node) for key in keys_of(node)}
 
 
-def _taken(device: HostDevice) -> tuple[str, ...]:
-    """Return what nobody else may offer while a device is listed; nothing if it waits itself."""
-    nodes = () if is_withheld(device) else _owned(device)
-    there = (node for node in nodes if device.replaced or _is_there(device, node))
-    return tuple(key for node in there for key in _keys(node))
-
-
-def _keys(node: Node) -> tuple[str, str]:
-    """Return what a node is: a file is another one with each change, but has its path."""
-    return key_of(node), node.key
-
-
-def _lists(device_list: MayHandOut, owner: Owner) -> bool:
-    """Whether the kubelet's list has a device."""
-    return _first(owner) in device_list or (
-        owner.shared and owner.device in distinct(device_list.leaving - {owner.device})
-    )
-
-
-def _offers(device_list: MayHandOut, owner: Owner, now: float) -> bool:
-    """Whether kubelet may allocate a device, or its ID is about to leave the list."""
-    first = _first(owner)
-    stays = first in device_list and first not in device_list.leaving
-    return not device_list.may_leave(first, now) if stays else _lists(device_list, owner)
-
-
-def _first(owner: Owner) -> str:
+def _first(record: Allocated) -> str:
     """Return the ID, or that of the first share, under which the list has a device."""
-    return share_ids(owner.device, 2)[0] if owner.shared else owner.device
+    return share_ids(record.device, 2)[0] if record.shared else record.device

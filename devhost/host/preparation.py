@@ -24,7 +24,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
 from devhost.discovery import command
 from devhost.errors import AllocationError, PreStartError
-from devhost.host.records import NO_ANSWER, Mark, Records
+from devhost.host.records import Mark, Records
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Resource, Step
@@ -130,10 +130,12 @@ class Preparation:
 
     async def _fresh(self, ids: Sequence[str]) -> dict[str, Mark | None]:
         """Return the IDs for which the steps have to run, with their allocation."""
-        if not await self._records.sync(_SYNC_S):
-            problem = self._records.problem or NO_ANSWER
-            raise PreStartError(f"cannot tell whether {_named(ids)} was prepared: {problem}")
+        problem = await self._records.sync(_SYNC_S)
         fresh, marks = {}, self._records.marks(self._name)
+        if not all(map(self._records.is_saved, marks.values())):
+            problem = problem or self._records.problem
+        if problem is not None:
+            raise PreStartError(f"cannot tell whether {_named(ids)} was prepared: {problem}")
         for one in ids:
             if (mark := marks.get(one)) is None:
                 kept = "" if self._records.durable else "; --state-dir would have kept it"
@@ -190,7 +192,7 @@ async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | No
                 await _look(start, lambda: _refuse_in_use(start))
             where = f"{pre_start.label(number, step)} of {device}"
             now = asyncio.get_running_loop().time()
-            ends = min(start.deadline, now + step.time_limit)
+            ends = min(start.deadline, now + step.timeout)
             within = f"within {round(max(ends - now, 0.0), 1):g}s"
             await _run_step(step, replace(start, deadline=ends, within=within))
     except (PreStartError, AllocationError, OSError) as error:

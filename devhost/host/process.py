@@ -8,12 +8,8 @@ import logging
 import os
 import resource
 import signal
-import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 _OTHER_DESCRIPTORS: Final = 64
 _LOG: Final = logging.getLogger(__name__)
@@ -58,53 +54,30 @@ async def until_signal(
     import asyncio  # noqa: PLC0415 (large)
 
     task = asyncio.create_task(work, name="main")
-    loop = asyncio.get_running_loop()
-    callbacks: dict[int, Callable[[], object]] = {
-        signal.SIGTERM: task.cancel,
-        signal.SIGINT: task.cancel,
-        signal.SIGHUP: on_hangup or (lambda: None),
-    }
-    with _signals(loop, callbacks):
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:  # by SIGINT, before it was handled here
-            task.cancel()
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.result()  # raises its exception
+    loop, ends = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
 
+    # Not `loop.add_signal_handler`: a loop that closes restores the default actions, so that a
+    # second SIGTERM would kill a process that is about to exit 0.
+    # One that comes just before the loop sleeps is handled when that wakes, at most 0.5 s later.
+    def end(_number: int, _frame: object) -> None:
+        for number in ends:
+            signal.signal(number, signal.SIG_IGN)
+        loop.call_soon_threadsafe(task.cancel)
 
-@contextlib.contextmanager
-def _signals(
-    loop: "asyncio.AbstractEventLoop", callbacks: Mapping[int, Callable[[], object]]
-) -> Iterator[None]:
-    """Call back on the loop at signals, except SIGHUP only once; at the end they are ignored.
+    def hang_up(_number: int, _frame: object) -> None:
+        if on_hangup is not None:
+            loop.call_soon_threadsafe(on_hangup)
 
-    Not `loop.add_signal_handler`: it receives signals by a byte in the loop's own pipe, which
-    threads may have filled, and a loop that closes restores the default actions, so that a second
-    SIGTERM would kill a process that is about to exit 0. The byte in the pipe here only wakes the
-    loop.
-    """
-    ended = False
-
-    def handle(number: int, _frame: object) -> None:
-        nonlocal ended
-        if not ended:
-            ended = number != signal.SIGHUP
-            loop.call_soon_threadsafe(callbacks[number])
-
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        theirs.setblocking(False)
-        loop.add_reader(ours, lambda: ours.recv(4096))
-        signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        for number in callbacks:
-            signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            for number in callbacks:
-                signal.signal(number, signal.SIG_IGN)
-            signal.set_wakeup_fd(-1)
-            loop.remove_reader(ours)
+    signal.signal(signal.SIGHUP, hang_up)
+    for number in ends:
+        signal.signal(number, end)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:  # by SIGINT, before it was handled here
+        task.cancel()
+        await asyncio.wait({task})
+    finally:
+        for number in (*ends, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+    if not task.cancelled():
+        task.result()  # raises its exception

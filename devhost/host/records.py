@@ -5,7 +5,7 @@ allocated is in it, so it is small: it is read and replaced as a whole.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -73,15 +73,6 @@ class Allocated(_Entry):
     def _is_file(self) -> bool:
         return self.key.startswith(_FILE)
 
-    def conflicts(self, other: "Entry") -> bool:
-        """Whether the two are of one node, which their owners do not share."""
-        return (
-            isinstance(other, Allocated)
-            and not {self.key, *self.names}.isdisjoint(other.keys(self.boot))
-            and other.owner != self.owner
-            and not (other.overlap and self.overlap)
-        )
-
 
 class Mark(_Entry):
     """How far a device is prepared for the pod that has it."""
@@ -98,6 +89,7 @@ class Mark(_Entry):
 Entry = Allocated | Mark
 Identity = tuple[object, object]
 _Entries = dict[Identity, Entry]
+_Changes = Mapping[Identity, Entry | None]  # ``None`` to drop it
 _FILE: Final = "file "  # how the key of what is no device node begins
 _CONTENT: Final = TypeAdapter(list[Entry])
 
@@ -105,21 +97,21 @@ _CONTENT: Final = TypeAdapter(list[Entry])
 class Records:
     """The records as this process knows them. All methods belong to the event loop.
 
-    `refused` is called when a node that was put here is dropped again, because another instance has
-    handed it out. `lost` says what has become of a file that was damaged, and `problem` why the
-    state directory does not have the records.
+    `elsewhere` tells whether another instance serves a resource, and blocks. `lost` says what has
+    become of a file that was damaged, and `problem` why the state directory does not have the
+    records.
     """
 
-    def __init__(self, state_dir: Path | None, refused: Callable[[], None]) -> None:
-        self.boot, self._refused = boot_id(), refused
+    def __init__(self, state_dir: Path | None, elsewhere: Callable[[str], bool]) -> None:
+        self.boot, self._elsewhere = boot_id(), elsewhere
         self.lost: str | None = None
         self.problem: str | None = None
         self._entries: _Entries = {}
         self._by_key: dict[str, list[Allocated]] | None = None  # made where it is needed
-        self._unsaved: dict[Identity, Entry | None] = {}  # ``None`` to drop it
+        self._unsaved: _Changes = {}
         self._path = state_dir and state_dir / FILE
-        self._running: asyncio.Task[bool] | None = None  # the last attempt to write and read
-        self._next: asyncio.Task[bool] | None = None  # one that has not begun
+        self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
+        self._next: asyncio.Task[str | None] | None = None  # one that has not begun
 
     @property
     def durable(self) -> bool:
@@ -140,8 +132,7 @@ class Records:
                     by_key.setdefault(key, []).append(one)
         if not by_key:
             return []
-        keys = {key_of(node), *names_of(node)}
-        return list(dict.fromkeys(one for key in keys for one in by_key.get(key, ())))
+        return list(dict.fromkeys(one for key in keys_of(node) for one in by_key.get(key, ())))
 
     def marks(self, resource: str) -> dict[str, Mark]:
         """Return, by advertised ID, how far devices are prepared, as far as that is known."""
@@ -149,8 +140,12 @@ class Records:
         return {one.id: one for one in marks if one.resource == resource}
 
     def has(self, entry: Entry) -> bool:
-        """Whether an equal entry is there: it was not refused."""
+        """Whether an equal entry is there."""
         return self._entries.get(entry.identity) == entry
+
+    def is_saved(self, entry: Entry) -> bool:
+        """Whether the state directory, if there is one, has what is known of an entry."""
+        return entry.identity not in self._unsaved
 
     def put(self, entries: Iterable[Entry]) -> None:
         """Add entries, or replace those of the same identity."""
@@ -161,18 +156,30 @@ class Records:
         self._change({one.identity: None for one in entries})
 
     async def save(self, entries: Iterable[Entry], within: float) -> str | None:
-        """Put entries, and write them in so many seconds; return why marks are not written.
+        """Put entries, and write them in so many seconds; return why they are not written.
 
-        Those are dropped: later, another instance may have set them. Nodes are written later.
+        A mark that could not be written is as it was. If the disk is merely slow, what replaces no
+        other mark is written later, as nodes always are: a mark of a former pod must not be what
+        the next process finds.
         """
         entries = tuple(entries)
-        self.put(entries)
-        await self.sync(within)
-        late = [one for one in entries if isinstance(one, Mark) and one.identity in self._unsaved]
-        for one in late:
-            del self._unsaved[one.identity]
-            self._set({**self._entries, one.identity: None})
-        return (self.problem or NO_ANSWER) if late else None
+        former = {one.identity: self._entries.get(one.identity) for one in entries}
+        former = {it: one for it, one in former.items() if it not in self._unsaved}
+        self.put(one for one in entries if not self.has(one))
+        if all(map(self.is_saved, entries)):
+            return None
+        problem = await self.sync(within)
+        late = [one for one in entries if not self.is_saved(one)]
+        if not late:
+            return None
+        undone: _Changes = {
+            one.identity: former.get(one.identity)
+            for one in late
+            if isinstance(one, Mark) and (problem != NO_ANSWER or former.get(one.identity))
+        }
+        self._unsaved = {it: one for it, one in self._unsaved.items() if it not in undone}
+        self._set({**self._entries, **undone})
+        return problem or self.problem
 
     def reload(self) -> None:
         """Write, soon, what has changed, and read what other instances have recorded."""
@@ -180,16 +187,16 @@ class Records:
             work = self._attempt(self._path, self._running)
             self._next = asyncio.create_task(work, name="state")
 
-    async def sync(self, within: float) -> bool:
+    async def sync(self, within: float) -> str | None:
         """Write what has changed and read what others have written, in so many seconds.
 
-        Returns whether the file could be read.
+        Returns why the file could not be read: `NO_ANSWER`, or an error.
         """
         self.reload()
         if (attempt := self._next) is None:
-            return True
+            return None
         done, _ = await asyncio.wait({attempt}, timeout=within)
-        return bool(done) and attempt.result()
+        return attempt.result() if done else NO_ANSWER
 
     async def close(self) -> None:
         """Write what has changed, at most `CLOSE_S`, and nothing more."""
@@ -198,19 +205,19 @@ class Records:
         for attempt in filter(None, (self._running, self._next)):
             attempt.cancel()
 
-    def _change(self, changes: Mapping[Identity, Entry | None]) -> None:
+    def _change(self, changes: _Changes) -> None:
         if changes:
             self._set({**self._entries, **changes})
             if self._path is not None:
-                self._unsaved |= changes
+                self._unsaved = {**self._unsaved, **changes}
                 self.reload()
 
-    def _set(self, entries: Mapping[Identity, Entry | None]) -> None:
+    def _set(self, entries: _Changes) -> None:
         self._entries = {identity: one for identity, one in entries.items() if one is not None}
         self._by_key = None
 
-    async def _attempt(self, path: Path, former: "asyncio.Task[bool] | None") -> bool:
-        """Write and read after the former attempt; return whether the file could be read."""
+    async def _attempt(self, path: Path, former: "asyncio.Task[str | None] | None") -> str | None:
+        """Write and read after the former attempt; return why the file could not be read."""
         late = asyncio.get_running_loop().call_later(
             PATIENCE_S, self._report, f"{path}: no answer in {PATIENCE_S:g} s"
         )
@@ -218,35 +225,23 @@ class Records:
             if former is not None:
                 await asyncio.wait({former})
             self._running, self._next = self._next, None
-            changes, known = dict(self._unsaved), {*self._entries, *self._unsaved}
-            file = await in_thread("state", lambda: _update(path, changes, known))
+            changes = self._unsaved
+            file = await in_thread("state", lambda: _update(path, changes, self._elsewhere))
         except OSError as error:
             self._report(f"{path}: {error.strerror}")
-            return False
+            return self.problem
         finally:
             late.cancel()
-        self._learn(file, changes)
-        self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
-        return True
-
-    def _learn(self, file: "_File", changes: Mapping[Identity, Entry | None]) -> None:
-        """Take over what the file has, after an attempt to write these changes."""
-        refused, done = [*file.refused], {} if file.failure else changes
-        # What was put meanwhile was judged without what is learned now.
-        learned = [one for it, one in file.entries.items() if it not in self._entries]
-        put = [one for one in self._unsaved.values() if isinstance(one, Allocated)]
-        refused += [one for one in put if any(map(one.conflicts, learned))]
+        done = {} if file.failure else changes
         self._unsaved = {
-            it: one
-            for it, one in self._unsaved.items()
-            if done.get(it, self) is not one and one not in refused
+            it: one for it, one in self._unsaved.items() if done.get(it, self) is not one
         }
         # A node that the file has no longer is for this process to judge; such a mark is none.
-        kept = {one.identity: one for one in self.allocated if one not in refused}
-        self._set({**kept, **file.entries, **self._unsaved})
+        nodes = {one.identity: one for one in self.allocated}
+        self._set({**nodes, **file.entries, **self._unsaved})
         self.lost = file.lost or self.lost
-        if refused:
-            self._refused()
+        self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
+        return None
 
     def _report(self, problem: str | None) -> None:
         self.problem = report("allocated devices", self.problem, problem)
@@ -270,6 +265,11 @@ def names_of(node: Node) -> frozenset[str]:
     return frozenset(_text(one) for one in (node.key, node.path) if one)
 
 
+def keys_of(node: Node) -> frozenset[str]:
+    """Return all that a record may know a node by."""
+    return names_of(node) | {key_of(node)}
+
+
 def _text(path: str) -> str:
     return path.encode(errors="backslashreplace").decode()  # it may not be UTF-8, which JSON is
 
@@ -287,32 +287,26 @@ def boot_id() -> str:
 
 class _File(NamedTuple):
     entries: _Entries
-    refused: Sequence[Allocated] = ()
     lost: str | None = None
     failure: OSError | None = None
 
 
-def _update(
-    path: Path, changes: Mapping[Identity, Entry | None], known: Collection[Identity]
-) -> _File:
-    """Change the file, but for nodes that another instance has handed out: those not `known`."""
-    put = [one for one in changes.values() if one is not None]
-    if not put and not path.exists():
+def _update(path: Path, changes: _Changes, elsewhere: Callable[[str], bool]) -> _File:
+    """Change the file, but for marks of what another instance serves: it knows better."""
+    if not any(changes.values()) and not path.exists():
         return _File({})
     with locked(path.parent):
         before, lost = _read(path)
-        others = [one for identity, one in before.items() if identity not in known]
-        refused = [
-            one for one in put if isinstance(one, Allocated) and any(map(one.conflicts, others))
-        ]
-        after = {identity: one for identity, one in before.items() if identity not in changes}
-        after |= {one.identity: one for one in put if one not in refused}
+        marked = {resource for resource, _ in changes if isinstance(resource, str)}
+        others = set(filter(elsewhere, marked))
+        own = {it: one for it, one in changes.items() if it[0] not in others}
+        after = {it: one for it, one in {**before, **own}.items() if one is not None}
         try:
             if after != before:
                 write_atomically(path, _CONTENT.dump_json([*after.values()], indent=1))
         except OSError as error:
-            return _File(before, refused, lost, error)
-    return _File(after, refused, lost)
+            return _File(before, lost, error)
+    return _File(after, lost)
 
 
 def _read(path: Path) -> tuple[_Entries, str | None]:

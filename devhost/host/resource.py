@@ -19,6 +19,7 @@ from devhost.errors import AllocationError
 from devhost.host.backend import Publication
 from devhost.host.cdi import CdiInjection
 from devhost.host.health import UNCHECKED, HealthMonitor
+from devhost.host.metrics import RESULTS
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.shared import CodeResource, Shared
 from devhost.model.allocation import Allocation
@@ -72,7 +73,8 @@ class ServedResource:
             records=shared.owners.records,
         )
         self._calls = BlockingCalls(f"allocate {self.name}")
-        self.resource_status = ResourceStatus(self.name)
+        self.resource_status, self.count = ResourceStatus(self.name), DeviceCount(self.name)
+        shared.metrics.add(self.name)
         self.published = shared.publish(
             self,
             self._tell,
@@ -140,9 +142,8 @@ class ServedResource:
 
     def allocated(self, result: str, seconds: float) -> None:
         """Take note that an Allocate has ended, how, and after how long."""
-        # After the answer, which the kubelet waits for in its main loop.
-        count = functools.partial(self._shared.metrics.allocated, self.name, result, seconds)
-        asyncio.get_running_loop().call_soon(count)
+        self._shared.metrics.allocations.labels(self.name, result).inc()
+        self._shared.metrics.allocation_seconds.labels(self.name).observe(seconds)
 
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
@@ -179,7 +180,7 @@ class ServedResource:
     def drain(self) -> None:
         """Let all devices leave the kubelet's list, then end."""
         self.draining = True
-        self._shared.counts.forget(self.name)
+        self.count = DeviceCount(self.name)
         self.scan.release()
         self._publish_again()
         self._changed.set()
@@ -224,11 +225,13 @@ class ServedResource:
         """Give up what a resource that has ended shares with others."""
         self.scan.close()
         self._shared.owners.end(self.name)
+        self._shared.metrics.remove(self.name)
 
     def _tell(self, state: State, reason: str | None = None) -> None:
         self.resource_status.set(state, reason)
         if state in (State.REGISTERED, State.BACKING_OFF):
-            self._shared.metrics.registration(self.name, ok=state is State.REGISTERED)
+            result = RESULTS[state is State.REGISTERED]
+            self._shared.metrics.registrations.labels(self.name, result).inc()
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()
         if state is State.SERVING and reason is None:
@@ -255,6 +258,8 @@ class ServedResource:
             await self._preparation.declared(self.resource)
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self.count.update, self.resource, self.known)  # after the list is sent
         if by_another:  # than the last declaration
             self._up_to_date.set()
             self._changed.set()
@@ -289,12 +294,8 @@ class ServedResource:
         if len(self.known.devices) < len(found.devices) and not self.draining:
             self.trigger_scan()  # it does not keep the nodes of what has left from others
         self._shared.owners.published(resource, self.snapshot)
-        loop = asyncio.get_running_loop()
-        # After the list, which is sent first.
-        if not self.draining:
-            count = functools.partial(self._shared.counts.changed, self.name)
-            loop.call_soon(count, lambda: (resource, self.known))
         if self._log_timer is None:
+            loop = asyncio.get_running_loop()
             self._log_timer = loop.call_at(max(loop.time(), self._log_at), self._log_changes)
         if self.draining:
             holders = self._shared.holders.of(self.name)
@@ -314,6 +315,37 @@ class ServedResource:
             self._publish_again()
         elif before != self._held or self._shared.owners.withheld(self.name):
             self.trigger_scan()
+
+
+class DeviceCount:
+    """How many devices a resource has, and how many it should have."""
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self.found = 0
+        self.expected = 0  # `Resource.min_devices`, or the most that it had since the file changed
+        self.accepted = False  # as many are expected as are found next: the file has changed
+
+    @property
+    def missing(self) -> int:
+        """How many of the expected devices are missing."""
+        return max(0, self.expected - self.found)
+
+    def update(self, resource: Resource, found: Snapshot) -> None:
+        """Count the devices that a scan has found."""
+        if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
+            return  # not the final number; another scan follows
+        before, self.found = self.missing, len(found.present)
+        self.expected = self.found if self.accepted else max(self.found, self.expected)
+        if resource.min_devices is not None:
+            self.expected = resource.min_devices
+        self.accepted = False
+        if self.missing > before:
+            fields = {"resource": self._resource, "missing": self.missing}
+            _LOG.warning("devices missing", extra={"fields": fields | {"expected": self.expected}})
+        elif before and not self.missing:
+            fields = {"resource": self._resource}
+            _LOG.info("no device is missing any longer", extra={"fields": fields})
 
 
 class ResourceStatus:

@@ -1,24 +1,21 @@
 """The scan: what is on the host becomes devices of resources, and each node has one owner.
 
 A resource is scanned when something may have changed at a root of it, when a time has come, and
-each minute. Its roots are read and its sources select in threads, those of all resources at the
-same time; one that does not answer fails alone. About what they have found one task decides, in the
-order of the file: which devices there are, and which resource offers a node. What the host says of
-the devices is again looked up in threads; then the resource takes what was found.
+each minute: in a thread, those of all resources at the same time; one that does not answer fails
+alone. What they have found counts in the order of the file, if the nodes are still free that a scan
+has taken, else it is repeated; then the resource takes it.
 """
 
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
 
-from devhost.discovery.identity import NO_ROOM, Identified
-from devhost.discovery.ownership import Member, Ownership
+from devhost.discovery.identity import NO_ROOM
+from devhost.discovery.ownership import Member, Ownership, View
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection
-from devhost.host import inventory as host
-from devhost.host.inventory import Inventory, InventoryRoot, unanswered
+from devhost.host.inventory import ANSWER_S, Inventory, InventoryRoot, unanswered
 from devhost.host.metrics import Metrics
 from devhost.model import limits
 from devhost.model.device import Snapshot
@@ -26,10 +23,9 @@ from devhost.watch.threads import BlockingCalls, in_thread
 
 RESCAN_S: Final = 60.0  # what is on NFS, or mounted, has no events
 POLL_S: Final = 5.0  # where watching is not possible, or reading has failed
-_PATIENCE_S: Final = 1.0  # for those before in the file to know what they have found
+_PATIENCE_S: Final = 1.0  # for those before in the file to have found something
 _BURST_S, _REST_MAX_S = 0.002, 0.5
 CRASH_PAUSE_S, CRASH_PAUSE_MAX_S = 1.0, 60.0
-_FEW: Final = 200  # to identify so few takes less than a thread does
 # The part of the IDs left by declarations that is divided evenly, which a directory that fills up
 # cannot take from others. The rest goes to the first that need it.
 _EVEN: Final = 0.5
@@ -58,11 +54,20 @@ class Scannable(Protocol):
         ...
 
 
+class Result(NamedTuple):
+    """What a scan has found; `counts` is whether that is so, once it is decided."""
+
+    found: Snapshot
+    view: View  # of the owners, by which it was found
+    most: int  # IDs, if there were so many
+    took: float  # seconds
+    counts: "asyncio.Future[bool]"
+
+
 class Scan:
     """The scans of one resource, one at a time; made by `Scanning.add`.
 
-    One is `due` if something may have changed since it has begun; while one is `undecided`, those
-    behind it wait for the decision about what it has `selected`.
+    One is `due` if something may have changed since it has begun.
     """
 
     def __init__(self, scanning: "Scanning", resource: Scannable) -> None:
@@ -72,21 +77,19 @@ class Scan:
         # The resources are arranged before this one is declared.
         self.member.shares = resource.scanner.resource.overlap == "allow"
         self._declared = False
-        self.due = self.thorough = self.undecided = False
-        self.since = self.began = 0.0
-        self.task: asyncio.Task[None] | None = None
-        self.again: asyncio.TimerHandle | None = None
-        self.selected: Selection | None = None
-        self.decided: asyncio.Future[Identified] | None = None
-        self.calls: BlockingCalls
-        self.crash_pause = CRASH_PAUSE_S
+        self.due = self._thorough = False
+        self._since = self.began = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._again: asyncio.TimerHandle | None = None
+        self.result: Result | None = None  # until it is decided about
+        self._calls: BlockingCalls
+        self._crash_pause = CRASH_PAUSE_S
         self.ids = self.cut = 0  # how many IDs it has, and how many devices had no room
-        self.took, self.read_failed = 0.0, False  # the last reading
 
     @property
     def idle(self) -> bool:
         """Whether no scan is running or due."""
-        return self.task is None and not self.due
+        return self._task is None
 
     @property
     def roots(self) -> list[InventoryRoot]:
@@ -97,10 +100,12 @@ class Scan:
         """Something may have changed; also what no event tells, if `thorough`."""
         if not self._declared:
             return  # such as one that drains
-        self.due = self.undecided = True
-        self.thorough = self.thorough or thorough
-        self.since = asyncio.get_running_loop().time()
-        self._scanning.wake(self)
+        self.due, self._thorough = True, self._thorough or thorough
+        self._since = asyncio.get_running_loop().time()
+        self._scanning.undecided.add(self)
+        if self._task is None:
+            self.began = self._since
+            self._task = asyncio.create_task(self._run(), name=f"scan {self.name}")
 
     def rescan(self) -> None:
         """Scan everything, and see that the right directories are watched."""
@@ -116,7 +121,7 @@ class Scan:
         self.member.finds_links = any(one.finds_links for one in scanner.resource.sources)
         self._scanning.inventory.use(self, scanner.roots, self.request)
         # Not those of the former declaration, of which one may hang.
-        self.calls = BlockingCalls(f"scan {self.name}", serial=True)
+        self._calls = BlockingCalls(f"scan {self.name}", serial=True)
         self._declared = True
         self.request(thorough=True)
 
@@ -133,12 +138,81 @@ class Scan:
         self._scanning.remove(self)
 
     def _stop(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-        if self.again is not None:
-            self.again.cancel()
-        self.task = self.selected = None
-        self.due = self.undecided = False
+        if self._task is not None:
+            self._task.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        self._task, self.result, self.due = None, None, False
+        self._scanning.settled(self)
+
+    async def _run(self) -> None:
+        """Scan for as long as something may have changed."""
+        loop = asyncio.get_running_loop()
+        again_at: float | None = None
+        while self.due:
+            if self._again is not None:
+                self._again.cancel()
+            self.due, self.began = False, loop.time()
+            again_at = await self._scan()
+            if self.due:  # one that changes all the time leaves time to the others
+                await asyncio.sleep(min(max(_BURST_S, loop.time() - self.began), _REST_MAX_S))
+        self._task = None
+        if again_at is not None:
+            self._again = loop.call_at(again_at, self.rescan)
+
+    async def _scan(self) -> float | None:
+        """Scan once; return when to do so again even if nothing happens."""
+        loop, thorough = asyncio.get_running_loop(), self._thorough
+        self._thorough = False
+        try:
+            result = await self._result(thorough=thorough)
+            found = result.found
+            if not await result.counts:
+                self.due, self._thorough = True, self._thorough or thorough
+                return None
+            await self.resource.found(found)
+        except Exception as error:  # noqa: BLE001 (logged, and tried again)
+            _LOG.exception("resource failed", extra={"fields": {"resource": self.name}})
+            self._scanning.settled(self)
+            self.resource.failed(error)
+            pause = self._crash_pause
+            self._crash_pause = min(pause * 2, CRASH_PAUSE_MAX_S)
+            return loop.time() + pause
+        self._crash_pause = CRASH_PAUSE_S
+        loop.call_soon(self._scanning.count, self, result)  # after the list, which is sent first
+        # What has failed may have done so for a moment, such as without a free descriptor.
+        poll = found.error is not None or any(root.degraded for root in self.roots)
+        times = (found.again_at, loop.time() + POLL_S if poll else None)
+        return min((time for time in times if time is not None), default=None)
+
+    async def _result(self, *, thorough: bool) -> Result:
+        """Find out what is there."""
+        loop, scanner, roots = asyncio.get_running_loop(), self.resource.scanner, self.roots
+        since, most = self._since, self._scanning.room(self)
+        for root in roots:
+            await root.watch()
+        began, view = loop.time(), View(self._scanning.ownership, self.member)
+        conclude = functools.partial(
+            scanner.snapshot,
+            previous=self.resource.known,
+            owner_of=view.owner,
+            now=began,
+            links_to_come=view.links_to_come,
+            thorough=thorough,
+            most=most // scanner.resource.replicas,
+        )
+        try:
+            found = await self._calls.run(
+                lambda: conclude(scanner.select({root.root: root.read(since) for root in roots})),
+                patience=ANSWER_S,
+                on_late=self.request,
+            )
+        except TimeoutError:
+            failed = scanner.failed(unanswered())
+            found = await in_thread(f"scan {self.name}", lambda: conclude(failed))
+        self.result = result = Result(found, view, most, loop.time() - began, loop.create_future())
+        self._scanning.decide()
+        return result
 
 
 class Scanning:
@@ -147,9 +221,9 @@ class Scanning:
     def __init__(self, inventory: Inventory, metrics: Metrics) -> None:
         self.inventory, self._metrics = inventory, metrics
         self.ownership = Ownership()
+        self.undecided = set[Scan]()  # due, or running, or waiting for those before in the file
         self._scans: dict[Member, Scan] = {}
-        self._active: set[Scan] = set()  # due, or running
-        self._woken = asyncio.Event()
+        self._patience: asyncio.TimerHandle | None = None
         self._granted: dict[str, int] = {}  # IDs that no other resource can have
 
     def add(self, resource: Scannable) -> Scan:
@@ -162,7 +236,6 @@ class Scanning:
         """Forget a resource."""
         self.ownership.remove(scan.member)
         del self._scans[scan.member]
-        self._active.discard(scan)
         self._tell_room()
 
     def arrange(self, order: Sequence[str], declared: Mapping[str, int]) -> None:
@@ -173,200 +246,93 @@ class Scanning:
         self._granted = {name: ids + each for name, ids in declared.items()}
         self._tell_room()
 
-    def wake(self, scan: Scan) -> None:
-        """Go on with a resource."""
-        if scan.member in self._scans:
-            self._active.add(scan)
-            self._woken.set()
-
     def concern(self, members: Iterable[Member]) -> None:
         """Scan resources again, but those that are decided about anyway."""
         for member in members:
-            if not (scan := self._scans[member]).undecided:
+            if (scan := self._scans[member]) not in self.undecided:
                 scan.request()
 
     async def run(self) -> None:
-        """Scan what is due and decide, until cancelled."""
-        loop = asyncio.get_running_loop()
-        rescan_at = loop.time() + RESCAN_S
-        timer = loop.call_at(rescan_at, self._woken.set)
+        """Scan everything each minute, until cancelled."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
-            timer.cancel()
-            if loop.time() >= rescan_at:
-                rescan_at = loop.time() + RESCAN_S
-                for scan in self._scans.values():
-                    scan.rescan()
-            for scan in self._in_order():
-                if scan.due and scan.task is None:
-                    self._begin(scan)
-                    await asyncio.sleep(0)  # not a thousand in one round of the loop
-            wake_at = rescan_at
-            for scan in self._in_order():
-                if scan.selected is not None:
-                    await self._decide(scan, scan.selected)
-                elif scan.undecided and loop.time() < scan.began + _PATIENCE_S:
-                    wake_at = min(wake_at, scan.began + _PATIENCE_S)
-                    break
-            timer = loop.call_at(wake_at, self._woken.set)
+            await asyncio.sleep(RESCAN_S)
+            for scan in tuple(self._scans.values()):
+                scan.rescan()
+                await asyncio.sleep(0)  # not a thousand in one round of the loop
 
-    def _in_order(self) -> list[Scan]:
-        return sorted(self._active, key=lambda one: one.member.place)
+    def count(self, scan: Scan, result: Result) -> None:
+        """Count a scan."""
+        self._metrics.discovery_seconds.labels(scan.name).observe(result.took)
+        self._metrics.discovery_errors.labels(scan.name).inc(result.found.error is not None)
 
-    def _begin(self, scan: Scan) -> None:
-        scan.due, thorough, scan.thorough = False, scan.thorough, False
-        scan.began = asyncio.get_running_loop().time()
-        if scan.again is not None:
-            scan.again.cancel()
-        scan.task = asyncio.create_task(
-            self._scan(scan, thorough=thorough), name=f"scan {scan.name}"
-        )
-        scan.task.add_done_callback(functools.partial(self._ended, scan))
+    # ── which scans count ──
 
-    def _ended(self, scan: Scan, task: "asyncio.Task[None]") -> None:
-        if scan.task is task:
-            scan.task = None
-            self._active.discard(scan)
-            if scan.due:
-                self.wake(scan)
+    def decide(self) -> None:
+        """Decide about what was found, in the order of the file.
 
-    # ── one resource ──
-
-    async def _scan(self, scan: Scan, *, thorough: bool) -> None:
+        Those that may be about to find something are waited for, but not for long.
+        """
         loop = asyncio.get_running_loop()
+        if self._patience is not None:
+            self._patience.cancel()
+        for scan in sorted(self.undecided, key=lambda one: one.member.place):
+            if scan.result is not None:
+                self._decide(scan, scan.result)
+            if scan in self.undecided and loop.time() < scan.began + _PATIENCE_S:
+                self._patience = loop.call_at(scan.began + _PATIENCE_S, self.decide)
+                break
+
+    def settled(self, scan: Scan) -> None:
+        """Have nobody wait for a scan any longer, unless another one is due."""
+        if not scan.due and scan in self.undecided:
+            self.undecided.discard(scan)
+            self.decide()
+
+    def _decide(self, scan: Scan, result: Result) -> None:
+        scan.result = None
         try:
-            found = await self._found(scan, thorough=thorough)
-            await scan.resource.found(found)
-        except Exception as error:  # noqa: BLE001 (logged, and tried again)
-            _LOG.exception("resource failed", extra={"fields": {"resource": scan.name}})
-            scan.undecided = scan.due
-            scan.resource.failed(error)
-            again_at = loop.time() + scan.crash_pause
-            scan.crash_pause = min(scan.crash_pause * 2, CRASH_PAUSE_MAX_S)
+            counts = self._counts(scan, result)
+        except Exception as error:  # noqa: BLE001 (a mistake of ours is that resource's alone)
+            result.counts.set_exception(error)
         else:
-            scan.crash_pause = CRASH_PAUSE_S
-            again_at = float("inf") if found.again_at is None else found.again_at
-            # What has failed may have done so for a moment, such as without a free descriptor.
-            if found.error is not None or any(root.degraded for root in scan.roots):
-                again_at = min(again_at, loop.time() + POLL_S)
-        count = functools.partial(
-            self._metrics.scanned, scan.name, scan.took, failed=scan.read_failed
-        )
-        loop.call_soon(count)  # after the list, which is sent first
-        if again_at < float("inf"):
-            scan.again = loop.call_at(again_at, scan.rescan)
-        if scan.due:  # one that changes all the time leaves time to the others
-            await asyncio.sleep(min(max(_BURST_S, loop.time() - scan.began), _REST_MAX_S))
+            if counts and not scan.due:
+                self.undecided.discard(scan)
+            result.counts.set_result(counts)
 
-    async def _found(self, scan: Scan, *, thorough: bool) -> Snapshot:
-        clock, scanner = asyncio.get_running_loop().time, scan.resource.scanner
-        roots, since, unanswered_ = scan.roots, scan.since, False
-        for root in roots:
-            await root.watch()
-        in_time = functools.partial(scan.calls.run, patience=host.ANSWER_S, on_late=scan.request)
-        try:
-            selected: Selection = await in_time(
-                lambda: scanner.select({root.root: root.read(since) for root in roots})
-            )
-        except TimeoutError:
-            selected, unanswered_ = scanner.failed(unanswered()), True
-        except Exception as error:  # noqa: BLE001 (logged, and tried again)
-            _LOG.exception("scan failed", extra={"fields": {"resource": scan.name}})
-            selected = scanner.failed(f"scan failed: {error!r}")
-        scan.took, scan.read_failed = clock() - scan.began, bool(selected.failed)
-        if not unanswered_:
-            try:
-                return await self._concluded(scan, selected, in_time, thorough=thorough)
-            except TimeoutError:  # a path of an answer may not answer either
-                selected = scanner.failed(unanswered())
-        # Where nothing is found, no path has to be checked.
-        in_any_thread = functools.partial(in_thread, f"scan {scan.name}")
-        return await self._concluded(scan, selected, in_any_thread, thorough=thorough)
-
-    async def _concluded(
-        self,
-        scan: Scan,
-        selected: Selection,
-        run: Callable[[Callable[[], Snapshot]], Awaitable[Snapshot]],
-        *,
-        thorough: bool,
-    ) -> Snapshot:
-        """Wait for the decision, and return the devices as the host has them."""
-        scanner = scan.resource.scanner
-        scan.decided = asyncio.get_running_loop().create_future()
-        scan.selected, scan.undecided = selected, True
-        self.wake(scan)
-        identified = await scan.decided
-        return await run(functools.partial(scanner.conclude, identified, thorough=thorough))
-
-    async def _decide(self, scan: Scan, selected: Selection) -> None:
-        """Decide which devices a resource has; a mistake of ours is that resource's alone."""
-        decided, scan.selected = scan.decided, None
-        assert decided is not None  # noqa: S101 (it was made for what was selected)
-        try:
-            decision = await self._decision(scan, selected, decided)
-        except Exception as error:  # noqa: BLE001 (raised in the task of the scan)
-            if not decided.done():
-                decided.set_exception(error)
-        else:
-            if decision is not None:
-                scan.undecided = scan.due
-                decided.set_result(decision)
-
-    async def _decision(
-        self, scan: Scan, selected: Selection, decided: "asyncio.Future[Identified]"
-    ) -> Identified | None:
-        scanner, member, ownership = scan.resource.scanner, scan.member, self.ownership
-        previous, now = scan.resource.known, asyncio.get_running_loop().time()
-        left: set[str] = set()
-
-        def owner_of(key: str) -> str | None:
-            if (owner := ownership.owner(member, key)) is not None:
-                left.add(key)
-            return owner
-
-        links = ownership.links_to_come(member)
-        identify = functools.partial(
-            scanner.identify, selected, previous, owner_of, now, links_to_come=links
-        )
-        if len(selected.nodes) + len(previous.devices) <= _FEW:
-            identified = identify()
-        else:
-            identified = await in_thread(f"identify {scan.name}", identify)
-            if decided.done():
-                return None  # the declaration has changed meanwhile
-        if scan.due and not member.left.isdisjoint(identified.offered):
-            # Another one had these at the last scan, and why it has left them since may be the
-            # reason that has come since this scan began: they may be there no longer.
-            decided.cancel()
-            return None
-        self._cut(scan, identified)
+    def _counts(self, scan: Scan, result: Result) -> bool:
+        """Enter what a resource has now, if the nodes and IDs are still free that it has taken."""
+        found, view, member = result.found, result.view, scan.member
+        offered = frozenset(key for one in found.devices.values() for key in one.keys)
+        ids, most = len(found.devices) * scan.resource.scanner.resource.replicas, self.room(scan)
+        # Another one had these at the last scan, and why it has left them since may be the reason
+        # that has come since this scan began: they may be there no longer.
+        stale = scan.due and not member.left.isdisjoint(offered)
+        if stale or not view.holds() or (ids > most and most < result.most):
+            return False
+        left = [key for key, owner in view.owners.items() if owner is not None]
         expected = member.expected
-        if expected and not selected.failed:
-            expected = expected.intersection(node.key for node in selected.nodes)
-        self.concern(ownership.decide(member, identified.offered, left, expected))
-        return identified
+        if expected and found.error is None:
+            expected = expected.intersection(view.owners)
+        self.concern(self.ownership.decide(member, offered, left, expected))
+        before, scan.ids = scan.ids, ids
+        if found.cut and not scan.cut:
+            fields = {"resource": scan.name, "left_out": found.cut, "reason": NO_ROOM}
+            _LOG.warning("devices left out", extra={"fields": fields})
+        scan.cut = found.cut
+        if ids < before:
+            self._tell_room()
+        return True
 
     # ── how many IDs each may have ──
 
-    def _cut(self, scan: Scan, identified: Identified) -> None:
-        """Keep a resource within its part of what the process may offer; what it has it keeps."""
+    def room(self, scan: Scan) -> int:
+        """Return how many IDs a resource may have; what it has it keeps."""
         others = sum(
             max(one.ids, self._granted.get(one.name, 0))
             for one in self._scans.values()
             if one is not scan
         )
-        replicas = scan.resource.scanner.resource.replicas
-        most = max(scan.ids, limits.DEVICE_IDS_MAX - others)
-        identified.cut_to(most // replicas)
-        before, scan.ids = scan.ids, (len(identified.devices) + len(identified.gone)) * replicas
-        if identified.cut and not scan.cut:
-            fields = {"resource": scan.name, "left_out": identified.cut, "reason": NO_ROOM}
-            _LOG.warning("devices left out", extra={"fields": fields})
-        scan.cut = identified.cut
-        if scan.ids < before:
-            self._tell_room()
+        return max(scan.ids, limits.DEVICE_IDS_MAX - others)
 
     def _tell_room(self) -> None:
         self.concern(one.member for one in tuple(self._scans.values()) if one.cut)

@@ -7,7 +7,7 @@ from devhost.discovery.scan import Scanner
 from devhost.host.backend import Backend, Publication
 from devhost.host.cdi import CdiFiles
 from devhost.host.holders import Holders
-from devhost.host.metrics import DeviceCounts, Metrics
+from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
 from devhost.host.scanning import Scanning
 from devhost.hostfs.files import HostFiles
@@ -26,7 +26,6 @@ class Shared:
     holders: Holders
     owners: Owners
     cdi_files: CdiFiles
-    counts: DeviceCounts
     metrics: Metrics
 
 

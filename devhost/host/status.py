@@ -78,7 +78,7 @@ def _config(source: ConfigSource) -> Json:
 
 def _resource(served: ServedResource, shared: Shared) -> Json:
     state, holders = served.status, shared.holders.of(served.name)
-    count = shared.counts.of(served.name)
+    count = served.count
     return {
         **reported(served, _checked_last(served)).as_json(),
         "state": state.state.value,

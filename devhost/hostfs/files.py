@@ -16,7 +16,7 @@ from typing import Final
 from devhost.model import names
 from devhost.model.device import FileKind, FileState
 from devhost.model.immutable import immutable
-from devhost.model.limits import ENTRIES_MAX, ENTRY_CHARACTERS
+from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_CHARACTERS
 
 _DOTS: Final = ("", ".", "..")
 _LINKS_MAX: Final = 40  # as the kernel's own limit
@@ -54,14 +54,21 @@ def filesystem(path: str) -> int | None:
     return int.from_bytes(found.raw[:4], sys.byteorder)
 
 
-def _state(realpath: str, found: os.stat_result) -> FileState | None:
+def _state(realpath: str, found: os.stat_result, former: FileState | None) -> FileState | None:
+    """Return what is at a real path; what is as it was is the same object."""
+    file = found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns
+    raw = realpath, found.st_mode, found.st_rdev, file
+    if former is not None and former.raw == raw:
+        return former
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
     if kind is None:
         return None
-    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if kind.is_node else None
-    modified = 0 if kind.is_node else found.st_mtime_ns
+    is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
+    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_node else None
+    modified = 0 if is_node else found.st_mtime_ns
     stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
-    return FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified)
+    now = FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified, raw)
+    return former if now == former else now
 
 
 class Tally:
@@ -77,29 +84,12 @@ class Tally:
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
         self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
-        if reason := self._refusal(self.count):
+        if self.count > ENTRIES_FEW and (reason := self._refusal(self.count)):
             raise OSError(errno.E2BIG, reason, directory)
 
 
 def _too_many(count: int) -> str | None:
     return f"more than {ENTRIES_MAX:,} entries" if count > ENTRIES_MAX else None
-
-
-@immutable
-class DirectoryEntry:
-    """An entry of a directory; `is_directory` and `is_link` are about the entry itself."""
-
-    name: str
-    is_directory: bool
-    is_link: bool
-
-
-def _entry(found: os.DirEntry[str]) -> DirectoryEntry:
-    try:
-        directory = found.is_dir(follow_symlinks=False)
-    except OSError:  # it cannot be read: reading it as a directory says why
-        directory = True
-    return DirectoryEntry(found.name, directory, found.is_symlink())
 
 
 @immutable
@@ -136,30 +126,28 @@ class HostFiles:
         through a process's own view: the text of such a link (``/proc/1/root``, ``/proc/1/fd/3``)
         is not where the kernel goes.
         """
-        *_, (place, _) = self.way(path)
+        *_, (place, _, _) = self.way(path)
         return place
 
     def stays_in_dev(self, path: str) -> bool:
         """Whether only the host decides where a path leads: no link on the way leaves its /dev."""
         try:
-            return all(is_in_dev(place) for place, _ in self.way(path))
+            return all(is_in_dev(place) for place, _, _ in self.way(path))
         except OSError:
             return False
 
-    def check_shown(self, directory: str, name: str | None = None) -> None:
+    def check_shown(self, directory: str, name: str | None = None) -> str | None:
         """Refuse (EACCES) to tell what is in a directory that not every user may look into.
 
-        Unless `shown` names it; without a name to look for, all its names are read. Blocks.
+        Unless `shown` names it; without a name to look for, all its names are read. Blocks. Returns
+        the real path, if it had to be found.
         """
         if self.shown is None:
-            return
-        for place, rest in self.way(directory):
+            return None
+        place = ""
+        for place, rest, mode in self.way(directory):
             if place == "/" or is_in_dev(place):
                 continue
-            try:
-                mode = os.lstat(self.to_local(place)).st_mode
-            except FileNotFoundError:
-                return
             needed = stat.S_IXOTH if rest or name else stat.S_IROTH | stat.S_IXOTH
             if not stat.S_ISDIR(mode) or mode & needed == needed:
                 continue
@@ -168,12 +156,16 @@ class HostFiles:
             if not any(fnmatch.fnmatchcase(one, glob) for one in below for glob in self.shown):
                 text = f"not every user may look into {place}: it needs --allow-path '{whole}'"
                 raise OSError(errno.EACCES, text)
+        return place.rstrip("/")
 
-    def way(self, path: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield each place on a path's way, the end too, and the names that follow, last first."""
+    def way(self, path: str) -> Iterator[tuple[str, list[str], int]]:
+        """Yield each place on a path's way, the end too, the names that follow, and the mode there.
+
+        The last name is the first. The mode is 0 where there is nothing, or it cannot be told.
+        """
         pending = _parts(path)
         done: list[str] = []
-        links = 0
+        links = mode = 0
         while pending:
             part = pending.pop()
             if part == "..":
@@ -184,11 +176,14 @@ class HostFiles:
                 continue
             done.append(part)
             place = "/" + "/".join(done)
-            yield place, pending
             local = self.to_local(place)
             try:
-                target = os.readlink(local)
+                mode = os.lstat(local).st_mode
+                target = os.readlink(local) if stat.S_ISLNK(mode) else ""
             except OSError:
+                mode, target = 0, ""
+            yield place, pending, mode
+            if not target:
                 continue
             links += 1
             if links > _LINKS_MAX:
@@ -198,7 +193,7 @@ class HostFiles:
                 raise OSError(errno.ELOOP, text, path)
             done = [] if target.startswith("/") else done[:-1]
             pending += _parts(target)
-        yield "/" + "/".join(done), pending
+        yield "/" + "/".join(done), pending, mode
 
     def _is_magic(self, link: list[str]) -> bool:
         """Whether a link (its path's parts) is one that the kernel does not follow by its text.
@@ -218,7 +213,7 @@ class HostFiles:
         """Return what a path leads to; ``None`` where it leads nowhere."""
         return CachedFiles(self).stat(path)
 
-    def entries(self, path: str) -> list[DirectoryEntry] | None:
+    def entries(self, path: str) -> list[os.DirEntry[str]] | None:
         """Return a directory's entries; ``None`` where there is none. Very many are an error."""
         return CachedFiles(self).entries(path)
 
@@ -236,8 +231,8 @@ class CachedFiles:
         self._realpaths: dict[str, str] = {}
         self._listed: set[str] = set()
 
-    def stat(self, path: str) -> FileState | None:
-        """Return what `HostFiles.stat` does."""
+    def stat(self, path: str, former: FileState | None = None) -> FileState | None:
+        """Return what `HostFiles.stat` does, or what was there before if it is as it was."""
         parent, _, name = path.rpartition("/")
         try:
             dots = name in _DOTS
@@ -250,10 +245,10 @@ class CachedFiles:
             if error.errno in _ABSENT:
                 return None
             raise
-        return _state(realpath, found)  # none for a link: to itself, or made just now
+        return _state(realpath, found, former)  # none for a link: to itself, or made just now
 
-    def entry(self, path: str) -> DirectoryEntry | None:
-        """Return an entry of a directory, a dangling link too; ``None`` where there is none."""
+    def is_link(self, path: str) -> bool | None:
+        """Whether an entry of a directory is a link; ``None`` where there is none."""
         parent, _, name = path.rpartition("/")
         try:
             if parent not in self._listed:
@@ -263,19 +258,20 @@ class CachedFiles:
             if error.errno in _ABSENT:
                 return None
             raise
-        return DirectoryEntry(name, stat.S_ISDIR(mode), stat.S_ISLNK(mode))
+        return stat.S_ISLNK(mode)
 
-    def entries(self, path: str, *, tally: Tally | None = None) -> list[DirectoryEntry] | None:
+    def entries(self, path: str, *, tally: Tally | None = None) -> list[os.DirEntry[str]] | None:
         """Return what `HostFiles.entries` does, and count them."""
         add = (tally or Tally()).add
         try:
-            self._files.check_shown(path)
+            if (real := self._files.check_shown(path)) is not None:
+                self._realpaths[path] = real
             self._listed.add(path)
             with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
                 found = []
                 for one in scan:
                     add(path, one.name)
-                    found.append(_entry(one))
+                    found.append(one)
                 return found
         except OSError as error:
             if error.errno in _ABSENT:
@@ -330,7 +326,7 @@ class Walk:
         hidden: bool = False,
         leave_out: Iterable[str] = (),
     ) -> None:
-        self._looks, self._base, self._tally = CachedFiles(files), base, tally or Tally()
+        self.looks, self._base, self._tally = CachedFiles(files), base, tally or Tally()
         self._hidden, self._leave_out = hidden, frozenset(leave_out)
         self.found: dict[str, bool] = {}
         self.unreadable: dict[str, str] = {}
@@ -351,45 +347,52 @@ class Walk:
         for name, *rest in (left for left in lefts if not is_wild(left[0])):
             if rest:
                 children.setdefault(name, set()).add(tuple(rest))
-            elif (entry := self._entry(f"{below}{name}")) is not None:
-                self.found[f"{below}{name}"] = entry.is_link
+            elif (is_link := self._is_link(f"{below}{name}")) is not None:
+                self.found[f"{below}{name}"] = is_link
         wild = [left for left in lefts if is_wild(left[0])]
         entries = self._entries(below) if wild else ()
         for left in wild:
             for entry in entries:
                 after = self._after(entry, left)
                 if after == ():
-                    self.found[f"{below}{entry.name}"] = entry.is_link
+                    self.found[f"{below}{entry.name}"] = entry.is_symlink()
                 elif after and f"{self._base}/{below}{entry.name}" not in self._leave_out:
                     children.setdefault(entry.name, set()).add(after)
         return children
 
-    def _after(self, entry: DirectoryEntry, left: Parts) -> Parts | None:
+    def _after(self, entry: os.DirEntry[str], left: Parts) -> Parts | None:
         """Return what is left of a pattern at an entry; ``None`` where it does not go on there."""
         part, further = left[0], left[1:]
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
-            return left if shown and entry.is_directory else None
+            return left if shown and _is_directory(entry) else None
         if not fits(entry.name, part, hidden=self._hidden):
             return None
-        return further if not further or entry.is_directory or entry.is_link else None
+        return further if not further or entry.is_symlink() or _is_directory(entry) else None
 
-    def _entry(self, name: str) -> DirectoryEntry | None:
+    def _is_link(self, name: str) -> bool | None:
         try:
-            return self._looks.entry(f"{self._base}/{name}")
+            return self.looks.is_link(f"{self._base}/{name}")
         except OSError as error:
             self.unreadable[name] = failure(error)
             return None
 
-    def _entries(self, below: str) -> list[DirectoryEntry]:
+    def _entries(self, below: str) -> list[os.DirEntry[str]]:
         path = f"{self._base}/{below}".rstrip("/")
         try:
-            return self._looks.entries(path or "/", tally=self._tally) or []
+            return self.looks.entries(path or "/", tally=self._tally) or []
         except OSError as error:
             if not below or error.errno == errno.E2BIG:  # too many
                 raise
             self.unreadable[below.rstrip("/")] = failure(error)
             return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:  # it cannot be read: reading it as a directory says why
+        return True
 
 
 def is_wild(part: str) -> bool:

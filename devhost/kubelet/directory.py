@@ -63,8 +63,6 @@ class PluginDirectory:
         self._locks: dict[str, ResourceLock] = {}
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self._changed = asyncio.Event()  # another one after each change
-        self._connecting: asyncio.Task[None] | None = None
-        self._problem = ""  # why kubelet cannot be connected to, while that is tried
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: SocketIdentity | None = None
         self._known = self.identity()
@@ -123,13 +121,9 @@ class PluginDirectory:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns
 
-    def replaced(self, identity: SocketIdentity | None) -> bool:
-        """Whether another kubelet took the place of the one with this identity."""
-        return self.identity() not in (identity, None)
-
     async def until_replaced(self, identity: SocketIdentity | None) -> None:
         """Wait until another kubelet has taken the place of the one with this identity."""
-        while not self.replaced(identity):
+        while self.identity() in (identity, None):
             await self._changed.wait()
 
     def kubelet_problem(self) -> str | None:
@@ -147,19 +141,9 @@ class PluginDirectory:
 
     async def until_kubelet(self, waiting: Callable[[str], None]) -> None:
         """Wait until a kubelet accepts connections; `waiting` gets the reason if there is none."""
-        if self._connecting is None or self._connecting.done():
-            if (problem := self.kubelet_problem()) is None:
-                return
-            self._problem = problem
-            self._connecting = asyncio.create_task(self._connect(), name="connect to kubelet")
-        waiting(self._problem)
-        await asyncio.shield(self._connecting)
-
-    async def _connect(self) -> None:
-        """Try until kubelet accepts a connection, on behalf of all resources."""
         pause = _CONNECT_FIRST_S
         while (problem := self.kubelet_problem()) is not None:
-            self._problem = problem
+            waiting(problem)
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -194,7 +178,5 @@ class PluginDirectory:
         """Close the connection to kubelet, and end what is running."""
         if self.served_names is not None:
             self.served_names.close()
-        if self._connecting is not None:
-            self._connecting.cancel()
         if self._channel is not None:
             await self._channel.close()

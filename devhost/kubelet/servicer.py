@@ -1,8 +1,9 @@
-"""The five calls of the device plugin API, answered for one resource, and their messages."""
+"""The five calls of the device plugin API, answered for one resource; messages and log lines."""
 
 import asyncio
 import contextlib
 import logging
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -11,9 +12,8 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
-from devhost.kubelet import call_log
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.model.allocation import Allocation
+from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.names import printable
 
 # Kubelet sets no deadline, and waits in its main loop (k8s.io/kubernetes v1.37.1
@@ -23,6 +23,9 @@ RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an All
 _ID_SHOWN_MAX: Final = 100
 _TEXT_MAX: Final = 4000  # of an error; gRPC's client takes 8 KiB of metadata
 _CANCELLED: Final = "the kubelet cancelled the call"
+_SHOWN_MAX: Final = 16  # IDs, paths and so on in a log line; a container may get thousands
+_LENGTH_MAX: Final = 200  # of each
+_REASON_MAX: Final = 1000
 _PREPARING: Final = "preparing devices for a container"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -177,12 +180,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
         else:
             result = "ok"
             # After the answer, which the kubelet waits for in its main loop.
-            loop.call_soon(call_log.log_allocated, name, answers, loop.time() - began)
+            loop.call_soon(log_allocated, name, answers, loop.time() - began)
             return response
         finally:
             self._answers.allocated(result, loop.time() - began)
             if result != "ok":
-                call_log.log_failed("allocation", name, ids, text, result=result)
+                log_failed("allocation", name, ids, text, result=result)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
@@ -234,7 +237,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         try:
             await self._answers.prepare(ids)
         except asyncio.CancelledError:
-            call_log.log_failed(_PREPARING, name, ids, _CANCELLED)
+            log_failed(_PREPARING, name, ids, _CANCELLED)
             raise
         except PreStartError as error:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:_TEXT_MAX]
@@ -242,9 +245,9 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.exception("preparing devices failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
-            call_log.log_prepared(name, ids, clock() - began)
+            log_prepared(name, ids, clock() - began)
             return pb.PreStartContainerResponse()
-        call_log.log_failed(_PREPARING, name, ids, text)
+        log_failed(_PREPARING, name, ids, text)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
@@ -283,3 +286,58 @@ def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
         annotations=allocation.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
     )
+
+
+# ── log lines ──
+
+
+def log_allocated(resource: str, answers: Sequence[Allocation], seconds: float) -> None:
+    """Log what an Allocate handed out: the names of variables, not their values.
+
+    One line for a call, also where a client asks for several containers, which kubelet does not.
+    """
+    specs = [spec for one in answers for spec in (*one.devices, *one.mounts, *one.in_cdi_spec)]
+    devices = [spec for spec in specs if isinstance(spec, DeviceSpec)]
+    numbers = ChainMap(*(dict(one.numbers) for one in answers))
+    received = {
+        "env": [name for one in answers for name in one.envs],
+        "annotations": [key for one in answers for key in one.annotations],
+        "devices": [f"{it.host_path}:{it.container_path}:{it.permissions}" for it in devices],
+        "numbers": [numbers.get(it.host_path, "") for it in devices],
+        "mounts": [
+            f"{it.host_path}:{it.container_path}:{'ro' if it.read_only else 'rw'}"
+            for it in specs
+            if isinstance(it, MountSpec)
+        ],
+        "cdi": [name for one in answers for name in one.cdi_devices],
+    }
+    ids = [device_id for one in answers for device_id in one.device_ids]
+    fields: dict[str, object] = {"resource": resource, "ids": _some(ids)}
+    fields |= {key: _some(texts) for key, texts in received.items() if texts}
+    if len(answers) != 1:
+        fields["containers"] = len(answers)
+    _LOG.info("allocated", extra={"fields": {**fields, "seconds": round(seconds, 4)}})
+
+
+def log_failed(what: str, resource: str, ids: Sequence[str], reason: str, **more: str) -> None:
+    """Log an Allocate, or a container that must not start."""
+    fields = {"resource": resource, "ids": _some(ids), **more}
+    fields["reason"] = _short(reason, _REASON_MAX)
+    _LOG.warning("%s failed", what, extra={"fields": fields})
+
+
+def log_prepared(resource: str, ids: Sequence[str], seconds: float) -> None:
+    """Log a container that may start."""
+    fields = {"resource": resource, "ids": _some(ids), "seconds": round(seconds, 4)}
+    _LOG.info("devices prepared for a container", extra={"fields": fields})
+
+
+def _some(texts: Sequence[str]) -> list[str]:
+    shown = [_short(text, _LENGTH_MAX) for text in texts[:_SHOWN_MAX]]
+    if len(texts) > _SHOWN_MAX:
+        shown.append(f"and {len(texts) - _SHOWN_MAX} more")
+    return shown
+
+
+def _short(text: str, length: int) -> str:
+    return printable(text[:length])[:length]

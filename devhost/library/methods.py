@@ -1,9 +1,7 @@
 """A plugin's methods: what they return is checked, and what they raise becomes a text."""
 
 import contextlib
-import itertools
 import logging
-import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -12,7 +10,7 @@ from devhost.library.plugin import Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.device import Skipped
-from devhost.model.values import SHARES_MAX, permissions_problem
+from devhost.model.values import permissions_problem
 
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
@@ -31,8 +29,7 @@ class PluginMethods:
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin, self.interval = plugin, plugin.interval
-        self._refresh_due = threading.Event()
-        self._scanning: str | None = None  # the method that is running in `devices`
+        self.refresh_due = False  # ``refresh`` is called before the next call of ``devices``
         self._logged: dict[str, str] = {}  # the last error, by method
 
     @property
@@ -40,27 +37,13 @@ class PluginMethods:
         """Whether ``pre_start`` is overridden."""
         return type(self._plugin).pre_start is not DevicePlugin.pre_start
 
-    @property
-    def waiting_for_devices(self) -> str | None:
-        """The reason to report while a call of ``devices`` has not returned."""
-        return f"{self._scanning}() has not returned yet" if self._scanning else None
-
-    def refresh_first(self) -> None:
-        """Call ``refresh`` before the next call of ``devices``."""
-        self._refresh_due.set()
-
     def devices(self) -> Devices:
         """Return the devices."""
-        try:
-            if self._refresh_due.is_set():
-                self._refresh_due.clear()
-                self._scanning = "refresh"
-                with contextlib.suppress(CallError):  # logged
-                    self._call("refresh", self._plugin.refresh)
-            self._scanning = "devices"
-            return self._call("devices", lambda: _sorted_out(self._plugin.devices()))
-        finally:
-            self._scanning = None
+        if self.refresh_due:
+            self.refresh_due = False
+            with contextlib.suppress(CallError):  # logged
+                self._call("refresh", self._plugin.refresh)
+        return self._call("devices", lambda: _sorted_out(self._plugin.devices()))
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:
         """Return what a container receives; ``None``: what the options declare."""
@@ -88,23 +71,21 @@ class PluginMethods:
     def _call(self, method: str, work: Callable[[], T]) -> T:
         try:
             result = work()
-        except CallError as error:
-            text = f"{method}() {error}"
-            self._log(method, text, None)
-            raise CallError(text) from None
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
-            text = f"{method}() raised {_brief(f'{type(error).__name__}: {error}')}"
-            self._log(method, text, error)
+            returned = isinstance(error, CallError)
+            what = error if returned else f"raised {_brief(f'{type(error).__name__}: {error}')}"
+            text = f"{method}() {what}"
+            repeated = self._logged.get(method) == text
+            self._logged[method] = text
+            _LOG.log(
+                logging.DEBUG if repeated else logging.ERROR,
+                "plugin failed",
+                exc_info=None if returned else error,
+                extra={"fields": {"resource": self._plugin.name, "reason": text}},
+            )
             raise CallError(text) from None
         self._logged.pop(method, None)
         return result
-
-    def _log(self, method: str, text: str, error: BaseException | None) -> None:
-        repeated = self._logged.get(method) == text
-        self._logged[method] = text
-        fields = {"resource": self._plugin.name, "reason": text}
-        level = logging.DEBUG if repeated else logging.ERROR
-        _LOG.log(level, "plugin failed", exc_info=error, extra={"fields": fields})
 
 
 # ── results ──
@@ -114,11 +95,8 @@ def _sorted_out(result: Iterable[Device | str]) -> Devices:
     """Check what ``devices`` returned: all of it, then each item."""
     if isinstance(result, str):
         raise CallError("returned a str, not a list of Devices or IDs")
-    items = list(itertools.islice(result, SHARES_MAX + 1))
-    if len(items) > SHARES_MAX:
-        raise CallError(f"returned more than {SHARES_MAX} devices")
     devices, skipped = [], []
-    for item in items:
+    for item in result:
         device = Device(item) if isinstance(item, str) else item
         if problem := _device_problem(device):
             shown = device.id if isinstance(device, Device) else device

@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from devhost.allocation.declaration import rules_of
-from devhost.discovery.identity import Identified, OwnerOf
+from devhost.discovery.identity import OwnerOf
 from devhost.discovery.roots import Reading, Readings, Root
-from devhost.discovery.scan import Scanner, placed
+from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles, Tally
@@ -29,9 +29,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 @immutable
 class DeclaredNode(Node):
-    """A node or token of a plugin's device, with that device."""
+    """A node or token of a plugin's device, with that device, and the keys of all its nodes."""
 
     declared: Device | None = field(default=None, compare=False)
+    whole: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those of its device, which is offered whole or not at all."""
+        return self.whole
 
 
 @immutable
@@ -118,49 +124,30 @@ class CodeScanner(Scanner):
             name, reason = (device.id, None) if state else (path, problem)
             node = DeclaredNode(path, state, 0, name, variables, declared=device, problem=reason)
             nodes.append(node)
-        return tuple(nodes)
+        whole = tuple(node.key for node in nodes if node.state)
+        return tuple(replace(node, whole=whole) for node in nodes)
 
-    def failed(self, reason: str) -> Selection:
-        """Return what is found while the plugin does not say."""
-        return Selection(failed={0: self.methods.waiting_for_devices or reason})
-
-    def identify(
-        self,
-        found: Selection,
-        previous: Snapshot,
-        owner_of: OwnerOf,
-        now: float,
-        *,
-        links_to_come: bool = False,  # noqa: ARG002 (code names its devices itself)
-    ) -> Identified:
-        """Find out which devices there are; pure."""
-        return super().identify(found, previous, _taken(found, owner_of).get, now)
-
-    def conclude(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
-        """Return the next snapshot. Accesses host paths, so it blocks."""
-        snapshot = super().conclude(identified, thorough=thorough)
-        failure = identified.selection.failed.get(0)
+    def snapshot(
+        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float, **how: Any
+    ) -> Snapshot:
+        """Return the next snapshot. Blocks: looks at host paths."""
+        snapshot = super().snapshot(found, previous, owner_of, now, **how)
+        failure = found.failed.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
-        times = (identified.moment.now + self.methods.interval, snapshot.again_at)
+        times = (now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)
-        return replace(
-            snapshot, devices=self._placed(devices, identified.moment.previous), again_at=again_at
-        )
+        return replace(snapshot, devices=self._placed(devices), again_at=again_at)
 
-    def _placed(
-        self, devices: Mapping[str, HostDevice], previous: Snapshot
-    ) -> dict[str, HostDevice]:
-        """Return the devices with the NUMA nodes that the code gives, if it gives any, or sysfs."""
+    def _placed(self, devices: dict[str, HostDevice]) -> dict[str, HostDevice]:
+        """Return the devices with the NUMA nodes that the code gives, if it gives any."""
         given = {key: tuple(plugin_device(device).numa_nodes) for key, device in devices.items()}
-        if self.resource.topology == "auto" and any(given.values()):
-            together = all(given[key] for key, device in devices.items() if device.healthy)
-            return {
-                key: replace(device, numa_nodes=given[key] if together else ())
-                for key, device in devices.items()
-            }
-        there = {key: device for key, device in devices.items() if _problem(device) is None}
-        found, _ = placed(self.resource.topology, there, previous, self.files)
-        return {**devices, **found}
+        if self.resource.topology != "auto" or not any(given.values()):
+            return devices
+        together = all(given[key] for key, device in devices.items() if device.healthy)
+        return {
+            key: replace(device, numa_nodes=given[key] if together else ())
+            for key, device in devices.items()
+        }
 
     # ── kubelet's calls ──
 
@@ -193,30 +180,13 @@ def plugin_device(device: HostDevice) -> Device:
     return next((one for one in declared if one is not None), Device(device.id))
 
 
-def _problem(device: HostDevice) -> str | None:
-    nodes = (node for node in device.nodes if isinstance(node, DeclaredNode))
-    return next((node.problem for node in nodes if node.problem), None)
-
-
 def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with what the code says of its health, or why nothing is known of it."""
     if device.missing_since is not None or device.replaced:
         return device
-    reason = failure or plugin_device(device).reason or _problem(device) or device.reason
+    problem = next((node.problem for node in device.nodes if node.problem), None)
+    reason = failure or plugin_device(device).reason or problem or device.reason
     return replace(device, reason=reason)
-
-
-def _taken(found: Selection, owner_of: OwnerOf) -> dict[str, str]:
-    """Return which resource owns a node, or another node of the same device, by `Node.key`."""
-    devices: dict[str, list[str]] = {}
-    for node in found.nodes:
-        devices.setdefault(node.variables[ID_VARIABLE], []).append(node.key)
-    taken: dict[str, str] = {}
-    for keys in devices.values():
-        other = next((other for key in keys if (other := owner_of(key)) is not None), None)
-        if other is not None:
-            taken |= dict.fromkeys(keys, other)
-    return taken
 
 
 class ServedPlugin:
@@ -240,7 +210,7 @@ class ServedPlugin:
     def started(self, look_again: Callable[[], None]) -> None:
         """Called when serving begins; ``look_again`` may only be called on this thread."""
         self._rescan, self._registered = look_again, False
-        self._methods.refresh_first()
+        self._methods.refresh_due = True
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
@@ -254,7 +224,7 @@ class ServedPlugin:
     def registered(self) -> None:
         """Called after each registration: after the first, ``refresh`` has to be called again."""
         if self._registered and self._rescan is not None:
-            self._methods.refresh_first()
+            self._methods.refresh_due = True
             self._rescan()
         self._registered = True
 

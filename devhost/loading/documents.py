@@ -13,9 +13,6 @@ from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent, Path, Position, Tree
 from devhost.model.names import printable
 
-PROFILES: Final = (
-    "the configurations of profiles are not read here: helm template … | devhost validate -"
-)
 _MESSAGE_MAX: Final = 1000
 _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem
@@ -35,18 +32,8 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
     "HelmRelease": (("spec", "values"),),
     "Kustomization": (("helmCharts", "valuesInline"),),
 }
-# What tells that a file is of another format: keys of its mapping, of the items of its list, or of
-# its devices.
-_CONVERT: Final = "not of devhost; 'devhost convert FILE' translates it"
-_FORMATS: Final = (
-    ({"devicematch"}, f"this is the format of smarter-device-manager; {_NEEDS}"),
-    ({"groups"}, f"this is the format of generic-device-plugin, {_CONVERT}"),
-    ({"domain", "devices"}, f"this is the format of generic-device-plugin, {_CONVERT}"),
-    ({"resourceList"}, f"this is the format of the SR-IOV network device plugin; {_NEEDS}"),
-    ({"sharing"}, f"this is the format of NVIDIA's device plugin; {_NEEDS}"),
-    ({"flags"}, f"this is the format of NVIDIA's device plugin; {_NEEDS}"),
-    ({"sources"}, "a resource: write it as an item of 'resources:', after 'version: v1'"),
-)
+_CONVERT: Final = "the format of generic-device-plugin; 'devhost convert FILE' translates it"
+_RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
     r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\$\{[^}]*\}|[\w./-]+(?=:(?:\s|$))"""
@@ -73,7 +60,6 @@ class Document:
         indent: How much further right the document is in the file.
         value: If it is a string that the file has in another form: the key, and its position.
         start: If it is a literal block: where that begins, with its '|'.
-        unread: Where values of the chart have profiles, whose configurations are not read.
     """
 
     lines: list[str]
@@ -83,7 +69,6 @@ class Document:
     indent: int = 0
     value: tuple[str, Position] | None = None
     start: Position | None = None
-    unread: tuple[int, int] | None = None
 
     def problem(
         self, severity: Severity, file: str, path: Path, message: str, at: tuple[int, int]
@@ -134,7 +119,7 @@ def documents(text: str) -> list[Document]:
         return _limited(_of_values(lines, first, ())) or [Document(lines, first)]
     manifests = [tree for tree in trees if _is_manifest(tree.data)]
     if not manifests:
-        raise TreeError("only one YAML document is allowed per file", *trees[1].start)
+        raise TreeError(yamltree.ONE_DOCUMENT, *trees[1].position(()).key)
     found = _limited(
         one
         for tree in manifests
@@ -223,19 +208,15 @@ def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
     for key in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
-        base = (*path, *key)
-        values, at = tree.value(base), (*base, "config")
-        config, profiles = values.get("config"), values.get("profiles")
-        found = isinstance(config, dict) and bool(_KEYS & config.keys())
-        unread = tree.position((*base, "profiles")).key if isinstance(profiles, list) else None
-        if unread is not None and not (found and config.get("resources")):
-            raise TreeError(PROFILES, *unread)
-        if found:
-            tree.refuse_duplicates(at)
-            part = tree.below(at)
-            part.data = {"version": "v1", **part.data}  # the chart's default
-            part.data.pop("existingConfigMap", None)
-            yield Document(lines, part, shown(at), at, unread=unread)
+        values = tree.value((*path, *key))
+        for place in (*_mappings(values, ("config",)), *_mappings(values, ("profiles", "config"))):
+            at = (*path, *key, *place)
+            if _KEYS & tree.value(at).keys():
+                tree.refuse_duplicates(at)
+                part = tree.below(at)
+                part.data = {"version": "v1", **part.data}  # the chart's default
+                part.data.pop("existingConfigMap", None)
+                yield Document(lines, part, shown(at), at)
 
 
 def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
@@ -245,18 +226,11 @@ def format_mistake(tree: Tree) -> tuple[Path, str, tuple[int, int]] | None:
         return (), f"{'the file is empty' if data is None else 'not a mapping'}; {_NEEDS}", (1, 1)
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
         return None
-    keys = set[str](data) if isinstance(data, dict) else set[str]()
-    items = data.get("devices") if isinstance(data, dict) else data
-    for one in items if isinstance(items, list) else ():
-        if isinstance(one, dict):
-            keys |= one.keys()
-        elif isinstance(one, str) and "groups:" in one:
-            keys.add("groups")
-    for telling, message in _FORMATS:
-        if telling <= keys:
-            return (), message, (at.line, at.column)
-    if isinstance(data, list) or any(
-        one.lower().startswith(("version", "resource")) for one in keys
-    ):
+    if "groups" in str(data):
+        return (), _CONVERT, (at.line, at.column)
+    items = data if isinstance(data, list) else [data]
+    if any(isinstance(one, dict) and "sources" in one for one in items):
+        return (), _RESOURCE, (at.line, at.column)
+    if data is items or any(key.lower().startswith(("version", "resource")) for key in data):
         return None  # a list; or one of the keys is misspelt
     return (), f"not a configuration; {_NEEDS}", (1, 1)

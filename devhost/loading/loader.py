@@ -13,7 +13,7 @@ from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, shapes, yamltree
 from devhost.loading.checks import ParsedResource
-from devhost.loading.documents import PROFILES, Document, brief, documents, format_mistake
+from devhost.loading.documents import Document, brief, documents, format_mistake
 from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
 from devhost.loading.yamltree import Tree
 from devhost.model import limits
@@ -129,8 +129,6 @@ def _found(document: Document, resources: list[ParsedResource], policy: Policy) 
     """Yield each problem, and collect the resources that have the right shape."""
     tree = document.tree
     assert isinstance(tree, Tree)  # noqa: S101 (else it is not YAML)
-    if document.unread is not None:
-        yield "warning", (), PROFILES, document.unread
     if (mistake := format_mistake(tree)) is not None:
         yield "error", *mistake
         return

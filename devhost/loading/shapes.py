@@ -1,8 +1,6 @@
 """Pydantic's errors, and what YAML alone gets wrong, in words and with positions in the file."""
 
 import functools
-import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
@@ -19,18 +17,7 @@ from devhost.model.values import ConfigModel, key_of
 
 _KEY_MAX: Final = 400  # longer than any valid key
 _ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
-OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
-_PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
-# What others call a key: Kubernetes, other device plugins, another key of this file.
-_MEANT: Final = {
-    **dict.fromkeys(("resource", "resourceName"), "name"),
-    **dict.fromkeys(("shares", "count"), "replicas"),
-    **dict.fromkeys(("every", "periodSeconds"), "interval"),
-    "groups": "sources",
-    "limit": "maxDevices",
-    "mountPath": "containerPath",
-    "nodeSelector": "nodeNames",
-}
+ARGUMENTS: Final = "write each argument as an item, such as [test, -e, /x]; there is no shell"
 # What is right, by the type of pydantic's error.
 _EXPECTED: Final = {
     "bool_type": "should be true or false",
@@ -154,31 +141,15 @@ def _better(details: ErrorDetails, message: str, at: Position) -> str:
     """Return what to write instead of a value of another type."""
     kind, given, path = details["type"], details["input"], details["loc"]
     if message == "should be a string" and at.plain and not isinstance(given, str):
-        if isinstance(given, bool) and path[-1] == "group":
-            return "write what its nodes share, such as ${usb.port}"
-        if {"pci", "device"}.issubset(path) and "." in str(at.text):
-            return f'for an address, write address: "{at.text}"'
         return f'quote it: "{at.text}"'
     match kind, given:
-        case "int_type", str() if given.isdecimal() and not at.plain:
+        case "int_type" | "bool_type", str() if given.isdecimal() or given in ("true", "false"):
             return f"remove the quotes of '{given}'"
-        case "bool_type", "true" | "false" if not at.plain:
-            return f"remove the quotes of '{given}'"
-        case "tuple_type", str() if path[-1] in ("run", "exec") and given.strip():
-            return command_hint(given)
+        case "tuple_type", str() if path[-1] in ("run", "exec"):
+            return ARGUMENTS
         case "tuple_type", str() | dict():
             return "begin each item with '- '"
-        case "model_type", str() if path[-2:-1] == ("preStart",):
-            return f"for a command, below 'run' {command_hint(given)}"
     return ""
-
-
-def command_hint(text: str) -> str:
-    """Say how to write a command that is one string."""
-    if not OF_SHELLS.isdisjoint(text.split()):
-        return f"write [sh, -c, {json.dumps(text)}]; devhost's own image has no shell"
-    words = (one if _PLAIN.fullmatch(one) else json.dumps(one) for one in text.split())
-    return f"write [{', '.join(words)}]; there is no shell"
 
 
 def _unknown_key(full: Path, tree: Tree) -> tuple[str, str]:
@@ -195,11 +166,8 @@ def _unknown_key(full: Path, tree: Tree) -> tuple[str, str]:
     any_kind = model is not Source or len(present) == len(below) == 1
     if owners := [one for one in below if one in present or any_kind]:
         return f"; it belongs below '{owners[0]}'", owners[0]
-    meant = _MEANT.get(key, "")
-    if meant in absent or (meant := nearest(key, absent, _ALIKE)):
+    if meant := nearest(key, absent, _ALIKE):
         return f"; did you mean '{meant}'?", meant
-    if key.lower().startswith("allow"):
-        return "; flags say what is allowed, such as --allow-path (chart: allow.paths)", ""
     return f"; known keys: {', '.join(keys_of(model))}", ""
 
 

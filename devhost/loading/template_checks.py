@@ -17,7 +17,7 @@ from devhost.allocation.variables import (
     USB_VARIABLES,
 )
 from devhost.hostfs.files import is_in_dev
-from devhost.loading.shapes import OF_SHELLS, command_hint
+from devhost.loading.shapes import ARGUMENTS
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import (
@@ -32,7 +32,7 @@ from devhost.model.config import (
 )
 from devhost.model.hardware import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Dev, Directory, Glob, Static
-from devhost.model.spelling import did_you_mean, nearest
+from devhost.model.spelling import did_you_mean
 from devhost.model.template import Template
 from devhost.model.values import PRE_START_MAX_S
 
@@ -222,7 +222,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts; set `every: start` if the step does no harm then"
             )
             yield "error", where, message, True
-    total = sum(step.time_limit for step in resource.pre_start)
+    total = sum(step.timeout for step in resource.pre_start)
     if total > PRE_START_MAX_S:
         message = (
             f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
@@ -233,14 +233,10 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
 
 def _command(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
     """Warn of what only a shell would understand."""
-    words = [str(text) for text in argv]
-    for index, word in enumerate(words):
-        if word in OF_SHELLS:
-            yield "warning", (*path, index), f"'{word}' is an argument: there is no shell", False
-    if words and words[0].partition(" ")[2].startswith(("-", "/", "$")):
-        message = f"no program is called {words[0]!r}; {command_hint(words[0])}"
-        yield "warning", (*path, 0), message, False
-    if words and words[0].rpartition("/")[2] in _SHELLS:
+    program = str(argv[0]) if argv else ""
+    if program.partition(" ")[2].startswith(("-", "/", "$")):
+        yield "warning", (*path, 0), f"no program is called {program!r}; {ARGUMENTS}", False
+    if program.rpartition("/")[2] in _SHELLS:
         yield from _script(path, argv)
 
 
@@ -275,21 +271,10 @@ def _check_template(
         elif name in BUILT_IN_VARIABLES:
             message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
         else:
-            hint = _meant(name, allowed) or f" (known: {', '.join(sorted(allowed))})"
+            role, _, last = name.rpartition(".")
+            hint = did_you_mean(name, (one for one in allowed if "." in one or not role))
+            if not hint and role and last in allowed:
+                hint = f"; sources with `as: {role}` give it"
+            hint = hint or f" (known: {', '.join(sorted(allowed))})"
             message = f"unknown variable ${{{name}}}{hint}"
         yield "error", path, message, False
-
-
-def _meant(name: str, known: frozenset[str]) -> str:
-    """Say which variable, or which name of a source, is surely meant."""
-    source, dot, last = name.rpartition(".")
-    if not dot:
-        whole = [one for one in known if one.endswith(f".{name}")]
-        plain = (one for one in known if "." not in one)
-        return f"; did you mean '{whole[0]}'?" if len(whole) == 1 else did_you_mean(name, plain)
-    sources = {one.rpartition(".")[0] for one in known} - {""}
-    whose = source if source in sources else nearest(source, sources)
-    if not whose and last in known:
-        return f"; sources with `as: {source}` give it"
-    near = nearest(last, (one.rpartition(".")[2] for one in known if one.startswith(f"{whose}.")))
-    return f"; did you mean '{whose}.{near}'?" if whose and near else ""

@@ -19,6 +19,7 @@ Found = tuple[Path, str, tuple[int, int]]
 # What a check found: how bad, where, the message, and whether to point at the key or the value.
 Finding = tuple[Severity, Path, str, bool]
 
+ONE_DOCUMENT: Final = "only one YAML document is allowed per file"
 DEPTH_MAX: Final = 32
 NODES_MAX: Final = 50_000
 TEXT_MAX: Final = 4 << 20  # characters, where aliases repeat them
@@ -61,14 +62,12 @@ class Tree:
         positions: The position of each value; the root has the empty path.
         duplicates: Keys that are defined again in one mapping; the first value is used.
         other_keys: Keys that are not strings, with the path of their mapping.
-        start: Line and column where the document begins.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
     duplicates: list[Found] = field(default_factory=list)
     other_keys: list[Found] = field(default_factory=list)
-    start: tuple[int, int] = (1, 1)
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
@@ -120,8 +119,7 @@ def parse(text: str, extent: Extent | None = None) -> Tree:
     """Read one YAML document, like `parse_all`."""
     first, *others = parse_all(text, extent)
     if others:
-        message = "only one YAML document is allowed per file"
-        raise TreeError(message, *others[0].start)
+        raise TreeError(ONE_DOCUMENT, *others[0].position(()).key)
     return first
 
 
@@ -129,14 +127,13 @@ def parse_all(text: str, extent: Extent | None = None, *, texts: bool = False) -
     """Read YAML documents; a `TreeError` for what is not plain, or too large.
 
     ``extent`` is what was read before, of a file that contains several texts. With ``texts``, all
-    scalars are strings as they are written; without, there is at least one document.
+    scalars are strings as they are written. There is at least one document, even if it is empty.
     """
     try:
         text.encode()
         loader, extent, trees = _Loader(text), extent or Extent(), []
         while loader.check_node():
-            line, column = place(loader.peek_event())
-            trees.append(_Builder(loader, extent, texts=texts).document(line, column))
+            trees.append(_Builder(extent, texts=texts).document(loader.get_node()))
     except UnicodeEncodeError as error:
         position = syntax.position_after(text[: error.start])
         raise TreeError("not UTF-8", *position) from None
@@ -147,9 +144,7 @@ def parse_all(text: str, extent: Extent | None = None, *, texts: bool = False) -
         character = chr(error.character)
         position = syntax.position_after(text[: max(text.find(character), 0)])
         raise TreeError(f"{error.reason}: {character!r}", *position) from None
-    if not trees and not texts:
-        raise TreeError("the file is empty; needs 'version: v1' and 'resources:'", 1, 1)
-    return trees
+    return trees or [Tree()]
 
 
 class _Loader(Composer, yaml.CSafeLoader):
@@ -173,9 +168,6 @@ class _Loader(Composer, yaml.CSafeLoader):
             raise error_at(f"nested deeper than {DEPTH_MAX} levels", event)
         if not isinstance(event, yaml.AliasEvent):
             self.anchors.pop(event.anchor, None)  # YAML allows to use one again
-        elif event.anchor not in self.anchors:
-            message = f"undefined alias '*{event.anchor}'; quote a string that begins with '*'"
-            raise error_at(message, event)
         if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
             event.tag = _STRING
         self._depth += 1
@@ -185,14 +177,12 @@ class _Loader(Composer, yaml.CSafeLoader):
 
 
 class _Builder:
-    def __init__(self, loader: _Loader, extent: Extent, *, texts: bool) -> None:
-        self._loader, self._extent, self._texts = loader, extent, texts
+    def __init__(self, extent: Extent, *, texts: bool) -> None:
+        self._extent, self._texts = extent, texts
         self._tree = Tree()
         self._open: set[Node] = set()  # an alias to one of them is part of it
 
-    def document(self, line: int, column: int) -> Tree:
-        root: Any = self._loader.get_node()
-        self._tree.start = line, column
+    def document(self, root: Any) -> Tree:
         self._tree.data = self._value(root, (), place(root))
         return self._tree
 

@@ -51,21 +51,16 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     """Return the changes of a node's resources, in the order of the new file, then of the old."""
     before, after = _here(old, node_name), _here(new, node_name)
     gone = [resource for name, resource in before.items() if name not in after]
-    come = [resource for name, resource in after.items() if name not in before]
-    origins = _renamed(gone, come)
-    successors = {origin.name: name for name, origin in origins.items()}
-    moved = _moved(before, [name for name, one in after.items() if _physical(one)])
-    found = [
+    kept = {name for name, one in after.items() if name in before and _physical(one)}
+    places = zip(filter(kept.__contains__, before), filter(kept.__contains__, after), strict=True)
+    moved = {new for old, new in places if new != old}
+    come = [
         _changed(before[name], resource, moved=name in moved)
         if name in before
-        else _started(resource, origins.get(name))
+        else _started(resource, gone)
         for name, resource in after.items()
     ]
-    for resource in gone:
-        renamed = successors.get(resource.name)
-        hint = (f"looks renamed to {renamed}: pods must request that name",) if renamed else ()
-        found.append(Change(resource.name, Action.DRAIN, ("removed", *hint), None))
-    return tuple(found)
+    return *come, *(Change(one.name, Action.DRAIN, ("removed",), None) for one in gone)
 
 
 def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
@@ -73,44 +68,18 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
-def _renamed(gone: Iterable[Resource], come: Iterable[Resource]) -> dict[str, Resource]:
-    """Return the new names of resources that look renamed, with what they were."""
-    found: dict[str, Resource] = {}
-    for old in gone:
-        for new in come:
-            same = old.sources == new.sources if _physical(old) else not _differing(old, new)
-            if same and new.name not in found:
-                found[new.name] = old
-                break
-    return found
-
-
-def _moved(before: Iterable[str], after: Iterable[str]) -> set[str]:
-    """Return the names that have passed another one, or were passed by one."""
-    place = {name: at for at, name in enumerate(before)}
-    kept = [name for name in after if name in place]
-    found: set[str] = set()
-    for names, sign in ((kept, 1), (kept[::-1], -1)):
-        furthest = -len(place)
-        for name in names:
-            if place[name] * sign < furthest:
-                found.add(name)
-            furthest = max(furthest, place[name] * sign)
-    return found
-
-
 def _physical(resource: Resource) -> bool:
     return any(not isinstance(source.kind, Static) for source in resource.sources)
 
 
-def _started(resource: Resource, origin: Resource | None) -> Change:
+def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
+    """Return the change of a new resource, which may have the nodes of one that is gone."""
+    same = (one for one in gone if one.sources == resource.sources and _physical(one))
+    origin = next((one for one in same if not one.overlap == resource.overlap == "allow"), None)
     if origin is None:
         return Change(resource.name, Action.START, ("new",), resource)
-    reason, moved_by = f"looks renamed from {origin.name}", None
-    if _physical(resource) and not origin.overlap == resource.overlap == "allow":
-        reason += f": {_WAITS.format(f'those of {origin.name}')}"
-        moved_by = "name", origin.name
-    return Change(resource.name, Action.START, ("new", reason), resource, moved_by)
+    reason = f"looks renamed from {origin.name}: {_WAITS.format(f'those of {origin.name}')}"
+    return Change(resource.name, Action.START, ("new", reason), resource, ("name", origin.name))
 
 
 def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
@@ -122,8 +91,7 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
     registers = bool(old.pre_start) != bool(new.pre_start)
     reasons = []
     for field in differing:
-        key = key_of(Resource, field)
-        reason = key + _step(getattr(old, field), getattr(new, field))
+        key = reason = key_of(Resource, field)
         if key == moving:
             reason += f": {_WAITS.format('their former IDs')}"
         if field == "pre_start" and registers:
@@ -132,14 +100,6 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
     action = Action.REREGISTER if registers else Action.UPDATE
     moved_by = (moving, new.name) if moving else None
     return Change(new.name, action, (*reasons, *place), new, moved_by)
-
-
-def _step(old: object, new: object) -> str:
-    """Say from what to what a value changes that is short enough."""
-    if not all(value is None or isinstance(value, int | str) for value in (old, new)):
-        return ""
-    was, becomes = ("default" if value is None else value for value in (old, new))
-    return f" {was} → {becomes}"
 
 
 def _moving(old: Resource, new: Resource) -> str | None:

@@ -7,7 +7,7 @@ loader rejects nulls, so ``None`` always means that a key is absent.
 import fnmatch
 import functools
 from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
@@ -141,9 +141,6 @@ class HealthChecks(ConfigModel):
     """The number of consecutive successful rounds that make it healthy again."""
 
 
-_STEP_TIMEOUT_S: Final = 10.0
-
-
 class Step(ConfigModel):
     """A step before a container starts: exactly one of run, mode, waitFor."""
 
@@ -153,16 +150,11 @@ class Step(ConfigModel):
     """The mode to set on the device's nodes, in octal."""
     wait_for: values.PathText | None = None
     """A host path to wait for."""
-    timeout: values.StepTime | None = None
-    """The time limit of this step, at most 28s; default: 10s."""
+    timeout: values.StepTime = 10.0
+    """The time limit of this step, at most 28s."""
     every: Literal["start", "holder"] = "holder"
     """start: at every container start; holder: once per pod that has the device."""
     one_of = ("run", "mode", "wait_for")
-
-    @property
-    def time_limit(self) -> float:
-        """The time limit in seconds."""
-        return _STEP_TIMEOUT_S if self.timeout is None else self.timeout
 
 
 class Resource(ConfigModel):

@@ -1,6 +1,6 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
@@ -40,6 +40,7 @@ class FileState:
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
         modified: When its content was changed (ns); 0 for a device node, where it tells its use.
+        raw: What the kernel said, to see that nothing has changed.
     """
 
     realpath: str
@@ -48,6 +49,7 @@ class FileState:
     stamp: tuple[int, int, int]
     mode: int = 0
     modified: int = 0
+    raw: tuple[object, ...] = field(default=(), compare=False)
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -240,6 +242,7 @@ class Snapshot:
         again_at: When to scan again even if nothing happens, on the host's clock.
         mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
         scanned: Whether it is what a scan has found: what the first one finds was there before.
+        cut: How many devices are left out, because the process offers enough.
     """
 
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
@@ -252,51 +255,9 @@ class Snapshot:
     again_at: float | None = None
     mixed: bool = False
     scanned: bool = False
+    cut: int = 0
 
     @property
     def present(self) -> list[HostDevice]:
         """The devices that are there; the others are missing, or leave kubelet's list."""
         return [one for one in self.devices.values() if one.missing_since is None]
-
-
-# ── what nodes give to templates ──
-
-
-def variables(
-    node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
-) -> dict[str, str]:
-    """Return what a node gives to templates; its device's ID may still be looked for (``None``).
-
-    Of all `nodes` of the device, one with a role gives ``${role.path}`` and so on; of several with
-    one role the node itself, or the first.
-    """
-    values = _own(node, to_local)
-    if device_id is not None:
-        values["id"] = device_id
-    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
-    for role, one in named.items():
-        if role is not None:
-            values |= {f"{role}.{name}": value for name, value in _own(one, to_local).items()}
-    return values
-
-
-def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
-    if (state := node.state) is not None:
-        return {
-            "name": node.path.rpartition("/")[2],
-            **node.variables,
-            **{name: to_local(link) for name, link in links_of(node).items()},
-            "path": to_local(node.path),
-            "realpath": to_local(state.realpath),
-        }
-    values = {"name": node.name, **node.variables}
-    if node.hardware is not None and node.path:  # the kernel has it
-        values |= {"path": node.path, "realpath": node.path}
-    return values
-
-
-def links_of(node: Node) -> dict[str, str]:
-    """Return udev's links to a node that was found in sysfs; a pattern's groups are no paths."""
-    if node.hardware is None:
-        return {}
-    return {name: node.variables[name] for name in LINK_VARIABLES if name in node.variables}

@@ -60,7 +60,9 @@ def _compiled(text: str) -> Any:
     try:
         compiled = re2.compile(text, options=options)
     except re2.error as error:
-        raise PatternError(_explain(text, error)) from None
+        reason = error.args[0]
+        said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        raise PatternError(f"{text!r} is not an RE2 pattern: {said}") from None
     except UnicodeEncodeError:
         raise PatternError(f"{text!r} is not UTF-8") from None
     for name, count in Counter(_GROUP.findall(text)).items():
@@ -93,19 +95,6 @@ def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     if match is None:
         return None
     return {name: value for name, value in match.groupdict().items() if value is not None}
-
-
-def _explain(text: str, error: Exception) -> str:
-    reason = error.args[0] if error.args else "not a pattern"
-    if isinstance(reason, bytes):
-        reason = reason.decode("utf-8", "replace")
-    hint = ""
-    if text.startswith(("*", "?")):
-        regex = text.replace(".", "\\.").replace("*", ".*").replace("?", ".")
-        hint = f"; this is a regular expression, not a glob, write {regex}"
-    elif any(look in text for look in ("(?=", "(?!", "(?<=", "(?<!")):
-        hint = "; RE2 has no lookaround, use `exclude` for what must not match"
-    return f"{text!r} is not an RE2 pattern: {reason}{hint}"
 
 
 def glob_matches(text: str, path: str) -> bool:

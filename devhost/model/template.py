@@ -1,4 +1,4 @@
-"""Templates: ``${name}`` and nothing else.
+"""Templates, ``${name}`` and nothing else, and what nodes give to them.
 
 The grammar is that of Python's `string.Template` with the braces required. A template that parses
 can only fail because a variable has no value.
@@ -7,18 +7,17 @@ can only fail because a variable has no value.
 import itertools
 import re
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Self
 
+from devhost.model.device import LINK_VARIABLES, Node, ToLocal
 from devhost.model.immutable import immutable
 
 # The same grammar as one pattern, for the JSON Schema.
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
 
 _VARIABLES_MAX: Final = 1000  # a value may be as long as a path, and is put in for each
-# The variable that is meant by '${ a }', '${{a}}' or '${a:-b}'.
 _WORD: Final = re.compile("[A-Za-z0-9_]+")
-_MEANT: Final = re.compile(r"[{ ]+(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
 class TemplateError(ValueError):
@@ -122,17 +121,56 @@ def _joined(parts: Iterable[TemplatePart]) -> tuple[TemplatePart, ...]:
 
 def _explain(text: str, offset: int) -> str:
     rest = text[offset + 1 :]
-    meant = _MEANT.match(rest)
-    better = f"${{{meant['name']}}}" if meant else "${name}"
     if rest.startswith("("):
         return "'$(' is for Kubernetes; write a variable such as ${nodeName}, or '$$(' for the text"
-    if rest.startswith("{") and "}" not in rest:
-        return f"unclosed '${{'; write {better}, or '$$' for a literal '$'"
     if rest.startswith("{"):
         return (
-            f"'${rest.partition('}')[0]}}}' is not a variable: names are letters, digits, '_' and "
-            f"'.', without expressions; write {better}, or '$$' for a literal '$'"
+            "not a variable: that is ${name}, of letters, digits, '_' and '.', without "
+            "expressions; write '$$' for a literal '$'"
         )
-    if (found := _WORD.match(rest)) and (word := found[0]):
-        return f"missing braces in '${word}'; write ${{{word}}}, or '$${word}' for the literal text"
+    if word := _WORD.match(rest):
+        return f"missing braces in '${word[0]}'; write ${{{word[0]}}}, or '$$' for a literal '$'"
     return "write '$$' for a literal '$'"
+
+
+# ── values ──
+
+
+def variables(
+    node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
+) -> dict[str, str]:
+    """Return what a node gives to templates; its device's ID may still be looked for (``None``).
+
+    Of all `nodes` of the device, one with a role gives ``${role.path}`` and so on; of several with
+    one role the node itself, or the first.
+    """
+    values = _own(node, to_local)
+    if device_id is not None:
+        values["id"] = device_id
+    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
+    for role, one in named.items():
+        if role is not None:
+            values |= {f"{role}.{name}": value for name, value in _own(one, to_local).items()}
+    return values
+
+
+def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
+    if (state := node.state) is not None:
+        return {
+            "name": node.path.rpartition("/")[2],
+            **node.variables,
+            **{name: to_local(link) for name, link in links_of(node).items()},
+            "path": to_local(node.path),
+            "realpath": to_local(state.realpath),
+        }
+    values = {"name": node.name, **node.variables}
+    if node.hardware is not None and node.path:  # the kernel has it
+        values |= {"path": node.path, "realpath": node.path}
+    return values
+
+
+def links_of(node: Node) -> dict[str, str]:
+    """Return udev's links to a node that was found in sysfs; a pattern's groups are no paths."""
+    if node.hardware is None:
+        return {}
+    return {name: node.variables[name] for name in LINK_VARIABLES if name in node.variables}

@@ -4,12 +4,10 @@ A thread writes them, so that a log that nobody reads does not block the process
 """
 
 import contextlib
-import errno
 import json
 import logging
 import os
 import queue
-import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -34,84 +32,65 @@ _LEVELS: Final = {
 # The loggers of which a person at the terminal sees more than warnings.
 _SHOWN: Final = ("devhost.host.config_source", "devhost.host.host")
 _NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # what text does not show
-# What the process or the machine has too few of is no bug, and needs no traceback.
-_SHORTAGES: Final = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _LOG: Final = logging.getLogger(__name__)
 
 
 class LogQueue(QueueHandler):
-    """Queues lines for a thread that writes them to a file descriptor.
+    """Queues records for a thread that formats them and writes them to a file descriptor.
 
-    When the queue is full, lines are dropped; when it is written, a line says how many.
+    When the queue is full, they are dropped; when it is written, a line says how many.
     """
 
-    queue: "queue.Queue[bytes]"
+    queue: "queue.SimpleQueue[logging.LogRecord | threading.Event]"
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__(queue.Queue(QUEUE_MAX))
+        super().__init__(queue.SimpleQueue())
         self._descriptor = descriptor
-        self._full = 0  # lines dropped because the queue was full
-        self._unwritten = self._said = 0  # lines lost, and reported so far, by the thread
-        threading.Thread(target=self._write_lines, name="log", daemon=True).start()
+        self.dropped = 0
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return what is queued: nothing that is logged changes afterwards."""
+        return record
 
     @property
-    def dropped(self) -> int:
-        """The number of lines that were dropped."""
-        return self._full + self._unwritten
+    def full(self) -> bool:
+        """Whether there is no room."""
+        return self.queue.qsize() >= QUEUE_MAX
 
-    @property
-    def missing(self) -> int:
-        """How many of them no line has said yet."""
-        return self.dropped - self._said
-
-    def prepare(self, record: logging.LogRecord) -> bytes:
-        """Return the line."""
-        try:
-            text = self.format(record)
-        except Exception as error:  # noqa: BLE001 (a faulty log call must not fail its caller)
-            message = f"cannot format log line: {record.msg!r}: {error!r}"
-            text = self.format(_record(record.name, logging.ERROR, message))
-        return f"{text}\n".encode("utf-8", "backslashreplace")
-
-    def enqueue(self, line: bytes) -> None:  # type: ignore[override]
-        """Queue a line, or drop it."""
-        try:
-            self.queue.put_nowait(line)
-        except queue.Full:
-            self._full += 1
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a record, or drop it."""
+        if self.full:
+            self.dropped += 1
+        else:
+            self.queue.put(record)
 
     def flush(self) -> None:
-        """Wait up to `FLUSH_S` until all lines are written; called by `logging` at exit."""
-        with self.queue.all_tasks_done:
-            self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, FLUSH_S)
+        """Wait up to `FLUSH_S` until all is written; called by `logging` at exit."""
+        written = threading.Event()
+        self.queue.put(written)
+        written.wait(FLUSH_S)
 
-    def _write_lines(self) -> None:
+    def _write_all(self) -> None:
+        said = 0
         while True:
-            if not self._write(self.queue.get()):
-                self._unwritten += 1
-            elif (count := self.missing) and self.queue.empty():  # they came after the rest
+            record = self.queue.get()
+            if isinstance(record, threading.Event):
+                record.set()
+                continue
+            self._write(record)
+            if (count := self.dropped - said) and self.queue.empty():  # they came after the rest
+                said += count
                 text = "log lines dropped: the log was not read fast enough"
-                notice = _record(__name__, logging.WARNING, text, count=count)
-                if self._write(self.prepare(notice)):
-                    self._said += count
-            self.queue.task_done()
+                notice = logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)
+                notice.fields = {"count": count}
+                self._write(notice)
 
-    def _write(self, line: bytes) -> bool:
-        rest = memoryview(line)
-        while rest:
-            try:
-                rest = rest[os.write(self._descriptor, rest) :]
-            except BlockingIOError:  # a process that shares the descriptor made it non-blocking
-                select.select([], [self._descriptor], [])
-            except OSError:  # such as a closed pipe or a full disk
-                return False
-        return True
-
-
-def _record(logger: str, level: int, text: str, **fields: object) -> logging.LogRecord:
-    record = logging.LogRecord(logger, level, "", 0, text, None, None)
-    record.fields = fields
-    return record
+    def _write(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # a closed pipe, a full disk, a faulty log call
+            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
+            while line:
+                line = line[os.write(self._descriptor, line) :]
 
 
 def set_up(level: str, form: str | None) -> None:
@@ -119,9 +98,6 @@ def set_up(level: str, form: str | None) -> None:
 
     Crashes and Python's warnings go there, too.
     """
-    # These are not logged, and collecting them takes a fifth of the time of a line.
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001 (documented: docs.python.org/3/howto/logging.html#optimization)
     stderr = sys.__stderr__  # None if the process was started without it
     handler = LogQueue(stderr.fileno()) if stderr else logging.NullHandler()
     text = form == "text" or (form is None and stderr is not None and stderr.isatty())
@@ -131,7 +107,6 @@ def set_up(level: str, form: str | None) -> None:
     root.setLevel(level.upper())
     for name, least in _LEVELS.items():
         logging.getLogger(name).setLevel(least)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
     # Python itself would write these to stderr, and block if it is not read.
     logging.captureWarnings(capture=True)
     sys.excepthook = _crashed
@@ -140,11 +115,8 @@ def set_up(level: str, form: str | None) -> None:
 
 
 @contextlib.contextmanager
-def shown_by(show: Callable[[str], None] | None) -> Iterator[None]:
+def shown_by(show: Callable[[str], None]) -> Iterator[None]:
     """Give warnings, and what becomes of the configuration, to a function instead of stderr."""
-    if show is None:
-        yield
-        return
     handler = _Shown(show)
     handler.setFormatter(_Text())
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name in _SHOWN)
@@ -169,41 +141,25 @@ def dropped() -> int:
 
 def dropping() -> bool:
     """Return whether log lines are being dropped now."""
-    return any(one.missing for one in _queues())
+    return any(one.full for one in _queues())
 
 
 def _queues() -> list[LogQueue]:
     return [one for one in logging.getLogger().handlers if isinstance(one, LogQueue)]
 
 
-def _without_decode_traceback(record: logging.LogRecord) -> bool:
-    """Log a message that cannot be parsed without a traceback: the client is at fault."""
-    if record.exc_info and type(record.exc_info[1]).__name__ == "DecodeError":
-        record.exc_info = None
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-    return True
-
-
 def _crashed(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    if isinstance(error, OSError) and error.errno in _SHORTAGES:
-        _LOG.critical("%s, exiting", error.strerror or error)
-    else:
-        _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
+    _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
 
 
 def _thread_crashed(args: threading.ExceptHookArgs) -> None:
-    if args.exc_value is not None:
-        info = (args.exc_type, args.exc_value, args.exc_traceback)
-        _LOG.error("unexpected error in a thread", exc_info=info)
+    _LOG.error("unexpected error in a thread", exc_info=args.exc_value)
 
 
 def _unraisable(args: "sys.UnraisableHookArgs") -> None:
-    if args.exc_value is not None:
-        fields = {"fields": {"in": repr(args.object)}}
-        info = (args.exc_type, args.exc_value, args.exc_traceback)
-        _LOG.error("unexpected error ignored", exc_info=info, extra=fields)
+    _LOG.error("unexpected error ignored in %r", args.object, exc_info=args.exc_value)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -45,7 +45,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     Attributes:
         plugin_dir: Where ``kubelet.sock`` and the plugins' sockets are.
         pod_resources: The socket of the pod-resources API, which lists what the pods hold.
-        on_change: Called after each list, registration and disconnection.
+        changed: Set, and replaced, after each list, registration and disconnection.
         registrations: The resource name of every Register call, in order, refused ones included.
         panics: What would have crashed a real kubelet.
     """
@@ -53,7 +53,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
     def __init__(self, plugin_dir: Path, pod_resources: Path | None = None) -> None:
         self.plugin_dir = plugin_dir
         self.pod_resources = pod_resources
-        self.on_change: Callable[[], None] | None = None
+        self.changed = asyncio.Event()
         self.registrations: list[str] = []
         self.panics: list[str] = []
         self._socket = plugin_dir.absolute() / "kubelet.sock"
@@ -62,7 +62,6 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._connected: dict[tuple[str, Path], PluginEndpoint] = {}
         self._primary: dict[str, PluginEndpoint] = {}  # gets the calls of its resource
         self._ledger = state.Ledger()
-        self._changed = asyncio.Event()
         self._admission = asyncio.Lock()
 
     async def start(self) -> None:
@@ -117,33 +116,21 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             await endpoint.channel.close()
         self._notify()
 
-    async def restart(self, down: float = 0.0) -> None:
-        """Kill the kubelet and start it after ``down`` seconds; pods keep what they hold."""
+    async def restart(self) -> None:
+        """Kill the kubelet and start it again; pods keep what they hold."""
         await self.kill()
-        await asyncio.sleep(down)
         await self.start()
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
         """Return resource to (capacity, allocatable)."""
-        return self.resources()
-
-    def resources(self) -> dict[str, tuple[int, int]]:
-        """Return resource to (capacity, allocatable), now."""
-        return {resource: table.counts() for resource, table in self._ledger.tables.items()}
-
-    def held(self) -> dict[str, dict[str, list[str]]]:
-        """Return pod to resource to the devices that its containers hold."""
-        found: dict[str, dict[str, list[str]]] = {}
-        for name, pod in self._ledger.pods.items():
-            of_pod = found[name] = {}
-            for container in pod.values():
-                for resource, held in container.items():
-                    of_pod[resource] = sorted({*of_pod.get(resource, ()), *held.ids})
-        return found
+        ledger = self._ledger
+        return {
+            name: (len(table), len(ledger.healthy(name))) for name, table in ledger.tables.items()
+        }
 
     def devices(self, resource: str) -> dict[str, str]:
         """Return ID to health as last listed."""
-        return dict(self._ledger.table(resource).listed)
+        return dict(self._ledger.tables.get(resource, {}))
 
     async def wait(
         self,
@@ -157,16 +144,14 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         try:
             async with asyncio.timeout(timeout):
                 while (await self.capacity()).get(resource) != wanted:
-                    await self._changed.wait()
+                    await self.changed.wait()
         except TimeoutError:
             seen = (await self.capacity()).get(resource)
             raise AssertionError(f"{resource}: wanted {wanted}, last seen {seen}") from None
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-        if self.on_change is not None:
-            self.on_change()
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     async def Register(self, request: pb2.RegisterRequest, context: _Context) -> pb2.Empty:  # noqa: N802
         """Answer a plugin's registration; ``kubelet.sock`` leads here."""
@@ -198,7 +183,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         resource = endpoint.resource
         try:
             async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
-                self._ledger.tables[resource] = state.DeviceTable.of(message.devices)
+                self._ledger.tables[resource] = {one.ID: one.health for one in message.devices}
                 self._notify()
         except grpc.aio.AioRpcError as error:
             _LOG.debug("ListAndWatch of %s ended: %s", resource, in_go(error))
@@ -299,8 +284,14 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         del self._ledger.pods[pod]
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Return container, resource and ID to ``Healthy`` or ``Unhealthy``."""
-        return self._ledger.health(pod)
+        """Return container, resource and ID to health; what is not listed counts as healthy."""
+        return {
+            container: {
+                resource: {one: self.devices(resource).get(one, state.HEALTHY) for one in it.ids}
+                for resource, it in held.items()
+            }
+            for container, held in self._ledger.pods[pod].items()
+        }
 
 
 class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
@@ -330,8 +321,8 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
         """Return all healthy devices, free or not."""
         devices = [
             entry
-            for resource, table in self._ledger.tables.items()
-            for entry in _entries(resource, table.healthy)
+            for resource in self._ledger.tables
+            for entry in _entries(resource, self._ledger.healthy(resource))
         ]
         return pods.AllocatableResourcesResponse(devices=devices)
 

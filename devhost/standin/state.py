@@ -4,14 +4,15 @@ Modelled on k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager (manager.go,
 """
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, TypeVar
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.model.immutable import immutable
 
-_HEALTHY: Final = "Healthy"
+HEALTHY: Final = "Healthy"
+UNHEALTHY: Final = "Unhealthy"
 # Go's maps and sets have no order, and nobody should come to rely on one of ours.
 _RANDOM: Final = random.SystemRandom()
 
@@ -21,29 +22,6 @@ Ids = frozenset[str]
 
 class AdmissionError(Exception):
     """The kubelet refused a pod; the text is what its user would see."""
-
-
-@immutable
-class DeviceTable:
-    """The devices of one resource: ID to health as last listed, and how each ID counts."""
-
-    listed: Mapping[str, str] = field(default_factory=dict)
-    healthy: Ids = frozenset()
-    unhealthy: Ids = frozenset()
-
-    @classmethod
-    def of(cls, devices: Iterable[pb2.Device]) -> "DeviceTable":
-        """Build the table of a list message; an ID listed twice can count as both."""
-        every = tuple(devices)
-        return cls(
-            {device.ID: device.health for device in every},
-            frozenset(device.ID for device in every if device.health == _HEALTHY),
-            frozenset(device.ID for device in every if device.health != _HEALTHY),
-        )
-
-    def counts(self) -> tuple[int, int]:
-        """Return capacity and allocatable."""
-        return len(self.healthy) + len(self.unhealthy), len(self.healthy)
 
 
 @immutable
@@ -60,24 +38,23 @@ Container = dict[str, HeldDevices]
 
 @dataclass(slots=True)
 class Ledger:
-    """The device tables, and which container of which pod holds what."""
+    """The health of each resource's devices, and which container of which pod holds what."""
 
-    tables: dict[str, DeviceTable] = field(default_factory=dict)
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: dict[str, dict[str, Container]] = field(default_factory=dict)
 
-    def table(self, resource: str) -> DeviceTable:
-        """Return a resource's table, an empty one if it is unknown."""
-        return self.tables.get(resource, DeviceTable())
+    def healthy(self, resource: str) -> Ids:
+        """Return the devices that can be given to containers."""
+        table = self.tables.get(resource, {})
+        return frozenset(device for device, health in table.items() if health == HEALTHY)
 
     def reload(self) -> None:
         """Keep what the checkpoint keeps: the pods, and the resources without their devices."""
-        self.tables = dict.fromkeys(self.tables, DeviceTable())
+        self.tables = {resource: {} for resource in self.tables}
 
     def orphan(self, resource: str) -> None:
-        """Count all devices as unhealthy: the resource's last plugin has gone."""
-        table = self.table(resource)
-        every = table.healthy | table.unhealthy
-        self.tables[resource] = DeviceTable(table.listed, unhealthy=every)
+        """Make all devices unhealthy: the resource's last plugin has gone."""
+        self.tables[resource] = dict.fromkeys(self.tables.get(resource, ()), UNHEALTHY)
 
     def needs(self, pod: str, container: str, resource: str, count: int) -> bool:
         """Whether a container has yet to be given devices of a resource."""
@@ -87,13 +64,13 @@ class Ledger:
                 f'pod "{pod}" container "{container}" changed request for resource '
                 f'"{resource}" from {len(held.ids)} to {count}'
             )
-        table = self.tables.get(resource)
-        if table is None:
+        if resource not in self.tables:
             raise AdmissionError(f"cannot allocate unregistered device {resource}")
+        healthy = self.healthy(resource)
         reason = f"cannot allocate unhealthy devices {resource}"
-        if not table.healthy:
+        if not healthy:
             raise AdmissionError(f"no healthy devices present; {reason}")
-        if held and not held.ids <= table.healthy:
+        if held and not held.ids <= healthy:
             raise AdmissionError(f"previously allocated devices are no longer healthy; {reason}")
         return not held and count > 0
 
@@ -101,25 +78,13 @@ class Ledger:
         """Return the devices of which `count` are to be chosen."""
         containers = (one for pod in self.pods.values() for one in pod.values())
         in_use = (one[resource].ids for one in containers if resource in one)
-        free = self.table(resource).healthy.difference(*in_use)
+        free = self.healthy(resource).difference(*in_use)
         if len(free) < count:
             raise AdmissionError(
                 f"requested number of devices unavailable for {resource}. "
                 f"Requested: {count}, Available: {len(free)}"
             )
         return free
-
-    def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Return container, resource and ID to health; what is not listed counts as healthy."""
-        return {
-            container: {name: self._health(name, it.ids) for name, it in held.items()}
-            for container, held in self.pods[pod].items()
-        }
-
-    def _health(self, resource: str, ids: Ids) -> dict[str, str]:
-        listed = self.table(resource).listed
-        healthy = {device: listed.get(device, _HEALTHY) == _HEALTHY for device in sorted(ids)}
-        return {device: _HEALTHY if well else "Unhealthy" for device, well in healthy.items()}
 
 
 def shuffled(values: Iterable[str]) -> list[str]:

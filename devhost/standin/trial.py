@@ -32,12 +32,10 @@ class Trial:
             for resource in (*(one.resource for one in plugins), *config.resources)
             if resource.applies_to(settings.node_name)
         ]
-        self._changed = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start both; stop both at the end."""
-        self.kubelet.on_change = self._changed.set
         await self.kubelet.start()
         host = asyncio.create_task(self.host.run(), name="host")
         try:
@@ -54,8 +52,7 @@ class Trial:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ONCE_TIMEOUT_S):
                     while not set(self.names) <= (await self.kubelet.capacity()).keys():
-                        self._changed.clear()
-                        await self._changed.wait()
+                        await self.kubelet.changed.wait()
             capacity = await self.kubelet.capacity()
             shown = []
             for served in self.host.resources:
@@ -69,7 +66,6 @@ class Trial:
         before: dict[str, tuple[int, int]] = {}
         async with self.running():
             while True:
-                self._changed.clear()
                 capacity = await self.kubelet.capacity()
                 for name, (total, healthy) in sorted(capacity.items()):
                     if before.get(name) != (total, healthy):
@@ -79,4 +75,4 @@ class Trial:
                         )
                         show(f"{name}: {healthy} of {total} allocatable: {ids}".rstrip(": "))
                 before = capacity
-                await self._changed.wait()
+                await self.kubelet.changed.wait()

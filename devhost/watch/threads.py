@@ -22,9 +22,38 @@ ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
 
 
-def in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Run ``work`` in a thread; return a future of its result, or raise `OSError`."""
-    return asyncio.wrap_future(_begun(name, work))
+def in_thread(
+    name: str, work: Callable[[], T], ended: Callable[[], object] | None = None
+) -> "asyncio.Future[T]":
+    """Run ``work`` in a thread; return a future of its result, or raise `OSError`.
+
+    `ended` is called on the event loop when it has returned, also if the future was cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            pass
+        elif error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+        if ended is not None:
+            ended()
+
+    def run() -> None:
+        threading.current_thread().name = name
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 (handed to the caller)
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            loop.call_soon_threadsafe(settle, result, error)
+
+    _POOL.submit(run)
+    return future
 
 
 def in_time(work: Callable[[], T], seconds: float) -> T:
@@ -34,26 +63,19 @@ def in_time(work: Callable[[], T], seconds: float) -> T:
         TimeoutError: It has not returned within so many seconds; the thread goes on.
         Exception: Whatever ``work`` raises.
     """
-    future = _begun("start", work)
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (handed to the caller)
+            future.set_exception(error)
+
+    _POOL.submit(run)
     done, _ = concurrent.futures.wait([future], seconds)
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
     return future.result()
-
-
-def _begun(name: str, work: Callable[[], T]) -> "concurrent.futures.Future[T]":
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        threading.current_thread().name = name
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 (handed to the caller)
-                future.set_exception(error)
-
-    _POOL.submit(run)
-    return future
 
 
 class NoAnswerError(TimeoutError):
@@ -77,14 +99,14 @@ class BlockingCalls:
 
     def __init__(self, name: str, path: Path | None = None, *, serial: bool = False) -> None:
         self._name, self._path = name, path
-        self._abandoned: list[asyncio.Future[Any]] = []
+        self._abandoned = 0
         self._abandoned_max = 1 if serial else ABANDONED_MAX
         self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
 
     @property
     def hanging(self) -> bool:
         """Whether as many calls are abandoned as may be."""
-        return len(self._abandoned) >= self._abandoned_max
+        return self._abandoned >= self._abandoned_max
 
     async def run(
         self,
@@ -109,33 +131,28 @@ class BlockingCalls:
                 if self.hanging:
                     reason = f"no answer in {patience:g} s"  # to the earlier ones
                     if patience == math.inf:
-                        reason = f"{len(self._abandoned)} earlier calls have not returned"
+                        reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
-                call = in_thread(self._name, work)
+                call = in_thread(self._name, work, lambda: self._ended(call, on_late))
                 try:
-                    return await asyncio.shield(call)
-                except asyncio.CancelledError:
-                    self.abandon(call, on_late)
-                    raise
+                    return await call
+                finally:
+                    self._abandoned += call.cancelled()
         except TimeoutError:
             if not limit.expired():  # what the call raised
                 raise
             raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
 
-    def abandon(
-        self, call: "asyncio.Future[Any]", on_late: Callable[[], object] | None = None
-    ) -> None:
-        """Count a call in a thread, for which nobody waits any more, until it returns."""
-
-        def returned(_: "asyncio.Future[Any]") -> None:
-            self._abandoned.remove(call)
-            if not call.cancelled():
-                call.exception()  # or asyncio logs that nobody has asked for it
+    def _ended(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
+        if call.cancelled():  # nobody waits for it any more
+            self._abandoned -= 1
             if on_late is not None:
                 on_late()
 
-        self._abandoned.append(call)
-        call.add_done_callback(returned)
+    def abandon(self, call: "asyncio.Future[Any]") -> None:
+        """Count a call in a thread, for which nobody waits any more, until it returns."""
+        self._abandoned += 1
+        call.add_done_callback(lambda _: setattr(self, "_abandoned", self._abandoned - 1))
 
 
 class _Pool:

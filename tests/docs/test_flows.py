@@ -14,7 +14,7 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.host import metrics, resource
+from devhost.host import resource
 from devhost.observe.logs import LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread
@@ -134,7 +134,6 @@ async def test_device_added_crosses_few_modules(
     most: int,
 ) -> None:
     """From the kernel's event until it is listed, logged and counted, and nothing more happens."""
-    monkeypatch.setattr(metrics, "_BURST_S", 0.1)
     monkeypatch.setattr(resource, "_LOG_EVERY_S", 0.0)
     tree, kernel = HostTree(directory / "host"), Kernel(monkeypatch)
     tree.directory("/dev/colas")
@@ -157,12 +156,12 @@ async def test_device_added_crosses_few_modules(
     crossed = []
     for count in range(2, 8):
         await standin.wait(FILES, count - 1, count - 1)
-        await until(lambda: host.shared.counts.of(FILES).found == count - 1)  # noqa: B023
+        await until(lambda: host.resources[0].count.found == count - 1)  # noqa: B023
         crossed.append(Modules())
         await crossed[-1].begin()
         plug(count)
         await standin.wait(FILES, count, count)
-        await until(lambda: host.shared.counts.of(FILES).found == count)  # noqa: B023
+        await until(lambda: host.resources[0].count.found == count)  # noqa: B023
         await crossed[-1].end()
     kernel.close()
     # Each time, as something else may run meanwhile. At the first, some is done once.

@@ -23,8 +23,8 @@ def remove(path: Path) -> None:
 
 
 def only(directory: Path, name: str) -> bool:
-    """Whether a directory has this file and no other; directories do not count."""
-    return [path.name for path in directory.iterdir() if path.is_file()] == [name]
+    """Whether a directory, once it is there, has this file and no other; directories do not count."""
+    return [path.name for path in directory.glob("*") if path.is_file()] == [name]
 
 
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])

@@ -16,7 +16,7 @@ SHORT = {
     "host.inventory.ANSWER_S": 2.0,
     "kubelet.servicer.ALLOCATE_TIMEOUT_S": 1.0,
 }
-UNANSWERED = "the host did not answer"
+UNANSWERED = "no answer in"
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_source_that_hangs_later_is_unhealthy_and_heals(
     await daemon.start(config.replace(f"{place}/sick]", f"{source}]"))
     await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0"}})
     with hung(place / "sick"):
-        with pytest.raises(AdmissionError, match=UNANSWERED):
+        with pytest.raises(AdmissionError, match="the host did not answer"):
             await standin.admit("pod", {"app": {SICK: 1}})
         os.close(os.open("1", os.O_CREAT, dir_fd=inside))  # the watch is of what is below
         await daemon.logged("source failed", resource=SICK)

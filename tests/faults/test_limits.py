@@ -42,13 +42,10 @@ devhost.host.process.raise_descriptor_limit = lambda _: None  # as if 48 were al
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
 """
     many = {f"r{number}": 1 for number in range(40)}
-    served = asyncio.Event()
-    standin.on_change = served.set
     await daemon.start(tokens(**many))
     await daemon.logged("", state="BackingOff")
     while not await standin.capacity():  # the others have to give up first
-        await served.wait()
-        served.clear()
+        await standin.changed.wait()
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (hard, hard))
     await at_rest(standin, daemon, {f"example.com/{name}": numbers(1) for name in many})
     assert await daemon.stop() == 0

@@ -1,7 +1,6 @@
 """A state directory that hangs or is locked, and other directories that hang at the start."""
 
 import contextlib
-import errno
 import fcntl
 import os
 import signal
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.cli import options
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.mounts import hung
@@ -103,30 +101,3 @@ async def test_cdi_or_pod_resources_directory_that_hangs_keeps_nothing_else_from
         await at_rest(standin, daemon, {A: numbers(1)})
         await follows_edits(standin, daemon)
         assert await daemon.stop() == 0
-
-
-@pytest.mark.parametrize("flag", ["--plugin-dir", "--root"])
-async def test_plugin_or_root_directory_that_hangs_ends_the_process(
-    daemon: Daemon, directory: Path, flag: str
-) -> None:
-    """The process ends with the reason: what starts it again tries again."""
-    daemon.constants = SHORT
-    place = directory / "hung"
-    place.mkdir()
-    daemon.plugins.mkdir(exist_ok=True)
-    daemon.flags += [flag, str(place)]
-    with hung(place):
-        await daemon.start(tokens(a=1))
-        assert await daemon.ended() == 1
-    assert daemon.found(f"{flag}: filesystem did not respond within 2 s")
-
-
-def test_plugin_directory_that_cannot_be_read_ends_the_process(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def fail() -> None:
-        raise OSError(errno.EIO, "Input/output error", "/p")
-
-    with pytest.raises(SystemExit):
-        options.within_time("--plugin-dir", fail)
-    assert capsys.readouterr().err == "devhost: --plugin-dir: /p: Input/output error\n"

@@ -17,14 +17,15 @@ A, B = "example.com/a", "example.com/b"
 
 
 async def test_withheld_node_is_offered_when_its_draining_resource_shares(
-    started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
+    started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    """A node's former resource comes back while it drains, and shares: nobody waits for it."""
+    """The resource whose device a pod has comes back while it drains, and shares."""
     sources = f"sources: [directory: {directory}/colas]"
     text = f"version: v1\nresources:\n  - {{name: {A}, {sources}}}\n"
     (directory / "colas" / "x").touch()
-    hosting.start(text.replace(A, B))
+    hosting.start(text.replace(A, B), pod_resources=hosting.pod_resources)
     await started.wait(B, 1, 1)
+    await started.admit("pod", {"app": {B: 1}})
     hosting.reload(text)
     await started.wait(A, 1, 0)
     hosting.reload(text + f"  - {{name: {B}, {sources}, overlap: allow}}\n")
@@ -73,10 +74,10 @@ async def test_node_that_an_earlier_resource_shares_meanwhile_stays(
 ) -> None:
     """It was the second resource's alone when that judged: it stays there."""
     judged, go_on = threading.Event(), threading.Event()
-    conclude = Scanner.conclude
+    snapshot = Scanner.snapshot
 
     def slow(self: Scanner, *arguments: Any, **options: Any) -> Snapshot:
-        found = conclude(self, *arguments, **options)
+        found = snapshot(self, *arguments, **options)
         if self.resource.name == B:
             judged.set()
             go_on.wait(60)
@@ -93,7 +94,7 @@ resources:
 """)
     await started.wait(A, 0, 0)
     await started.wait(B, 1, 1)
-    monkeypatch.setattr(Scanner, "conclude", slow)
+    monkeypatch.setattr(Scanner, "snapshot", slow)
     second = hosting.hosts[-1].resources[1]
     second.trigger_scan()
     assert await asyncio.to_thread(judged.wait, 60)

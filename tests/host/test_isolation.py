@@ -1,8 +1,6 @@
 """One resource's trouble is its own, and what many do leaves room for kubelet's calls."""
 
-import asyncio
 import errno
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -11,7 +9,6 @@ import pytest
 
 from devhost.discovery.scan import Scanner
 from devhost.host.resource import ServedResource
-from devhost.host.scanning import Scan, Scanning
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.registration import PluginServer
 from devhost.kubelet.servicer import Answering
@@ -82,36 +79,6 @@ async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
         host = hosting.start(tokens())
         await until(lambda: any(one.degraded for one in host._watcher.subscriptions), "the failure")
     await until(lambda: not any(one.degraded for one in host._watcher.subscriptions), "a watch")
-
-
-COUNT = 60
-
-
-async def test_scans_of_many_resources_begin_in_a_round_of_the_event_loop_each(
-    standin: SimulatedKubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Calls of the kubelet come in between."""
-    loop, rounds, begun = asyncio.get_running_loop(), 0, Counter[int]()
-    begin = Scanning._begin
-
-    def next_round() -> None:
-        nonlocal rounds
-        rounds += 1
-        loop.call_soon(next_round)
-
-    def counted(self: Scanning, scan: Scan) -> None:
-        begun[rounds] += 1
-        begin(self, scan)
-
-    hosting.start(tokens(**{f"r{number}": 1 for number in range(COUNT)}))
-    for number in range(COUNT):
-        await standin.wait(f"example.com/r{number}", 1, 1)
-    monkeypatch.setattr(Scanning, "_begin", counted)
-    loop.call_soon(next_round)
-    for served in hosting.hosts[-1].resources:
-        served.trigger_scan()
-    await until(lambda: begun.total() >= COUNT, "all scans")
-    assert max(begun.values()) == 1
 
 
 @needs_root

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -228,6 +229,32 @@ async def test_full_state_directory_fails_allocate_and_start(world: World) -> No
     assert await world.start("a") == FIRST
     with full():
         assert await world.start("a") == AGAIN
+
+
+async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the file has the mark of a former pod, which the next process would go by."""
+    answers, update = threading.Event(), records._update
+
+    def slow(*arguments: Any) -> Any:
+        assert answers.wait(60)
+        return update(*arguments)
+
+    await world.allocate("b")
+    assert await world.start("b") == ["check b", "format b"]
+    with monkeypatch.context() as disk:
+        disk.setattr(records, "_update", slow)
+        disk.setattr("devhost.host.owners._WAIT_S", 0.0)
+        disk.setattr(preparation, "_SYNC_S", 0.0)
+        await world.allocate("a")
+        with pytest.raises(AllocationError, match="cannot mark b as fresh: the state directory"):
+            await world.allocate("b")
+        assert (await world.refused("a")).endswith("the state directory does not answer")
+        assert not world.ran
+        answers.set()
+    assert await world.start("a") == FIRST
+    assert world.marks()["a"]
 
 
 # ── side by side ──

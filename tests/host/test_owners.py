@@ -112,26 +112,16 @@ async def test_owners_withhold_hardware_without_a_node_under_another_name() -> N
     assert await allocated(who, resource(A), found)
 
 
-async def test_owners_withhold_what_was_not_allocated_until_its_id_left_the_list() -> None:
-    """No pod has it; once its former name has left the kubelet's list, it is anybody's."""
-    who, device_list, looks = owners(), DeviceList(0.0), asyncio.Event()
+async def test_owners_offer_what_was_not_allocated_under_any_name() -> None:
+    """No pod has it, though its former name is in the kubelet's list until it may leave that."""
+    who, device_list = owners(), DeviceList(0.0)
     who.serve(A, device_list, lambda: None)
-    who.serve(B, DeviceList(0.0), looks.set)
-    published(who, resource(A), device("a"))
+    assert published(who, resource(A), device("a")) == [None]
     device_list.update({"a": AdvertisedDevice(True)})
     gone = replace(device("a"), reason="left to another one", missing_since=1.0, replaced=True)
     published(who, resource(A), gone)
-    waits = f"withheld: still in the kubelet's list as {A} a"
-    assert published(who, resource(B), device("b")) == [waits]
-    for replicas in (1, 2, 2):  # however often it is looked at, and though it is shared then
-        reasons = published(who, resource(A, replicas=replicas), gone, device("new-a"))
-        assert reasons == [gone.reason, waits]
-    assert not looks.is_set()
-    device_list.update({})
-    device_list.prune(1.0)
-    assert published(who, resource(A)) == []
-    assert looks.is_set()
     assert published(who, resource(B), device("b")) == [None]
+    assert published(who, resource(A, replicas=2), gone, device("new-a")) == [gone.reason, None]
     assert not who.has(A)
 
 
@@ -144,11 +134,11 @@ async def test_owners_of_two_instances_that_allocate_one_node_refuse_the_second(
     assert published(one, resource(A), device("a")) == [None]
     assert published(two, resource(B), device("b")) == [None]
     await one.allocated(resource(A), [device("a")])
-    with pytest.raises(AllocationError, match="another instance of devhost has handed it out"):
+    with pytest.raises(AllocationError, match=f"device b: it was handed out as {A} a"):
         await two.allocated(resource(B), [device("b")])
     assert looks.is_set()
     assert published(two, resource(B), device("b")) != [None]
-    with pytest.raises(AllocationError, match=f"/dev/x was handed out as {A} a"):
+    with pytest.raises(AllocationError, match=f"device b: it was handed out as {A} a"):
         await two.allocated(resource(B), [device("b")])
 
 
@@ -180,10 +170,10 @@ async def test_owners_with_a_slow_state_directory_write_nodes_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An Allocate does not fail for that, nor wait long."""
-    monkeypatch.setattr("devhost.host.owners._NODES_S", 0.0)
+    monkeypatch.setattr("devhost.host.owners._WAIT_S", 0.0)
     who = owners(tmp_path)
     assert await allocated(who, resource(A), device("a"))
-    assert await who.records.sync(60)
+    assert await who.records.sync(60) is None
     assert A in (tmp_path / "state.json").read_text()
 
 
@@ -293,11 +283,12 @@ async def test_owners_wait_as_long_as_an_id_has_to_before_a_node_is_free(
     who.serve(B, DeviceList(0.0), looks.set)
     assert published(who, resource(B), device("b")) != [None]
     who.end(A)
-    assert looks.is_set()
     for after, free in ((0.0, False), (9.0, False), (10.1, True)):
+        assert not looks.is_set()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=now + after: at)
         who.drop_free()
         assert (published(who, resource(B), device("b")) == [None]) is free
+    assert looks.is_set()
 
 
 @pytest.mark.parametrize("held", [True, False])

@@ -30,14 +30,21 @@ class Registrations(list[str]):
 
 async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> None:
     seen = []
-    kubelet.on_change = lambda: seen.append(kubelet.devices(COLA))
+
+    async def look() -> None:
+        while True:
+            await kubelet.changed.wait()
+            seen.append(kubelet.devices(COLA))
+
+    looking = asyncio.create_task(look())
     plugin = await node.registered(*healthy("a"))
     plugin.list(*healthy("a"), *unhealthy("b"))
     await kubelet.wait(COLA, 2, 1)
     plugin.hang_up()
     await kubelet.wait(COLA, 2, 0)
+    looking.cancel()
     both = {"a": "Healthy", "b": "Unhealthy"}
-    assert seen == [{}, {"a": "Healthy"}, both, both]
+    assert seen == [{}, {"a": "Healthy"}, both, dict.fromkeys("ab", "Unhealthy")]
     assert kubelet.registrations == [COLA]
 
 

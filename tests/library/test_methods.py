@@ -106,7 +106,7 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     hang.result = ["a", "b"]
     plugin.now = hang
     plugin.changed()
-    await serving.reasons(NAME, {"a": "devices() has not returned yet"})
+    await serving.reasons(NAME, {"a": "no answer in 0 s"})
     await standin.wait(NAME, 1, 0)
     plugin.changed()
     await standin.admit("pod", {"app": {OTHER: 1}})
@@ -264,7 +264,7 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     for _ in range(2):
         await standin.restart()
         await until(lambda: standin.devices(NAME), "registered again")
-    await serving.reasons(NAME, {"a": "refresh() has not returned yet"})
+    await serving.reasons(NAME, {"a": "no answer in 0 s"})
     assert len(plugin.called("refresh")) == 2
     await serving.stop()
     assert len(plugin.called("destroy")) == 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from devhost.host.host import Host
-from devhost.host.owners import is_withheld
+from devhost.host.owners import WITHHELD
 from devhost.loading.loader import loads
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S
@@ -82,9 +82,7 @@ class HoldingMachine(Sequence):
 
     def note_lists(self) -> None:
         super().note_lists()
-        self.sharing = set(self.bench.listener.tolerant)
-        if len(self.bench.hosts) > 1:  # each of them may offer a node that no pod has
-            self.bench.listener.tolerant = {one.name for one in self.here}
+        self.sharing = {one.name for one in self.here if one.overlap}
 
     # ── the configuration, and devices ──
 
@@ -93,7 +91,7 @@ class HoldingMachine(Sequence):
         config = loads(text_of(declared, self.root)).require()
         if not any(host.refused(config) for host in self.bench.hosts):
             super().edit(declared)
-            self.sharing |= self.bench.listener.tolerant
+            self.sharing |= {one.name for one in declared if one.overlap}
 
     @step(declared=st.one_of(CONFIG, CONFIG, CONFIG, st.just([])))
     async def edit_all(self, declared: list[Declared]) -> None:
@@ -186,7 +184,6 @@ class HoldingMachine(Sequence):
 
     @step(second_may_come)
     async def start_second_instance(self) -> None:
-        self.bench.listener.tolerant |= {one.name for one in self.here}
         self.bench.start_host()
 
     @step(two_run, which=st.integers(0, 1))
@@ -213,4 +210,9 @@ class HoldingMachine(Sequence):
 
     def _withheld(self) -> list[str]:
         runners = self.bench.runners.values()
-        return [it.id for one in runners for it in one.snapshot.devices.values() if is_withheld(it)]
+        return [
+            it.id
+            for one in runners
+            for it in one.snapshot.devices.values()
+            if (it.reason or "").startswith(WITHHELD)
+        ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.kubelet import call_log
+from devhost.kubelet import servicer
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.standin.kubelet import AdmissionError
 from tests.observe.calls import allocate
@@ -70,9 +70,9 @@ def test_allocation_of_long_texts_is_short_line(
     node, mount = DeviceSpec(text, text, "rw"), MountSpec(text, text, read_only=True)
     texts = (text,) * 1000
     answer = Allocation(texts, {text: ""}, (mount,) * 1000, (node,) * 1000, {text: ""}, texts)
-    caplog.set_level("INFO", "devhost.kubelet.call_log")
-    call_log.log_allocated(A, [answer], 0.0)
-    call_log.log_failed("allocation", A, texts, text, result="refused")
+    caplog.set_level("INFO", "devhost.kubelet.servicer")
+    servicer.log_allocated(A, [answer], 0.0)
+    servicer.log_failed("allocation", A, texts, text, result="refused")
     for record in caplog.records:
         fields = record.__dict__["fields"]
         assert len(json.dumps(fields)) < 100_000

@@ -85,7 +85,7 @@ async def test_request_that_is_wrong_has_its_status(port: int, line: bytes, stat
         (b"Host: 127.0.0.1.evil.com", 421),
         (b"Host: localhost@evil.com", 421),
         (b"Host: localhost\r\nHost: evil.com", 400),
-        (b"Host: [", 400),
+        (b"Host: [", 421),
     ],
 )
 async def test_request_for_another_host_name_is_refused(line: bytes, status: int) -> None:

@@ -26,8 +26,15 @@ def missing(said: Json, name: str = A) -> tuple[int, int]:
     return (one["missing"], one["expected"]) if one else (0, 0)
 
 
-def troubles(said: Json) -> list[str]:
-    return [trouble.partition(" (")[0] for trouble in said["troubles"]]
+async def until_missing(port: int, count: int, expected: int) -> Json:
+    """Wait until so many devices are missing, and nothing else is amiss; return the status."""
+    troubles = [f"{A}: {count} of {expected} devices missing"] if count else []
+
+    def true(said: Json) -> bool:
+        found = [trouble.partition(" (")[0] for trouble in said["troubles"]]
+        return missing(said) == (count, expected) and found == troubles
+
+    return await until_status(port, true)
 
 
 async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str = "") -> int:
@@ -37,8 +44,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str 
     await daemon.start(colas(directory, GONE_SOON + more))
     await kubelet.wait(A, 2, 2)
     port = await status_port_of(daemon)
-    said = await until_status(port, lambda it: missing(it) == (0, 2))
-    assert said["troubles"] == []
+    await until_missing(port, 0, 2)
     return port
 
 
@@ -48,8 +54,7 @@ async def test_device_left_the_list_is_missing(
     port = await with_two(daemon, started, directory)
     (directory / "colas" / "a").unlink()
     await started.wait(A, 1, 1)  # nothing is left of it there
-    said = await until_status(port, lambda it: missing(it) == (1, 2))
-    assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
+    said = await until_missing(port, 1, 2)
     assert "minDevices: 1" in said["troubles"][0]
     code, text, _ = await asked("--status-listen", f":{port}")
     assert code == 1
@@ -63,15 +68,13 @@ async def test_device_left_the_list_is_missing(
 
     (directory / "colas" / "b").unlink()
     await started.wait(A, 0, 0)
-    said = await until_status(port, lambda it: missing(it) == (2, 2))
-    assert troubles(said) == [f"{A}: 2 of 2 devices missing"]
+    await until_missing(port, 2, 2)
     await daemon.logged("devices missing", missing=2)
 
     for name in "ab":
         (directory / "colas" / name).touch()
     await daemon.logged("no device is missing any longer", resource=A)
-    said = await until_status(port, lambda it: not missing(it)[0])
-    assert said["troubles"] == []
+    await until_missing(port, 0, 2)
 
 
 async def test_minimum_counts_from_the_start(
@@ -81,11 +84,9 @@ async def test_minimum_counts_from_the_start(
     port = await status_port_of(daemon)
     await until_status(port, lambda it: missing(it) == (2, 2))
     (directory / "colas" / "a").touch()
-    said = await until_status(port, lambda it: missing(it) == (1, 2))
-    assert troubles(said) == [f"{A}: 1 of 2 devices missing"]
+    await until_missing(port, 1, 2)
     daemon.write(colas(directory, ", minDevices: 1"))
-    said = await until_status(port, lambda it: missing(it) == (0, 1))
-    assert said["troubles"] == []
+    await until_missing(port, 0, 1)
 
 
 async def test_resource_new_misses_no_device(
@@ -93,8 +94,7 @@ async def test_resource_new_misses_no_device(
 ) -> None:
     await daemon.start(colas(directory))
     port = await status_port_of(daemon)
-    said = await until_status(port, lambda it: resource(it).get("registered"))
-    assert (missing(said), said["troubles"]) == ((0, 0), [])
+    await until_missing(port, 0, 0)
 
 
 async def test_edit_of_sources_accepts_fewer(
@@ -105,8 +105,7 @@ async def test_edit_of_sources_accepts_fewer(
     port = await with_two(daemon, started, directory)
     daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
     await started.wait(A, 1, 1)
-    said = await until_status(port, lambda it: resource(it).get("expected") == 1)
-    assert said["troubles"] == []
+    await until_missing(port, 0, 1)
 
     daemon.write(colas(directory, GONE_SOON))
     await until_status(port, lambda it: missing(it) == (0, 2))
@@ -129,5 +128,4 @@ async def test_resource_removed_expects_nothing(
     (directory / "colas" / "a").unlink()
     daemon.write(colas(directory))
     await started.wait(A, 1, 1)
-    said = await until_status(port, lambda it: resource(it).get("expected") == 1)
-    assert said["troubles"] == []
+    await until_missing(port, 0, 1)

@@ -247,20 +247,16 @@ def test_flag_that_is_no_class_path_or_usb_numbers_is_a_usage_error(
 @needs_root
 @pytest.mark.parametrize("command", ["plan", "try"])
 def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command: str) -> None:
-    """What run refuses is unhealthy with the reason, until it is shown as if allowed."""
+    """What run refuses is unhealthy with the reason."""
     plug(bare, "/dev/thing", NEED["watchdog"])
     file = tmp_path / "config.yaml"
     resource = {"sources": ["/dev/thing"], "health": ["readable"]}
     file.write_text(config(resource))
     more = ["-o", "json"] if command == "plan" else ["--once"]
 
-    def devices(*flags: str) -> tuple[str, str | None]:
-        done = process(command, file, "--root", bare.root, *more, *flags)
-        ((device,),) = (one["devices"] for one in json.loads(done.stdout)["resources"])
-        return device["health"], device["reason"]
-
+    done = process(command, file, "--root", bare.root, *more)
+    ((device,),) = (one["devices"] for one in json.loads(done.stdout)["resources"])
     refusal = "/dev/thing is of class watchdog: it needs --allow-device watchdog"
-    assert devices() == ("Unhealthy", refusal)
-    assert devices("--as-if-allowed") == ("Healthy", None)
+    assert (device["health"], device["reason"]) == ("Unhealthy", refusal)
     scanned = bare.scan(bare.scanner(resource))
     assert [one.reason for one in scanned.devices.values()] == [refusal]

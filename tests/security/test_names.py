@@ -7,7 +7,6 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -139,8 +138,6 @@ def test_name_made_from_a_device_that_is_refused_makes_that_device_unhealthy(
     assert any(flag in one for one in refusals)
     assert list(answers) == ["good"]
     assert bad not in written(scanned.scanner, scanned.snapshot)
-    (shown,) = report(fine.resources, HostFiles(), Policy(), "node-1")
-    assert any(flag in one for one in shown.warnings)
 
 
 @pytest.mark.parametrize("name", ["v/c=${index}", "v/c=x${count}"])

@@ -21,7 +21,7 @@ BY_EVENTS = {"host.config_source.POLL_S": 3600.0, "host.scanning.RESCAN_S": 3600
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,
     "host.resource._LOG_EVERY_S": 0.0,
-    "host.owners._MARKS_S": 5.0,  # the machine may be busy
+    "host.owners._WAIT_S": 5.0,  # the machine may be busy
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy

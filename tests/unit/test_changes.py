@@ -1,16 +1,12 @@
 """What is logged of two snapshots of a resource, and when devices are counted."""
 
-import asyncio
 import logging
-from functools import partial
 
 import pytest
 
 from devhost.discovery.identity import DEFERRED
-from devhost.host import metrics
 from devhost.host.health import UNCHECKED
-from devhost.host.metrics import DeviceCounts
-from devhost.host.resource import log_changes
+from devhost.host.resource import DeviceCount, log_changes
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Skipped, Snapshot
 
@@ -37,23 +33,31 @@ def test_changes_log_unchecked_device_is_no_warning(caplog: pytest.LogCaptureFix
     ]
 
 
-async def test_device_counts_held_back_is_not_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+RESOURCE = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})
+ONE = Snapshot({"a": HostDevice("a", ())})
+
+
+def test_device_counts_held_back_is_not_missing() -> None:
     """Nor those of a source that cannot be read: another scan follows."""
-    monkeypatch.setattr(metrics, "_BURST_S", 0.0)
-    resource = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})
-    tested = DeviceCounts()
-
-    def published(found: Snapshot) -> tuple[Resource, Snapshot]:
-        return resource, found
-
-    well = Snapshot({"a": HostDevice("a", ())})
+    tested = DeviceCount(RESOURCE.name)
     waiting = Snapshot(skipped=(Skipped("/dev/x", f"{DEFERRED} a second"),))
     for found, missing in (
-        (well, 0),
+        (ONE, 0),
         (waiting, 0),
         (Snapshot(error="not readable"), 0),
         (Snapshot(), 1),
     ):
-        tested.changed("example.com/a", partial(published, found))
-        await asyncio.sleep(0.01)
-        assert tested.of("example.com/a").missing == missing
+        tested.update(RESOURCE, found)
+        assert tested.missing == missing
+
+
+def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
+    tested = DeviceCount(RESOURCE.name)
+    expected = []
+    for found in (ONE, Snapshot(), None, Snapshot(), ONE, Snapshot()):
+        if found is None:
+            tested.accepted = True
+        else:
+            tested.update(RESOURCE, found)
+        expected.append(tested.expected)
+    assert expected == [1, 1, 1, 0, 1, 1]

@@ -77,10 +77,10 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         # one key
         ({}, {"sources": ["/dev/y*"]}, "update", ["sources"]),
         ({}, {"allocate": {"devices": []}}, "update", ["allocate"]),
-        ({"maxDevices": 4}, {"maxDevices": 2}, "update", ["maxDevices 4 → 2"]),
-        ({}, {"minDevices": 2}, "update", ["minDevices default → 2"]),
-        (SHARED, {}, "update", ["overlap allow → deny"]),
-        ({}, {"topology": 0}, "update", ["topology auto → 0"]),
+        ({"maxDevices": 4}, {"maxDevices": 2}, "update", ["maxDevices"]),
+        ({}, {"minDevices": 2}, "update", ["minDevices"]),
+        (SHARED, {}, "update", ["overlap"]),
+        ({}, {"topology": 0}, "update", ["topology"]),
         ({}, {"removeMissingAfter": "never"}, "update", ["removeMissingAfter"]),
         ({"health": ["readable"]}, {}, "update", ["health"]),
         ({"preStart": [STEP]}, {"preStart": [OTHER_STEP, STEP]}, "update", ["preStart"]),
@@ -89,17 +89,17 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         # other IDs of nodes; tokens are none
         ({}, {"id": "${name}"}, "update", [f"id: {FORMER}"]),
         ({}, {"group": "${name}"}, "update", [f"group: {FORMER}"]),
-        ({}, {"replicas": 3}, "update", [f"replicas 1 → 3: {FORMER}"]),
-        ({"replicas": 2}, {}, "update", [f"replicas 2 → 1: {FORMER}"]),
-        ({"replicas": 3}, {"replicas": 2}, "update", [f"replicas 3 → 2: {FORMER}"]),
-        ({"replicas": 2}, {"replicas": 3}, "update", ["replicas 2 → 3"]),
-        (TOKENS, {**TOKENS, "replicas": 2}, "update", ["replicas 1 → 2"]),
+        ({}, {"replicas": 3}, "update", [f"replicas: {FORMER}"]),
+        ({"replicas": 2}, {}, "update", [f"replicas: {FORMER}"]),
+        ({"replicas": 3}, {"replicas": 2}, "update", [f"replicas: {FORMER}"]),
+        ({"replicas": 2}, {"replicas": 3}, "update", ["replicas"]),
+        (TOKENS, {**TOKENS, "replicas": 2}, "update", ["replicas"]),
         # several keys, in the order of the language; the first to blame
         (
             {},
             {"preStart": [STEP], "replicas": 2, **HERE, "id": "${name}"},
             "reregister",
-            [f"id: {FORMER}", "replicas 1 → 2", REGISTERS],
+            [f"id: {FORMER}", "replicas", REGISTERS],
         ),
         # other nodes
         ({}, ELSEWHERE, "drain", ["removed"]),
@@ -111,7 +111,7 @@ def test_changes_of_keys_say_effects(
 ) -> None:
     (change,) = between([resource(**old)], [resource(**new)]).values()
     assert (change.action, [*change.reasons]) == (action, reasons)
-    blamed = [one.split(":")[0].split()[0] for one in reasons if FORMER in one]
+    blamed = [one.split(":")[0] for one in reasons if FORMER in one]
     assert change.moved_by == ((blamed[0], "example.com/a") if blamed else None)
 
 
@@ -156,14 +156,9 @@ def test_changes_of_the_order_matter_for_nodes_not_shared(section: Section, move
 )
 def test_changes_renamed_waits_for_the_former(old: Section, new: Section, waits: bool) -> None:
     found = between([resource("a", **old, replicas=2)], [resource("b", **new)])
-    reason = "looks renamed from example.com/a"
-    reason += f": {WAITS.format('those of example.com/a')}" if waits else ""
-    assert found["b"].reasons == ("new", reason)
+    reason = f"looks renamed from example.com/a: {WAITS.format('those of example.com/a')}"
+    assert found["b"].reasons == ("new", *([reason] if waits else []))
     assert found["b"].moved_by == (("name", "example.com/a") if waits else None)
-    assert found["a"].reasons == (
-        "removed",
-        "looks renamed to example.com/b: pods must request that name",
-    )
 
 
 @pytest.mark.parametrize(
@@ -171,16 +166,13 @@ def test_changes_renamed_waits_for_the_former(old: Section, new: Section, waits:
     [
         ([resource("a")], [resource("b", sources=["/dev/y*"])], ""),
         ([resource("a")], [resource("a"), resource("b", **SHARED)], ""),
-        ([resource("a"), resource("b")], [resource("c"), resource("d"), resource("e")], "cd"),
-        # The same number of tokens is chance, the whole declaration is not.
-        ([resource("a", **TOKENS)], [resource("b", **TOKENS, allocate={"cdi": ["a.b/c=d"]})], ""),
-        ([resource("a", **TOKENS)], [resource("b", **TOKENS, **HERE)], "b"),
+        ([resource("a")], [resource("c"), resource("d")], "cd"),
+        ([resource("a", **TOKENS)], [resource("b", **TOKENS)], ""),
     ],
 )
 def test_changes_find_a_rename(old: list[Section], new: list[Section], renamed: str) -> None:
     found = between(old, new)
     assert [n for n, one in found.items() if "renamed from" in str(one.reasons)] == [*renamed]
-    assert sum("renamed to" in str(one.reasons) for one in found.values()) == len(renamed)
 
 
 # ── any two files ──

@@ -13,6 +13,12 @@ from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.watch.watcher import Inotify, Resolved, WatchTarget
 from tests.support.scanning import look
 
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_FEW", 0)
+
+
 SOURCES = ["directory: {path: /d, recursive: true}", "directory: {path: /d, include: x}", "/d/**/x"]
 
 

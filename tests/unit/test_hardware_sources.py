@@ -17,7 +17,8 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.device import HostDevice, variables
+from devhost.model.device import HostDevice
+from devhost.model.template import variables
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 

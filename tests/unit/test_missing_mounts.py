@@ -6,7 +6,6 @@ import pytest
 
 from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -28,31 +27,18 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def config(allocate: str, policy: Policy) -> Config:
+def config(allocate: str) -> Config:
     resource = f"{{name: example.com/token, sources: [static: [a]], allocate: {{{allocate}}}}}"
-    return loads(f"version: v1\nresources: [{resource}]", policy=policy).require()
-
-
-def warnings(root: Path, allocate: str, policy: Policy) -> tuple[str, ...]:
-    """Return what `devhost plan` warns of."""
-    (shown,) = report(config(allocate, policy), HostFiles(str(root)), policy, "node")
-    return shown.warnings
+    return loads(f"version: v1\nresources: [{resource}]").require()
 
 
 POLICY = Policy(("/opt/*",), enforced=True)
 
 
 def scan(root: Path, allocate: str, policy: Policy = POLICY) -> tuple[Scanner, Snapshot]:
-    (resource,) = config(allocate, policy).resources
+    (resource,) = config(allocate).resources
     scanner = Scanner.of(resource, HostFiles(str(root)), policy, "node", hold_s=0.0)
     return scanner, scanner.snapshot(selected(scanner), Snapshot(), lambda _key: None, 0.0)
-
-
-def test_mount_optional_that_is_missing_needs_no_flag(root: Path) -> None:
-    assert warnings(root, OPTIONAL, Policy()) == ()
-    (root / "opt/driver").mkdir()
-    needs = ("mounts of /opt/driver need --allow-path '/opt/driver'",)
-    assert warnings(root, OPTIONAL, Policy()) == needs
 
 
 def test_mount_that_is_not_visible_is_refused(root: Path) -> None:
@@ -66,14 +52,6 @@ def test_mount_that_is_not_visible_is_refused(root: Path) -> None:
         with pytest.raises(AllocationError, match="not visible"):
             scanner.checked(Allocation(mounts=(MountSpec("/opt/driver", "/x", read_only=True),)))
         assert cdi_devices(scanner, snapshot, {}) == {}
-
-
-def test_mount_that_is_not_visible_is_a_warning_without_flags(root: Path) -> None:
-    """What `devhost plan` prints without the flags of `devhost run`; code is trusted."""
-    (root / "dev").mkdir()
-    with tmpfs(root / "dev"):
-        (warning,) = warnings(root, REQUIRED, Policy(("/opt/*",)))
-    assert "not visible" in warning
 
 
 def test_mount_optional_that_is_missing_is_left_out_of_the_cdi_spec(root: Path) -> None:

@@ -37,9 +37,8 @@ def test_pattern_groups_are_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("*.txt", r"not a glob, write .*\.txt"),
-        ("?x", "not a glob, write .x"),
-        ("(?<!a)b", "RE2 has no lookaround, use `exclude`"),
+        ("*.txt", "no argument for repetition operator: *"),
+        ("(?<!a)b", "is not an RE2 pattern"),
         (r"(a)\1", "is not an RE2 pattern"),
         ("a{1001}", "is not an RE2 pattern"),
         ("(?<a>x)|(?P<a>y)", "has several groups named 'a'; rename them"),
@@ -51,5 +50,3 @@ def test_pattern_refused_by_re2_is_explained(text: str, says: str) -> None:
     with pytest.raises(PatternError) as caught:
         pattern.group_names(text)
     assert says in str(caught.value)
-    if "write " in says:
-        pattern.group_names(says.partition("write ")[2])

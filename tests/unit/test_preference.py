@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from devhost.allocation.preference import Preference, preferred
 from devhost.model.names import natural, share_ids, without_share
 
-POLICIES: tuple[Preference, ...] = ("packed", "spread", "numa", "none")
+POLICIES: tuple[Preference, ...] = ("packed", "spread", "numa")
 
 
 def ask(
@@ -23,7 +23,6 @@ def ask(
     *,
     must: str = "",
     replicas: int = 1,
-    limit: int | None = None,
     numa: Mapping[str, tuple[int, ...]] | None = None,
 ) -> str:
     """Ask and answer in words separated by blanks, for tests to be read."""
@@ -35,7 +34,6 @@ def ask(
             must.split(),
             size,
             replicas=replicas,
-            max_per_container=limit,
             numa_nodes=numa or {},
         )
     )
@@ -71,7 +69,6 @@ class Case:
             self.must,
             self.size,
             replicas=self.replicas,
-            max_per_container=1,
             numa_nodes=self.numa,
         )
 
@@ -98,7 +95,7 @@ def score(case: Case, answer: Iterable[str]) -> tuple[Any, ...]:
     free = Counter(map(without_share, case.ids))
     devices = sorted(order.index(without_share(one)) for one in answer)
     policy: tuple[Any, ...] = ()
-    if case.policy in ("packed", "spread", "none"):
+    if case.policy in ("packed", "spread"):
         sign = 1 if case.policy == "packed" else -1
         policy = tuple(sorted((sign * free[order[index]], index) for index in devices))
     lowest = sorted((order.index(without_share(one)), case.ids.index(one)) for one in answer)
@@ -141,19 +138,17 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
     check()
 
 
-@given(cases(), st.integers(-2, 12), st.sampled_from([None, 1, 2]))
-def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int, limit: int | None) -> None:
+@given(cases(), st.integers(-2, 12))
+def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None:
     answer = preferred(
         case.policy,
         case.available,
         case.must,
         size,
         replicas=case.replicas,
-        max_per_container=limit,
         numa_nodes=case.numa,
     )
-    silent = case.policy == "none" and limit is None and case.replicas == 1
-    if silent or size < 1 or not len(case.must) <= size <= len(case.ids):
+    if size < 1 or not len(case.must) <= size <= len(case.ids):
         assert answer == ()
     else:
         assert len(set(answer)) == len(answer) == size
@@ -170,12 +165,6 @@ FOUR = ("e1", "e2", "e3", "e4")
 @pytest.mark.parametrize(
     ("policy", "free", "size", "more", "answer"),
     [
-        # Without a policy: whole devices are left to kubelet, shares are spread.
-        ("none", "a b c", 2, {}, ""),
-        ("none", "a b c", 2, {"limit": 1}, "a b"),
-        ("none", shares(a="012", b="0", c="01"), 4, {"replicas": 3}, "a::0 a::1 b::0 c::0"),
-        # A limit that cannot be kept is for Allocate to refuse.
-        ("none", shares(a="012"), 3, {"replicas": 3, "limit": 1}, "a::0 a::1 a::2"),
         # The most used devices, so that b stays whole; and the least used ones.
         ("packed", shares(a="01", b="012", c="2", d="0"), 3, {"replicas": 3}, "a::0 c::2 d::0"),
         ("spread", shares(a="01", b="012", c="2", d="012"), 3, {"replicas": 3}, "a::0 b::0 d::0"),

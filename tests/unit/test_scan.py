@@ -132,8 +132,7 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
     states = []
     for thorough in (False, True):
         found = selected(scans.scanner)
-        identified = scans.scanner.identify(found, scans.last, nobody, 1)
-        snapshot = scans.scanner.conclude(identified, thorough=thorough)
+        snapshot = scans.scanner.snapshot(found, scans.last, nobody, 1, thorough=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
 
@@ -171,8 +170,7 @@ def test_scan_not_thorough_finds_the_same(
                 if content is not None:
                     (place / name).write_text(content)
             found = selected(scans.scanner)
-            identified = scans.scanner.identify(found, kept, nobody, now)
-            kept = scans.scanner.conclude(identified, thorough=False)
+            kept = scans.scanner.snapshot(found, kept, nobody, now, thorough=False)
             assert scans.at(now) == kept
 
 

@@ -1,12 +1,13 @@
 """In which order resources are decided about, and how many IDs each may have."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.ownership import Member
 from devhost.discovery.scan import Scanner
 from devhost.host import scanning
 from devhost.host.inventory import Inventory
@@ -127,13 +128,15 @@ async def running(at: Resources) -> object:
 
 async def test_scans_decide_in_the_order_of_the_file(at: Resources) -> None:
     decided = []
-    decision = at.scanning._decision
+    ownership = at.scanning.ownership
+    decide = ownership.decide
 
-    async def noted(scan: Scan, *more: object) -> object:
-        decided.append(scan.name[-1])
-        return await decision(scan, *more)  # type: ignore[arg-type]
+    def noted(member: Member, offered: Collection[str], *more: object) -> object:
+        if more:  # else it is released
+            decided.append(member.name[-1])
+        return decide(member, offered, *more)  # type: ignore[arg-type]
 
-    at.scanning._decision = noted  # type: ignore[method-assign,assignment]
+    ownership.decide = noted  # type: ignore[method-assign,assignment]
     first, second = at.hang("a"), at.hang("b")
     scanned = asyncio.create_task(at.scanned("cab"))
     await asyncio.sleep(0.02)
@@ -177,7 +180,7 @@ async def test_scan_that_raises_fails_alone(at: Resources, monkeypatch: pytest.M
         raise ZeroDivisionError
 
     resource = cast("Resource", at.scans["a"].resource)
-    monkeypatch.setattr(Scanner, "identify", broken)
+    monkeypatch.setattr(Scanner, "snapshot", broken)
     monkeypatch.setattr(scanning, "CRASH_PAUSE_S", 0.02)
     resource.failed = failed.append  # type: ignore[method-assign,assignment]
     at.scans["a"].declare()
