@@ -178,13 +178,11 @@ def _found(path: str) -> Iterator[str]:
 def _touch(path: str, mode: int) -> None:
     """Open and close a path, or check that it could be opened.
 
-    A socket or a FIFO is not opened, as a process may wait for who does.
+    A socket or a FIFO is not opened, as a process may wait for who does; a directory only to read.
     """
     kind = os.stat(path).st_mode
-    if stat.S_ISDIR(kind) and mode == os.O_RDONLY:
-        with os.scandir(path) as entries:
-            next(entries, None)
-    elif stat.S_ISDIR(kind) or stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
+    written = stat.S_ISDIR(kind) and mode == os.O_WRONLY
+    if written or stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
         if not os.access(path, os.W_OK if mode == os.O_WRONLY else os.R_OK):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES
