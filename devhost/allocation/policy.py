@@ -9,14 +9,16 @@ name: anybody who may create nodes chooses that. ``docs/devices.md`` has a table
 """
 
 import fnmatch
+import functools
+import itertools
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from devhost.hostfs.files import HostFiles, is_in_dev, is_wild
-from devhost.hostfs.sysfs import Number, SysfsTree, ancestors, sysfs_by_number
+from devhost.hostfs.mounts import lines
+from devhost.hostfs.sysfs import Number, SysfsTree, devices_above, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
 from devhost.model.hardware import vendor_product
@@ -219,15 +221,16 @@ class DeviceClasses:
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self._sysfs: SysfsTree | None = None  # many hosts have no nodes to judge
+
+    @functools.cached_property
+    def _sysfs(self) -> SysfsTree:
+        return sysfs_by_number(self._files)
 
     def of(self, number: Number) -> DeviceClass:
         """Return the class of a character device. Blocks."""
         major, minor = number
         if major == _MEM_MAJOR:  # whatever sysfs says
             return _class(_MEM.get(minor, _MEMORY))
-        if self._sysfs is None:
-            self._sysfs = sysfs_by_number(self._files)
         place = self._sysfs.of_number("char", number)
         subsystem = self._sysfs.linked(f"{place}/subsystem") if place else None
         if place is None or subsystem is None:
@@ -235,16 +238,14 @@ class DeviceClasses:
         name = posixpath.basename(place)
         match subsystem:
             case "tty":
-                every = ancestors(posixpath.dirname(place))
+                every = devices_above(place, self._sysfs)
                 above = {self._sysfs.linked(f"{one}/subsystem") for one in every}
-                kind = "tty-serial" if any(above) else "tty"
-                return _class("tty-usb" if "usb" in above else kind)
+                return _class("tty-usb" if "usb" in above else "tty-serial" if above else "tty")
             case "misc":
                 return DeviceClass(name, safe=name in SAFE_MISC)
             case "usb":
-                files = ("idVendor", "idProduct")
-                vendor, product = (self._sysfs.text(f"{place}/{one}") for one in files)
-                return DeviceClass("usb", usb_id=f"{vendor}:{product}" if vendor else "")
+                number_of_kind = self._sysfs.codes(place, "idVendor", "idProduct", by=":")
+                return DeviceClass("usb", usb_id=number_of_kind.strip(":"))
             case "vfio" | "vfio-dev" if name.startswith("noiommu"):
                 return DeviceClass("vfio-noiommu")
         return _class(subsystem)
@@ -257,8 +258,8 @@ class DeviceClasses:
         if major in _ASSIGNED:
             return _class(_ASSIGNED[major])
         proc = "/proc/devices"
-        text = _text(self._files.to_local(proc)) or _text(proc)
-        for line in text.partition("Block devices:")[0].splitlines():
+        every = lines(self._files.to_local(proc)) or lines(proc)
+        for line in itertools.takewhile(lambda line: line != "Block devices:", every):
             number, _, driver = line.strip().partition(" ")
             if number == str(major) and driver.startswith("nvidia-"):
                 return _class("nvidia" if driver == "nvidia-uvm" else driver)
@@ -267,13 +268,6 @@ class DeviceClasses:
 
 def _class(name: str) -> DeviceClass:
     return DeviceClass(name, safe=name in SAFE)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def path_glob_problem(glob: str) -> str | None:

@@ -33,21 +33,10 @@ _ending: Final = threading.Event()
 
 @immutable
 class Ended:
-    """How a command ended: its exit status, and the last lines of its output that are not empty.
+    """How a command ended: why it failed, if it did, and its last lines that are not empty."""
 
-    The status is negative for the signal that killed it; ``None``: it did not end in time.
-    """
-
-    status: int | None
+    failure: str | None
     lines: tuple[str, ...] = ()
-
-    def description(self) -> str:
-        """Return the status in words."""
-        if self.status is None:
-            return "did not end in time"
-        if self.status < 0:
-            return f"was killed by signal {-self.status} ({signal.strsignal(-self.status)})"
-        return f"exited with {self.status}"
 
 
 def environment(resource: str, device: str) -> dict[str, str]:
@@ -65,30 +54,32 @@ def run(
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
     When it ends, after `timeout` seconds, when `stop` is set, or when this process ends, all
-    processes that it has started are killed, unless they have left its process group. If it cannot
-    be started, it is an `OSError` or `ValueError`.
+    processes that it has started are killed, unless they have left its process group.
     """
     until = time.monotonic() + timeout
+    late = f"did not end within {round(max(timeout, 0.0), 1):g}s"
     stop = stop or threading.Event()
     # A program on a hanging filesystem hangs this search in its thread. Without the search, it
     # would hang the whole process inside vfork.
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
-        text = f"there is no program {argv[0]}, or it may not be executed"
-        raise FileNotFoundError(errno.ENOENT, text)
+        return Ended("there is no such program, or it may not be executed")
     if time.monotonic() >= until or stop.is_set() or _ending.is_set():
-        return Ended(None)
+        return Ended(late)
     # Without the lock: a program on a hanging filesystem may hang its start.
-    process = subprocess.Popen(  # noqa: S603 (needs --allow-exec)
-        argv,
-        executable=program,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        env=environment,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(  # noqa: S603 (needs --allow-exec)
+            argv,
+            executable=program,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return Ended(f"cannot be run: {error}")
     assert process.stdout is not None, "a pipe"  # noqa: S101
     with _lock:
         _running.add(process.pid)
@@ -102,7 +93,14 @@ def run(
         finally:
             status = _kill(process)
         _read(pipe, output)
-    return Ended(status if in_time else None, _last_lines(output))
+    return Ended(_failure(status) if in_time else late, _last_lines(output))
+
+
+def _failure(status: int | None) -> str | None:
+    """Return the exit status of what has failed in words."""
+    if status is not None and status < 0:
+        return f"was killed by signal {-status} ({signal.strsignal(-status)})"
+    return f"exited with {status}" if status != 0 else None
 
 
 def _follow(child: int, pipe: int, output: bytearray, until: float, stop: threading.Event) -> bool:

@@ -52,7 +52,7 @@ _NO_INTERFACES: Final = "it has no interfaces, as when its `authorized` is 0"
 
 # ── what options match ──
 
-_ByOption = Mapping[str, Sequence[str]]
+_ByOption = dict[str, Sequence[str]]
 """By option, globs of the fact that it is about."""
 
 
@@ -72,7 +72,7 @@ class Wanted:
     @classmethod
     def of(cls, selector: ConfigModel) -> "Wanted":
         """Compile the options of a source, or of a part of it."""
-        globs: dict[str, Sequence[str]] = {}
+        globs: _ByOption = {}
         for option, value in options_of(selector).items():
             match value:
                 case dict():  # by file or key
@@ -157,7 +157,7 @@ class HardwareFinder:
     subsystem, the subsystems of the nodes, and /dev.
     """
 
-    def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str] = frozenset()) -> None:
+    def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str]) -> None:
         self.links = {one.rpartition(".")[2] for one in mentioned} & LINK_VARIABLES.keys()
         self.nodes = NodesRoot(links=bool(self.links))
         self.wanted, *self.excluded = every = [*map(Wanted.of, (options, *options.exclude))]
@@ -171,11 +171,11 @@ class HardwareFinder:
             self.main = USB if isinstance(options, Usb) else PCI
             self.split, choices = options.split, options.node
         self.choices = [(one, Wanted.of(one)) for one in choices]
-        self.subsystems = {one.subsystem for one in choices}
-        classes = (*self.wanted.globs.get("class", ()), *self.wanted.of_interface.get("class", ()))
+        self.subsystems = [one.subsystem for one in choices]
+        classes = (self.wanted.globs | self.wanted.of_interface).get("class", ())
         self.finds_between = any(one.startswith(tuple(BETWEEN.values())) for one in classes)
         found: list[Root] = [self.main, self.nodes]
-        found += (SubsystemRoot(one) for one in self.subsystems - {USB_NODE, NO_NODE})
+        found += (SubsystemRoot(one) for one in self.subsystems if one not in (USB_NODE, NO_NODE))
         found += [_NUMBERS] if USB_NODE in self.subsystems else []
         found += [NET] if any("pf" in one.globs for one in every) else []
         self.roots = tuple(dict.fromkeys(found))
@@ -208,27 +208,20 @@ class _Search:
     def compared(self) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices, and how they differ from the options; hubs only if asked for."""
         finder, reading = self._finder, self._members(self._finder.main)
-        every: Iterable[SysfsDevice] = (
-            reading.devices
-            if finder.of_bus
-            else (
-                SysfsDevice(path, reading.sysfs, id=name) for name, path in reading.members.items()
-            )
-        )
+        every, choice = reading.devices, finder.choices[0]
+        if not finder.of_bus:
+            some = reading.members.items()
+            every = [SysfsDevice(path, reading.sysfs, id=name) for name, path in some]
         for device in every:
             if device.is_between and not finder.finds_between:
                 continue
             differ = self._differs(device, finder.wanted)
-            if (
-                not differ
-                and not finder.of_bus
-                and not any(self._chosen(*finder.choices[0], device))
-            ):
+            if not (differ or finder.of_bus or any(self._chosen(*choice, device))):
                 differ = {"": "it has no node below /dev"}
             yield device, differ
 
     def _differs(self, device: SysfsDevice, wanted: Wanted) -> Mapping[str, str]:
-        also = {"port": [device.name]}
+        also: _ByOption = {"port": [device.name]}
         if NET in self._readings and device.facts.get("pf"):  # interfaces of the physical function
             physical = device.sysfs.link(f"{device.syspath}/physfn") or ""
             also["pf"] = [posixpath.basename(one) for one in self._members(NET).below(physical)]
@@ -257,8 +250,9 @@ class _Search:
         Documentation/driver-api/vfio.rst).
         """
         for other in self._members(PCI).devices:
-            used, is_free = other.facts["driver"], other.is_between or other.facts["group"] != group
-            if not is_free and used not in ("", _UNUSED) and not used.startswith("vfio"):
+            used = other.facts["driver"]
+            is_ours = other.is_between or used in ("", _UNUSED) or used.startswith("vfio")
+            if other.facts["group"] == group and not is_ours:
                 reason = f"group {group} holds {other.name} (driver {used})"
                 return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
         vfio = self._members(_VFIO)
@@ -266,12 +260,10 @@ class _Search:
             node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
             if node is not None:
                 return self._match(function, node, function.id)
-        if function.facts["driver"].startswith("vfio"):
-            reason = (
-                f"bound to {function.facts['driver']}, but the kernel has no node of group {group}"
-            )
-            return Skipped(function.name, reason)
-        return Skipped(function.name, "not bound to vfio-pci")
+        reason, driver = "not bound to vfio-pci", function.facts["driver"]
+        if driver.startswith("vfio"):
+            reason = f"bound to {driver}, but the kernel has no node of group {group}"
+        return Skipped(function.name, reason)
 
     def _nodes_of(self, device: SysfsDevice) -> Iterator[Match | Skipped]:
         """Yield the nodes of a device, or why it is not offered."""
@@ -281,9 +273,10 @@ class _Search:
             some = dict.fromkeys(self._chosen(choice, wanted, device))
             found |= some
             absent += [] if some or choice.optional else [choice]
-        lack = f"no {' and no '.join(one.subsystem for one in absent)} node" if absent else None
-        if absent and (why := self._why_none(absent[0], device)):
-            lack = f"{lack}: {why}"
+        lack = None
+        if absent:
+            which = " and no ".join(one.subsystem for one in absent)
+            lack = f"no {which} node: {self._why_none(absent[0], device)}"
         if lack and not found:
             yield Skipped(device.name, lack)
         ids = self._ids(device, list(found))
@@ -346,11 +339,11 @@ class _Search:
         variables = {
             **(above.variables if above is not None else {}),
             **device.variables,
-            **{one: value for one in finder.attributes if (value := device.fact(one))},
+            **{one: device.fact(one) for one in finder.attributes},
             "name": node.name,
             "subsystem": node.subsystem,
             "syspath": node.syspath,
-            **({"place": device.place} if device.place else {}),
+            "place": device.place,
             **by,
             **described(node, device.sysfs),
         }
@@ -361,7 +354,7 @@ class _Search:
         return Match(
             path,
             device_id,
-            variables,
+            {name: value for name, value in variables.items() if value},
             at=(self._nodes, node.file) if node.file else None,
             hardware=Hardware(
                 unit=node.syspath if alone else device.syspath,
@@ -378,7 +371,7 @@ class _Search:
 
     def _claims(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
         """Libusb detaches drivers: who has the device's own node has all of its nodes."""
-        if node.subsystem != USB_NODE or _NUMBERS not in self._readings:
+        if node.subsystem != USB_NODE or NO_NODE in self._finder.subsystems:
             return frozenset()
         numbers = self._members(_NUMBERS)
         below = (path for path in numbers.below(device.syspath) if path != device.syspath)

@@ -45,15 +45,10 @@ _PRIVATE: Final = re.compile(
     r"|/sys/devices/.*/config",
     re.DOTALL,
 )
-_READ: Final = "devhost's user needs to read it: root, by securityContext.runAsUser"
 
 
 class _FailedError(Exception):
     """A check has failed; the text names the file or command, and the reason."""
-
-
-class _PrivateError(Exception):
-    """A file is not readable by everyone."""
 
 
 def check(
@@ -71,7 +66,7 @@ def check(
     (``allow_paths``), and whether commands run.
     """
     until = time.monotonic() + checks.timeout
-    this = _Round(device, files, constants, allow, checks.timeout, until)
+    this = _Round(device, files, constants, allow, until)
     failures: list[str] = []
     unknown: list[str] = []
     for one in checks.checks:
@@ -97,7 +92,6 @@ class _Round:
     files: HostFiles
     constants: Mapping[str, str]
     allow: Policy
-    timeout: float
     until: float
 
     def perform(self, one: Check) -> Iterator[str]:
@@ -140,19 +134,13 @@ class _Round:
         for (path,) in arguments((file.path,), self.device, self.constants):
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
-            realpath = path
             try:
-                realpath = self.files.realpath(path)
-                content = _read(self.files.root, realpath, self.allow)
-            except _PrivateError:
-                yield (
-                    f"{path} is not readable by everyone: --allow-path '{realpath}' would allow it"
-                )
+                content = _read(self.files.root, self.files.realpath(path), self.allow)
             except OSError as error:
                 text = f"{path}: {_reason(error)}"
                 if error.errno not in _FORBIDDEN:
                     raise _FailedError(text) from None
-                yield f"{text}: {_READ}"
+                yield text
             else:
                 _compare(path, content, file.matches)
 
@@ -165,21 +153,13 @@ class _Round:
         found = paths.seen(self.device, files=names_paths(argv))
         here = real_paths(found, self.files.to_local)
         for words in arguments(argv, self.device, self.constants, here):
-            try:
-                end = command.run(words, environment, self.until - time.monotonic())
-            except FileNotFoundError as error:
-                where = "" if self.files.is_host else " (in devhost's own container)"
-                raise _FailedError(f"{error.strerror}{where}") from None
-            except (OSError, ValueError) as error:
-                raise _FailedError(f"{words[0]} cannot be run: {_reason(error)}") from None
-            if end.status != 0:
-                late = f"did not answer in {self.timeout:g} s"
-                text = late if end.status is None else end.description()
-                raise _FailedError(": ".join((words[0], text, *end.lines[-1:])))
+            end = command.run(words, environment, self.until - time.monotonic())
+            if end.failure:
+                raise _FailedError(": ".join((words[0], end.failure, *end.lines[-1:])))
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 # ── nodes ──────────────────────────────────────────────────────────────────────────────
@@ -198,13 +178,11 @@ def _found(path: str) -> Iterator[str]:
 def _touch(path: str, mode: int) -> None:
     """Open and close a path, or check that it could be opened.
 
-    A socket or a FIFO is not opened, as a process may wait for who does.
+    A socket or a FIFO is not opened, as a process may wait for who does; a directory only to read.
     """
     kind = os.stat(path).st_mode
-    if stat.S_ISDIR(kind) and mode == os.O_RDONLY:
-        with os.scandir(path) as entries:
-            next(entries, None)
-    elif stat.S_ISDIR(kind) or stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
+    written = stat.S_ISDIR(kind) and mode == os.O_WRONLY
+    if written or stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind):
         if not os.access(path, os.W_OK if mode == os.O_WRONLY else os.R_OK):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES
@@ -223,12 +201,13 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
     read. It is opened only if it is not a device: opening one may have side effects.
 
     Raises:
-        OSError: It does not exist or cannot be read.
-        _PrivateError: Not everyone can read it, and ``--allow-path`` does not name it.
+        OSError: It does not exist or cannot be read, or not by everyone, and ``--allow-path`` does
+            not name it.
     """
-    allowed = allow.allows_path(realpath)
+    text = f"not everyone can read it: --allow-path '{realpath}' would allow it"
+    private, allowed = PermissionError(errno.EACCES, text), allow.allows_path(realpath)
     if not allowed and _PRIVATE.fullmatch(realpath):
-        raise _PrivateError
+        raise private
     at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in filter(None, realpath.split("/")):
@@ -238,7 +217,7 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
             mode = os.fstat(at).st_mode
             needed = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
             if not allowed and not mode & needed:
-                raise _PrivateError
+                raise private
         if not stat.S_ISREG(os.fstat(at).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         file = os.open(f"/proc/self/fd/{at}", os.O_RDONLY | _POLITELY)

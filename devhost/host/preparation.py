@@ -271,20 +271,14 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
     try:
         async with _until(start.deadline + _KILL_S, lambda: f"did not end {start.within}"):
             ended = await asyncio.shield(running)
-    except FileNotFoundError as error:
-        raise PreStartError(error.strerror) from None
-    except (OSError, ValueError) as error:
-        raise PreStartError(f"cannot be run: {error}") from None
     finally:
         if not running.done():  # nothing of it remains when the cancellation goes on
             stop.set()
             start.calls.abandon(running)
             await asyncio.wait([running], timeout=_KILL_S)
-    lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
-    if ended.status is None:
-        raise PreStartError(f"did not end {start.within}{lines}")
-    if ended.status:
-        raise PreStartError(f"{ended.description()}{lines}")
+    if ended.failure:
+        lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
+        raise PreStartError(f"{ended.failure}{lines}")
 
 
 def _change_mode(mode: int, start: Start) -> None:

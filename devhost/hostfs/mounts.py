@@ -25,7 +25,7 @@ def mounts(path: str) -> Iterator[tuple[Number, str, str]]:
 
     Of each, its filesystem's number, as files there have it, where it is mounted, and of what.
     """
-    for line in _lines(path):
+    for line in lines(path):
         place, _, filesystem = line.partition(" - ")
         fields = place.split(" ")
         if len(fields) > 4 and (number := number_of(fields[2])) is not None:
@@ -34,12 +34,13 @@ def mounts(path: str) -> Iterator[tuple[Number, str, str]]:
 
 def swapped(path: str) -> Iterator[str]:
     """Yield the paths in a file such as ``/proc/swaps``, none if it does not exist."""
-    for line in _lines(path)[1:]:
+    for line in lines(path)[1:]:
         if name := line.partition(" ")[0].partition("\t")[0]:
             yield _unescaped(name)
 
 
-def _lines(path: str) -> list[str]:
+def lines(path: str) -> list[str]:
+    """Return the lines of a file; none if it cannot be read."""
     try:
         return Path(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")
     except OSError:

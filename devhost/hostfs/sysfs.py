@@ -27,6 +27,7 @@ _PORT: Final = re.compile(r"[0-9]+-([0-9.]+(:[0-9]+\.[0-9]+)?)")  # of a device,
 _INTERFACE: Final = re.compile(r".*/[0-9]+-[0-9.]+:[0-9]+\.[0-9]+")  # paths, as of root hubs
 _ROOT_HUB: Final = re.compile(r".*/usb[0-9]+")
 _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
+_USB_TEXTS: Final = ("manufacturer", "product", "serial")
 PLACES: Final = ("pci", *_NAMED)
 BETWEEN: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
@@ -52,12 +53,19 @@ class SysfsTree:
             self._texts[path] = _text(self._read(path))
         return self._texts[path]
 
+    def codes(self, device: str, *files: str, by: str = "") -> str:
+        """Return the hexadecimal numbers in files of a device as one text."""
+        found = (self.text(f"{device}/{file}") or "" for file in files)
+        return by.join(found).replace("0x", "").lower()
+
     def attribute(self, device: str, file: str) -> str | None:
         """Return what a file of a device holds, of which a configuration has the name.
 
         It may learn only what every user may read; links on the way may not leave /sys.
         """
-        path = self._files.resolve(f"{device}/{file}")
+        path = f"{device}/{file}"
+        if "/" in file or self.link(path) is not None:
+            path = self._files.resolve(path)
         try:
             public = os.stat(self._files.to_local(path)).st_mode & stat.S_IROTH
         except OSError:
@@ -295,21 +303,16 @@ def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
 
 
 def _usb_device(syspath: str, sysfs: SysfsTree, below: Iterable[str]) -> SysfsDevice:
-    def text(*files: str, by: str = "") -> str:
-        return by.join(sysfs.text(f"{syspath}/{file}") or "" for file in files)
-
     above = posixpath.dirname(syspath)
     there = sysfs.linked(f"{syspath}/subsystem") == "usb"  # else it is being removed
     port = (sysfs.place(syspath) or "") if there else ""
     facts = {
-        "device": text("idVendor", "idProduct", by=":").lower(),
-        "manufacturer": text("manufacturer"),
-        "product": text("product"),
-        "serial": text("serial"),
+        "device": sysfs.codes(syspath, "idVendor", "idProduct", by=":"),
+        **{one: sysfs.text(f"{syspath}/{one}") or "" for one in _USB_TEXTS},
         "port": port,
-        "class": text("bDeviceClass", "bDeviceSubClass", "bDeviceProtocol").lower(),
-        "busnum": text("busnum"),
-        "devnum": text("devnum"),
+        "class": sysfs.codes(syspath, "bDeviceClass", "bDeviceSubClass", "bDeviceProtocol"),
+        "busnum": sysfs.text(f"{syspath}/busnum") or "",
+        "devnum": sysfs.text(f"{syspath}/devnum") or "",
         "hub": (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
         "name": posixpath.basename(syspath),
     }
@@ -325,7 +328,7 @@ def _interface(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
     except ValueError:
         return None
     facts = {
-        "class": "".join(sysfs.text(f"{syspath}/{part}") or "" for part in parts).lower(),
+        "class": sysfs.codes(syspath, *parts),
         "interface": str(number),
         "driver": sysfs.linked(f"{syspath}/driver") or "",
     }
@@ -333,18 +336,14 @@ def _interface(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
 
 
 def _pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
-    def number(*files: str) -> str:
-        texts = (sysfs.text(f"{syspath}/{file}") or "" for file in files)
-        return ":".join(text.removeprefix("0x").lower() for text in texts)
-
     address = posixpath.basename(syspath)
     physical, count = sysfs.link(f"{syspath}/physfn"), 0
     while (link := sysfs.link(f"{physical}/virtfn{count}")) not in (None, syspath):
         count += 1
     facts = {
-        "device": number("vendor", "device"),
-        "subsystem": number("subsystem_vendor", "subsystem_device"),
-        "class": number("class"),
+        "device": sysfs.codes(syspath, "vendor", "device", by=":"),
+        "subsystem": sysfs.codes(syspath, "subsystem_vendor", "subsystem_device", by=":"),
+        "class": sysfs.codes(syspath, "class"),
         "driver": sysfs.linked(f"{syspath}/driver") or "",
         "address": address,
         "group": sysfs.linked(f"{syspath}/iommu_group") or "",

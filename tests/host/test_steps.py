@@ -126,8 +126,8 @@ async def test_command_of_a_step_gets_nothing_of_our_environment_but_the_path(
         ),
         (shell("kill -9 $$"), "(run sh) of device X: was killed by signal 9"),
         (shell(r"seq 20; printf '\033[31mred\377\n\n'; exit 1"), r"17; 18; 19; 20; \x1b[31mred�"),
-        (["/bin/no-such", "x"], "(run no-such) of device X: there is no program /bin/no-such"),
-        (["/etc/passwd"], "there is no program /etc/passwd, or it may not be executed"),
+        (["/bin/no-such", "x"], "(run no-such) of device X: there is no such program"),
+        (["/etc/passwd"], "there is no such program, or it may not be executed"),
         (["sh", "${minor}"], "(run sh) of device X: ${minor} has no value"),
     ],
 )
