@@ -246,7 +246,7 @@ class ServedResource:
         else:
             # What is offered without checks stays healthy until the first round.
             self.health = self.health or HealthMonitor(
-                self.name, self.trigger_scan, offered=self.known.devices
+                self.scanner, self.trigger_scan, offered=self.known.devices
             )
             self.health.watch(self.scanner, snapshot)
         if self.resource.inject == "cdi" and not self._shared.backend.served_elsewhere(self.name):
