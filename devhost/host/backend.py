@@ -35,12 +35,8 @@ class Pods(Protocol):
         """Whether kubelet waits for an Allocate."""
         ...
 
-    async def kubelet(self) -> object:
-        """Return what is equal for as long as the same kubelet answers."""
-        ...
-
-    async def holders(self) -> Mapping[str, HeldBy]:
-        """Return, by resource, each held ID with its pods; raise `KubeletError`."""
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+        """Return which kubelet says, by resource, which pods hold an ID; raise `KubeletError`."""
         ...
 
 
@@ -48,11 +44,6 @@ class MayHandOut(Protocol):
     """The IDs that pods may still get of a resource: what is offered, and what leaves."""
 
     def __contains__(self, advertised_id: object, /) -> bool: ...
-
-    @property
-    def leaving(self) -> AbstractSet[str]:
-        """Those that are on their way out."""
-        ...
 
     def may_leave(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows an ID as unhealthy, so that no pod gets it."""

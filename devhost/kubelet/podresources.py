@@ -49,15 +49,8 @@ class PodResources:
         """Whether kubelet waits for an answer of this process."""
         return bool(self.unanswered)
 
-    async def kubelet(self) -> object:
-        """Return what differs from one kubelet that serves the socket to the next.
-
-        ``None`` where there is no socket, or its filesystem does not answer in `LIST_TIMEOUT_S`.
-        """
-        return (await self._look())[0]
-
     async def _look(self) -> tuple[object, int]:
-        """Return whose socket it is, and the number of the error of a connection, or 0."""
+        """Return what differs from one kubelet to the next, and a connection's error or 0."""
         if self._looking is None or self._looking.done():
             self._looking = in_thread("pod-resources socket", self._seen)
         done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
@@ -69,12 +62,16 @@ class PodResources:
             return (found.st_dev, found.st_ino, found.st_mtime_ns), connect_error(self.socket)
         return None, connect_error(self.socket)
 
-    async def holders(self) -> Mapping[str, HeldBy]:
-        """Return, by resource and device ID, the pods that hold it (``namespace/name``).
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+        """Return which kubelet it is; by resource and device ID, the pods (``namespace/name``).
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
-        return await self.ask(_LIST, _by_resource)
+        kubelet, _ = await self._look()
+        held = await self.ask(_LIST, _by_resource)
+        if kubelet != (await self._look())[0]:
+            raise KubeletError(f"{self.socket}: another kubelet has taken over")
+        return kubelet, held
 
     async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
         """Call a method whose request is empty; read the answer in a thread."""
