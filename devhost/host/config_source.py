@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from devhost.allocation.policy import Policy
 from devhost.errors import Problem
 from devhost.host.state_files import CLOSE_S, LastGood, report
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import Loaded, loads, read, refuse, unusable
+from devhost.loading.loader import Loaded, loads, read, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
@@ -63,8 +63,6 @@ class ConfigSource:
         self.file, self._policy, self._last_good = file, policy, last_good
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
-        self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
-        """By resource, the key and the reason why a valid configuration is not applied."""
         self._calls = BlockingCalls("config", serial=True)
         self._good: bytes | None = None  # to be saved
         self._saving: asyncio.Task[None] | None = None
@@ -165,7 +163,7 @@ class ConfigSource:
             self._well()
             _LOG.info("configuration file valid again, the same as in force", extra=fields)
             return
-        loaded = await self._loaded(found)
+        loaded = await in_thread("load config", lambda: self._load(*found, self.file))
         raw, reason = self._seen = found
         log_problems(loaded.problems)
         if raw is None or loaded.config is None:
@@ -183,15 +181,6 @@ class ConfigSource:
         """Note that what the file has is in force."""
         well = replace(self.status, file=self.file, problems=(), unreadable=None)
         self.status = replace(well, **changes)
-
-    async def _loaded(self, found: Content) -> Loaded:
-        raw, reason = found
-        if raw is None:
-            return unusable(self.file, reason)
-        loaded = await in_thread("load config", lambda: self._load(raw, "", self.file))
-        if loaded.config is None or not (reasons := self.refused(loaded.config)):
-            return loaded
-        return await in_thread("load config", lambda: refuse(loaded, raw, self.file, reasons))
 
     async def _settled(self, found: Content) -> Content:
         """Read the file until two reads agree: a writer may be in the middle of it."""

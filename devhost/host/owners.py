@@ -95,10 +95,6 @@ class Owners:
         """Remove a resource that is no longer served."""
         del self._served[name]
 
-    def has(self, name: str) -> bool:
-        """Whether devices of a resource were handed out, and may be in pods."""
-        return any(record.resource == name for record in self.records.allocated)
-
     def withheld(self, name: str) -> bool:
         """Whether devices of a resource are withheld."""
         return self._served[name].withheld
