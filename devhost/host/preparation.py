@@ -271,7 +271,6 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
         return command.run(argv, environment, until - time.monotonic(), stop)
 
     running = in_thread(f"preStart {start.resource}", work)
-    running.add_done_callback(lambda late: late.cancelled() or late.exception())
     try:
         async with _until(start.deadline + _KILL_S, lambda: f"did not end {start.within}"):
             ended = await asyncio.shield(running)
@@ -279,11 +278,10 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
         raise PreStartError(error.strerror) from None
     except (OSError, ValueError) as error:
         raise PreStartError(f"cannot be run: {error}") from None
-    finally:
-        if not running.done():  # nothing of it remains when the cancellation goes on
-            stop.set()
+    finally:  # nothing of it remains when a cancellation goes on
+        stop.set()
+        if not (await asyncio.wait([running], timeout=_KILL_S))[0]:
             start.calls.abandon(running)
-            await asyncio.wait([running], timeout=_KILL_S)
     lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
     if ended.status is None:
         raise PreStartError(f"did not end {start.within}{lines}")
