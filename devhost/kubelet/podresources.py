@@ -84,23 +84,12 @@ class PodResources:
             try:
                 answer = await call(b"", timeout=LIST_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                raise KubeletError(f"{self.socket}: {self._reason(error)}") from None
+                reason = error.details() or error.code().name.lower()
+                raise KubeletError(f"{self.socket}: {reason}") from None
         try:
             return await in_thread("pod resources", lambda: read(answer))
         except DecodeError:
             raise KubeletError(f"{self.socket}: the answer cannot be read") from None
-
-    def _reason(self, error: grpc.aio.AioRpcError) -> str:
-        details = error.details() or error.code().name.lower()
-        match error.code():
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"did not answer in {LIST_TIMEOUT_S:g} s"
-            case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                return f"the answer may be larger than {ANSWER_BYTES_MAX >> 20} MiB: {details}"
-            case grpc.StatusCode.UNIMPLEMENTED:
-                return f"not the kubelet's pod-resources API: {details}"
-            case _:
-                return details
 
 
 class ServedNames:
