@@ -45,6 +45,11 @@ class MayHandOut(Protocol):
 
     def __contains__(self, advertised_id: object, /) -> bool: ...
 
+    @property
+    def drained(self) -> bool:
+        """Whether there are none, and kubelet knows."""
+        ...
+
     def may_leave(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows an ID as unhealthy, so that no pod gets it."""
         ...
@@ -64,11 +69,6 @@ class Publication(Protocol):
 
     def publish(self, resource: Resource, snapshot: Snapshot) -> bool:
         """Offer the devices of a snapshot; return whether some have left immediately."""
-        ...
-
-    @property
-    def drained(self) -> bool:
-        """Whether nothing is offered any more, and kubelet knows."""
         ...
 
     @property

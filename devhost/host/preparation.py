@@ -138,10 +138,9 @@ class Preparation:
             raise PreStartError(f"cannot tell whether {_named(ids)} was prepared: {problem}")
         for one in ids:
             if (mark := marks.get(one)) is None:
-                kept = "" if self._records.durable else "; --state-dir would have kept it"
                 raise PreStartError(
                     f"cannot tell whether {_named([one])} was prepared (no record of its "
-                    f"allocation{kept}): delete the pod to get a fresh device"
+                    "allocation): delete the pod to get a fresh device"
                 )
             if not mark.prepared:
                 fresh[one] = self._allocations.get(one)
@@ -178,7 +177,6 @@ class Start:
     policy: Policy
     calls: BlockingCalls
     deadline: float
-    within: str = "in time"
 
 
 async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | None:
@@ -191,10 +189,8 @@ async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | No
                 where, used = device, True
                 await _look(start, lambda: _refuse_in_use(start))
             where = f"{pre_start.label(number, step)} of {device}"
-            now = asyncio.get_running_loop().time()
-            ends = min(start.deadline, now + step.time_limit)
-            within = f"within {round(max(ends - now, 0.0), 1):g}s"
-            await _run_step(step, replace(start, deadline=ends, within=within))
+            ends = asyncio.get_running_loop().time() + step.time_limit
+            await _run_step(step, replace(start, deadline=min(start.deadline, ends)))
     except (PreStartError, AllocationError, OSError) as error:
         return printable(f"{where}: {error}")
     return None
@@ -233,7 +229,7 @@ async def _wait_for(template: Template, start: Start) -> None:
     paths = pre_start.awaited(template, start.device, start.constants)
     files = replace(start.files, shown=start.policy.shown_paths)
     missing: str | None = paths[0] if paths else None
-    async with _until(start.deadline, lambda: f"{missing} did not appear {start.within}"):
+    async with _until(start.deadline, lambda: f"{missing} did not appear in time"):
         while missing is not None:
             missing = await start.calls.run(lambda: _missing(files, paths))
             if missing is not None:
@@ -272,7 +268,7 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
 
     running = in_thread(f"preStart {start.resource}", work)
     try:
-        async with _until(start.deadline + _KILL_S, lambda: f"did not end {start.within}"):
+        async with _until(start.deadline + _KILL_S, lambda: "did not end in time"):
             ended = await asyncio.shield(running)
     except FileNotFoundError as error:
         raise PreStartError(error.strerror) from None
@@ -284,7 +280,7 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
             start.calls.abandon(running)
     lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
     if ended.status is None:
-        raise PreStartError(f"did not end {start.within}{lines}")
+        raise PreStartError(f"did not end in time{lines}")
     if ended.status:
         raise PreStartError(f"{ended.description()}{lines}")
 
@@ -321,7 +317,7 @@ def _seen(start: Start, *, files: bool = False) -> Seen:
 
 
 async def _look(start: Start, work: Callable[[], T]) -> T:
-    async with _until(start.deadline, lambda: f"the host did not answer {start.within}"):
+    async with _until(start.deadline, lambda: "the host did not answer in time"):
         return await start.calls.run(work)
 
 

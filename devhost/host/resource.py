@@ -198,7 +198,7 @@ class ServedResource:
                     await self.health.first_round(_FIRST_ROUND_S)
                     self._publish_again()
                 serving = tasks.create_task(self.published.run(), name=f"serve {self.name}")
-                while not (self.draining and self.published.drained):
+                while not (self.draining and self.published.device_list.drained):
                     if self.draining:
                         await asyncio.sleep(_STEP_S)
                     else:
@@ -309,7 +309,7 @@ class ServedResource:
         before, self._held = self._held, self._shared.holders.held(self.name)
         if self.draining:
             self._publish_again()
-        elif before != self._held or self._shared.owners.withheld(self.name):
+        elif before != self._held:
             self.trigger_scan()
 
 

@@ -47,11 +47,6 @@ class PublishedResource:
             answers, self.device_list, directory, report, directory.served_names if alone else None
         )
 
-    @property
-    def drained(self) -> bool:
-        """Whether nothing is listed, and kubelet knows."""
-        return self.device_list.drained
-
     def may_hand_out(self) -> AbstractSet[str]:
         """Return the IDs of devices that are listed, or leaving the list."""
         return set(map(without_share, self.device_list.entries))
