@@ -24,9 +24,6 @@ from devhost.model.state import HeldBy
 from devhost.watch.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
-# Kubelet sets no limit to what it sends. The pods of a node with some 10,000 devices need 1 MiB;
-# parsing a message holds Python's lock, for 4 MiB some 50 ms.
-ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _LIST: Final = "/v1.PodResourcesLister/List"
 _ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
 
@@ -79,7 +76,7 @@ class PodResources:
             reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
             raise KubeletError(f"{self.socket}: {reason}")
         # A channel that failed would wait before it connects again, though kubelet has restarted.
-        async with open_channel(self.socket, receive_bytes_max=ANSWER_BYTES_MAX) as channel:
+        async with open_channel(self.socket) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
             try:
                 answer = await call(b"", timeout=LIST_TIMEOUT_S)
