@@ -200,9 +200,11 @@ class HealthMonitor:
             return unanswered
         if self._calls.hanging:
             return _failed("not tried, as too many other checks of the resource do not return")
+        files, allow = scanner.files, scanner.policy
+        constants = {"resource": self._name, "nodeName": scanner.node_name}
         try:
             return await self._calls.run(
-                lambda: self._check(scanner, checks, device),
+                lambda: self._check_device(checks, device, files, constants, allow=allow),
                 patience=checks.timeout + _KILL_S,
                 on_late=lambda: self._hanging.discard(device.id),
             )
@@ -211,13 +213,6 @@ class HealthMonitor:
             return unanswered
         except OSError as error:  # no thread can be started
             return _failed(error.strerror or str(error))
-
-    def _check(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
-        constants = {"resource": scanner.resource.name, "nodeName": scanner.node_name}
-        try:
-            return self._check_device(
-                checks, device, scanner.files, constants, allow=scanner.policy
-            )
         except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
             fields = {"resource": self._name, "device": device.id}
             _LOG.exception("checking failed", extra={"fields": fields})

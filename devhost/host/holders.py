@@ -116,8 +116,7 @@ class Holders:
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         """Undo `subscribe`."""
-        if callback in self._callbacks:
-            self._callbacks.remove(callback)
+        self._callbacks.remove(callback)
 
     async def run(self) -> None:
         """Ask every `POLL_S`; return without --pod-resources."""
