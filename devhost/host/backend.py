@@ -35,12 +35,8 @@ class Pods(Protocol):
         """Whether kubelet waits for an Allocate."""
         ...
 
-    async def kubelet(self) -> object:
-        """Return what is equal for as long as the same kubelet answers."""
-        ...
-
-    async def holders(self) -> Mapping[str, HeldBy]:
-        """Return, by resource, each held ID with its pods; raise `KubeletError`."""
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+        """Return which kubelet says, by resource, which pods hold an ID; raise `KubeletError`."""
         ...
 
 
@@ -50,8 +46,8 @@ class MayHandOut(Protocol):
     def __contains__(self, advertised_id: object, /) -> bool: ...
 
     @property
-    def leaving(self) -> AbstractSet[str]:
-        """Those that are on their way out."""
+    def drained(self) -> bool:
+        """Whether there are none, and kubelet knows."""
         ...
 
     def may_leave(self, advertised_id: str, now: float) -> bool:
@@ -73,11 +69,6 @@ class Publication(Protocol):
 
     def publish(self, resource: Resource, snapshot: Snapshot) -> bool:
         """Offer the devices of a snapshot; return whether some have left immediately."""
-        ...
-
-    @property
-    def drained(self) -> bool:
-        """Whether nothing is offered any more, and kubelet knows."""
         ...
 
     @property

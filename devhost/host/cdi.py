@@ -37,7 +37,7 @@ class CdiFiles:
                 return
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
-        replace_file(path, content, suffix=".tmp", mode=0o644)
+        replace_file(path, content, mode=0o644)
         self.writes += 1
 
 

@@ -11,17 +11,17 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
 from devhost.host.state_files import CLOSE_S, LastGood, report
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import Loaded, loads, read, refuse, unusable
+from devhost.loading.loader import Loaded, loads, read, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
@@ -63,8 +63,6 @@ class ConfigSource:
         self.file, self._policy, self._last_good = file, policy, last_good
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
-        self.refused: Callable[[Config], Mapping[str, tuple[str, str]]] = lambda _config: {}
-        """By resource, the key and the reason why a valid configuration is not applied."""
         self._calls = BlockingCalls("config", serial=True)
         self._good: bytes | None = None  # to be saved
         self._saving: asyncio.Task[None] | None = None
@@ -160,12 +158,7 @@ class ConfigSource:
         if found == self._seen:
             return
         fields = {"fields": {"file": self.file}}
-        if _hash(found[0]) == self.status.hash:
-            self._seen = found
-            self._well()
-            _LOG.info("configuration file valid again, the same as in force", extra=fields)
-            return
-        loaded = await self._loaded(found)
+        loaded = await in_thread("load config", lambda: self._load(*found, self.file))
         raw, reason = self._seen = found
         log_problems(loaded.problems)
         if raw is None or loaded.config is None:
@@ -173,25 +166,18 @@ class ConfigSource:
             what = "cannot be read" if raw is None else "invalid"
             _LOG.error("configuration file %s; still serving the last good one", what, extra=fields)
             return
-        now, reloads = datetime.now(UTC), self.status.reloads + 1
-        self._well(applied=now, reloads=reloads, hash=_hash(raw))
+        self.status = replace(
+            self.status,
+            file=self.file,
+            applied=datetime.now(UTC),
+            problems=(),
+            unreadable=None,
+            reloads=self.status.reloads + 1,
+            hash=_hash(raw),
+        )
         _LOG.info("configuration in force", extra=fields)
         apply(loaded.config)
         self._good = raw
-
-    def _well(self, **changes: Any) -> None:
-        """Note that what the file has is in force."""
-        well = replace(self.status, file=self.file, problems=(), unreadable=None)
-        self.status = replace(well, **changes)
-
-    async def _loaded(self, found: Content) -> Loaded:
-        raw, reason = found
-        if raw is None:
-            return unusable(self.file, reason)
-        loaded = await in_thread("load config", lambda: self._load(raw, "", self.file))
-        if loaded.config is None or not (reasons := self.refused(loaded.config)):
-            return loaded
-        return await in_thread("load config", lambda: refuse(loaded, raw, self.file, reasons))
 
     async def _settled(self, found: Content) -> Content:
         """Read the file until two reads agree: a writer may be in the middle of it."""
@@ -273,8 +259,8 @@ def log_problems(problems: Iterable[Problem]) -> None:
         _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
 
 
-def _hash(raw: bytes | None) -> str:
-    return hashlib.sha256(raw or b"").hexdigest()[:_HASH_LENGTH]
+def _hash(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()[:_HASH_LENGTH]
 
 
 def _may_wait(file: str) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -88,24 +88,27 @@ class HealthMonitor:
 
     def __init__(
         self,
-        name: str,
+        scanner: Scanner,
         on_change: Callable[[], None],
         check: Callable[..., Checked] = check,
-        offered: Mapping[str, HostDevice] | None = None,
+        offered: Collection[str] = (),
     ) -> None:
-        self._name, self._on_change, self._check_device = name, on_change, check
-        self._scanner: Scanner | None = None
+        self._name, self._on_change, self._check_device = scanner.resource.name, on_change, check
+        self._scanner = scanner
         self._watched: dict[str, _Watched] = {}
-        self._offered = offered or {}
-        self._checking: asyncio.Task[None] | None = None
+        self._offered = offered  # IDs
         self._wake = asyncio.Event()
         self._slots = asyncio.Semaphore(CONCURRENT)
-        self._calls = BlockingCalls(f"check {name}")
+        self._calls = BlockingCalls(f"check {self._name}")
         self._hanging: set[str] = set()  # devices whose last round has not returned yet
+        work = self._keep_checking()
+        self._checking = asyncio.create_task(work, name=f"health {self._name}")
 
     @property
-    def _checks(self) -> HealthChecks | None:
-        return self._scanner.resource.health if self._scanner else None
+    def _checks(self) -> HealthChecks:
+        checks = self._scanner.resource.health
+        assert checks is not None  # noqa: S101 (else there is no monitor)
+        return checks
 
     def watch(self, scanner: Scanner, found: Snapshot) -> None:
         """Check these devices, as they were found, by the checks of their declaration.
@@ -119,21 +122,13 @@ class HealthMonitor:
             for device in found.devices.values()
             if _can_be_checked(device)
         }
-        self._offered = {}
+        self._offered = ()
         self._wake.set()
-        if self._checking is None:
-            work = self._keep_checking()
-            self._checking = asyncio.create_task(work, name=f"health {self._name}")
 
     def _followed(self, watched: _Watched | None, device: HostDevice, *, changed: bool) -> _Watched:
         """Return what is known of a device that is found; one that has changed is due now."""
-        if watched is None:
-            former = self._offered.get(device.id)
-            same = former is not None and _identity(former) == _identity(device)
-            trusted = former is not None and same and _can_be_checked(former)
-            return _Watched(device, HealthState(trusted=trusted))
-        if _identity(watched.device) != _identity(device):
-            return _Watched(device, HealthState())
+        if watched is None or _identity(watched.device) != _identity(device):
+            return _Watched(device, HealthState(trusted=device.id in self._offered))
         if changed:  # the state stays until the new checks decide
             watched.state = replace(watched.state, streak=0)
         if changed or _stamps(watched.device) != _stamps(device):
@@ -146,10 +141,7 @@ class HealthMonitor:
 
         A reason is added only where there is none, and not to a replaced device.
         """
-        checks = self._checks
-        if checks is None:
-            return snapshot
-        devices = dict(snapshot.devices)
+        checks, devices = self._checks, dict(snapshot.devices)
         for device_id, device in devices.items():
             watched = self._watched.get(device_id)
             if watched is None and not _can_be_checked(device):
@@ -169,11 +161,8 @@ class HealthMonitor:
                     await asyncio.sleep(_FIRST_POLL_S)
 
     def close(self) -> None:
-        """End all rounds and drop all states."""
-        if self._checking is not None:
-            self._checking.cancel()
-            self._checking = None
-        self._watched, self._scanner = {}, None
+        """End all rounds."""
+        self._checking.cancel()
 
     # ── rounds ──
 
@@ -194,8 +183,6 @@ class HealthMonitor:
     async def _round(self, watched: _Watched) -> None:
         """Check a device."""
         scanner, checks, device = self._scanner, self._checks, watched.device
-        assert scanner is not None  # noqa: S101 (else there are no rounds)
-        assert checks is not None  # noqa: S101
         watched.next_at = asyncio.get_running_loop().time() + checks.interval
         async with self._slots:
             outcome = await self._outcome(device, scanner, checks)
@@ -213,31 +200,19 @@ class HealthMonitor:
             return unanswered
         if self._calls.hanging:
             return _failed("not tried, as too many other checks of the resource do not return")
+        files, allow = scanner.files, scanner.policy
+        constants = {"resource": self._name, "nodeName": scanner.node_name}
         try:
             return await self._calls.run(
-                lambda: self._check(scanner, checks, device),
+                lambda: self._check_device(checks, device, files, constants, allow=allow),
                 patience=checks.timeout + _KILL_S,
-                on_late=lambda: self._late(device.id),
+                on_late=lambda: self._hanging.discard(device.id),
             )
         except NoAnswerError:
             self._hanging.add(device.id)
             return unanswered
         except OSError as error:  # no thread can be started
             return _failed(error.strerror or str(error))
-
-    def _late(self, device_id: str) -> None:
-        """Check a device again whose round has returned too late to count."""
-        self._hanging.discard(device_id)
-        if watched := self._watched.get(device_id):
-            watched.next_at = -math.inf
-            self._wake.set()
-
-    def _check(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
-        constants = {"resource": scanner.resource.name, "nodeName": scanner.node_name}
-        try:
-            return self._check_device(
-                checks, device, scanner.files, constants, allow=scanner.policy
-            )
         except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
             fields = {"resource": self._name, "device": device.id}
             _LOG.exception("checking failed", extra={"fields": fields})

@@ -23,17 +23,11 @@ _LOG: Final = logging.getLogger(__name__)
 
 @immutable
 class _List:
-    """What kubelet listed; times are on the event loop's clock."""
+    """What kubelet listed."""
 
     held: Mapping[str, HeldBy]  # by resource
-    at: float  # when it was requested
-    kubelet: object  # which one; ``None`` if another one may have taken over meanwhile
-    since: float  # when the first list of this kubelet was requested
-
-    @property
-    def trusted(self) -> bool:
-        """Whether it has all pods: a kubelet that has just started lists those admitted so far."""
-        return self.kubelet is not None and self.at >= self.since + POLL_S
+    at: float  # when it was requested, on the event loop's clock
+    trusted: bool  # it has all pods: a kubelet that has just started lists those admitted so far
 
 
 class Holders:
@@ -43,6 +37,8 @@ class Holders:
         self._pod_resources = pod_resources
         # The newest, and before it trusted ones that are `AGAIN_S` apart or of other kubelets.
         self._lists: list[_List] = []
+        self._kubelet: object = None  # which one has given the newest list
+        self._since = 0.0  # when its first one was requested
         self._soon = asyncio.Event()
         self._failure: str | None = None
         self._ended = 0  # calls
@@ -88,11 +84,8 @@ class Holders:
 
         They are `AGAIN_S` apart, and of the present kubelet.
         """
-        lists = [
-            one
-            for one in self._lists
-            if one.since == self._lists[-1].since and one.trusted and one.at >= since
-        ]
+        begin = max(since, self._since)
+        lists = [one for one in self._lists if one.trusted and one.at >= begin]
         return (
             bool(lists)
             and lists[-1].at - lists[0].at >= _again()
@@ -123,8 +116,7 @@ class Holders:
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         """Undo `subscribe`."""
-        if callback in self._callbacks:
-            self._callbacks.remove(callback)
+        self._callbacks.remove(callback)
 
     async def run(self) -> None:
         """Ask every `POLL_S`; return without --pod-resources."""
@@ -140,7 +132,6 @@ class Holders:
                     await self._soon.wait()
 
     async def _ask(self, pod_resources: Pods) -> None:
-        kubelet = await pod_resources.kubelet()
         # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
         # also frees the devices that it is allocating, and allocates them twice
         # (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
@@ -152,12 +143,11 @@ class Holders:
         before, failure = self._counted(), None
         asked_at = asyncio.get_running_loop().time()
         try:
-            held = await pod_resources.holders()
+            kubelet, held = await pod_resources.holders()
         except KubeletError as error:
             failure = str(error)
         else:
-            same = kubelet == await pod_resources.kubelet()
-            self._keep(held, asked_at, kubelet if same else None)
+            self._keep(held, asked_at, kubelet)
         self._ended += 1
         if failure != self._failure:
             self._failure = failure
@@ -171,13 +161,13 @@ class Holders:
 
     def _keep(self, held: Mapping[str, HeldBy], at: float, kubelet: object) -> None:
         """Add a list, and drop the one before it where `held` and `unheld` need it no longer."""
+        if kubelet != self._kubelet:
+            self._kubelet, self._since = kubelet, at
         lists = self._lists
-        same = bool(lists) and kubelet is not None and kubelet == lists[-1].kubelet
-        since = lists[-1].since if same else at
-        near = len(lists) > 1 and lists[-2].since == since and at - lists[-2].at < _again()
+        near = len(lists) > 1 and lists[-2].at > max(at - _again(), self._since)
         if lists and (near or not lists[-1].trusted):
             lists.pop()
-        self._lists = [*lists[1 - _LISTS_MAX :], _List(held, at, kubelet, since)]
+        self._lists = [*lists[1 - _LISTS_MAX :], _List(held, at, at >= self._since + POLL_S)]
 
 
 def _again() -> float:

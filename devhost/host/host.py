@@ -40,11 +40,6 @@ _DONE: Final = {
     Action.REREGISTER: "resource changed",
     Action.DRAIN: "resource removed",
 }
-_UNACCOUNTED: Final = (
-    "a change of `{0}` gives the nodes of {1} other names, and without --pod-resources devhost "
-    "cannot tell whether pods still hold them: run it with --pod-resources, or drain the node "
-    "and start it with --assume-free"
-)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -75,8 +70,6 @@ class Host:
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.settings, self.source = settings, source
-        if source is not None:
-            source.refused = self.refused
         self.created = datetime.now(UTC)
         self._code = {one.resource.name: one for one in plugins}
         self._first = config
@@ -170,21 +163,6 @@ class Host:
             served.count.accepted = True
         declared = {one.name: one.declared_ids for one in here}
         self.shared.scanning.arrange([one.name for one in config.resources], declared)
-
-    def refused(self, config: Config) -> dict[str, tuple[str, str]]:
-        """Return which resources of a new configuration could give nodes to a second pod.
-
-        With the key that is to blame, and why. There are none where pod-resources tells, or
-        ``assume_free`` says, that nodes are free.
-        """
-        if self.shared.holders.asked or self.settings.assume_free:
-            return {}
-        changes = changes_between(self._config, self._with_code(config), self.settings.node_name)
-        return {
-            change.name: (change.moved_by[0], _UNACCOUNTED.format(*change.moved_by))
-            for change in changes
-            if change.moved_by is not None and self.shared.owners.has(change.moved_by[1])
-        }
 
     def _start(self, resource: Resource) -> None:
         code = self._code.get(resource.name)

@@ -78,6 +78,7 @@ class Owners:
         self._gone: set[Identity] = set()  # the device is missing, and its node too
         self._served: dict[str, _Served] = {}
         self._overlap: Mapping[str, bool] = {}
+        holders.subscribe(self._look_again)  # the reason may be another one
 
     # ── resources ──
 
@@ -94,14 +95,6 @@ class Owners:
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
         del self._served[name]
-
-    def has(self, name: str) -> bool:
-        """Whether devices of a resource were handed out, and may be in pods."""
-        return any(record.resource == name for record in self.records.allocated)
-
-    def withheld(self, name: str) -> bool:
-        """Whether devices of a resource are withheld."""
-        return self._served[name].withheld
 
     # ── what kubelet may learn ──
 

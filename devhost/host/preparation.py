@@ -138,10 +138,9 @@ class Preparation:
             raise PreStartError(f"cannot tell whether {_named(ids)} was prepared: {problem}")
         for one in ids:
             if (mark := marks.get(one)) is None:
-                kept = "" if self._records.durable else "; --state-dir would have kept it"
                 raise PreStartError(
                     f"cannot tell whether {_named([one])} was prepared (no record of its "
-                    f"allocation{kept}): delete the pod to get a fresh device"
+                    "allocation): delete the pod to get a fresh device"
                 )
             if not mark.prepared:
                 fresh[one] = self._allocations.get(one)
@@ -178,7 +177,6 @@ class Start:
     policy: Policy
     calls: BlockingCalls
     deadline: float
-    within: str = "in time"
 
 
 async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | None:
@@ -191,10 +189,8 @@ async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | No
                 where, used = device, True
                 await _look(start, lambda: _refuse_in_use(start))
             where = f"{pre_start.label(number, step)} of {device}"
-            now = asyncio.get_running_loop().time()
-            ends = min(start.deadline, now + step.timeout)
-            within = f"within {round(max(ends - now, 0.0), 1):g}s"
-            await _run_step(step, replace(start, deadline=ends, within=within))
+            ends = asyncio.get_running_loop().time() + step.timeout
+            await _run_step(step, replace(start, deadline=min(start.deadline, ends)))
     except (PreStartError, AllocationError, OSError) as error:
         return printable(f"{where}: {error}")
     return None
@@ -233,7 +229,7 @@ async def _wait_for(template: Template, start: Start) -> None:
     paths = pre_start.awaited(template, start.device, start.constants)
     files = replace(start.files, shown=start.policy.shown_paths)
     missing: str | None = paths[0] if paths else None
-    async with _until(start.deadline, lambda: f"{missing} did not appear {start.within}"):
+    async with _until(start.deadline, lambda: f"{missing} did not appear in time"):
         while missing is not None:
             missing = await start.calls.run(lambda: _missing(files, paths))
             if missing is not None:
@@ -267,15 +263,13 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
         return command.run(argv, environment, until - time.monotonic(), stop)
 
     running = in_thread(f"preStart {start.resource}", work)
-    running.add_done_callback(lambda late: late.cancelled() or late.exception())
     try:
-        async with _until(start.deadline + _KILL_S, lambda: f"did not end {start.within}"):
+        async with _until(start.deadline + _KILL_S, lambda: "did not end in time"):
             ended = await asyncio.shield(running)
-    finally:
-        if not running.done():  # nothing of it remains when the cancellation goes on
-            stop.set()
+    finally:  # nothing of it remains when a cancellation goes on
+        stop.set()
+        if not (await asyncio.wait([running], timeout=_KILL_S))[0]:
             start.calls.abandon(running)
-            await asyncio.wait([running], timeout=_KILL_S)
     if ended.failure:
         lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
         raise PreStartError(f"{ended.failure}{lines}")
@@ -313,7 +307,7 @@ def _seen(start: Start, *, files: bool = False) -> Seen:
 
 
 async def _look(start: Start, work: Callable[[], T]) -> T:
-    async with _until(start.deadline, lambda: f"the host did not answer {start.within}"):
+    async with _until(start.deadline, lambda: "the host did not answer in time"):
         return await start.calls.run(work)
 
 

@@ -114,11 +114,6 @@ class Records:
         self._next: asyncio.Task[str | None] | None = None  # one that has not begun
 
     @property
-    def durable(self) -> bool:
-        """Whether they outlive the process."""
-        return self._path is not None
-
-    @property
     def allocated(self) -> list[Allocated]:
         """The nodes that pods were given."""
         return [one for one in self._entries.values() if isinstance(one, Allocated)]

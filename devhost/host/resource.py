@@ -199,7 +199,7 @@ class ServedResource:
                     await self.health.first_round(_FIRST_ROUND_S)
                     self._publish_again()
                 serving = tasks.create_task(self.published.run(), name=f"serve {self.name}")
-                while not (self.draining and self.published.drained):
+                while not (self.draining and self.published.device_list.drained):
                     if self.draining:
                         await asyncio.sleep(_STEP_S)
                     else:
@@ -249,7 +249,7 @@ class ServedResource:
         else:
             # What is offered without checks stays healthy until the first round.
             self.health = self.health or HealthMonitor(
-                self.name, self.trigger_scan, offered=self.known.devices
+                self.scanner, self.trigger_scan, offered=self.known.devices
             )
             self.health.watch(self.scanner, snapshot)
         if self.resource.inject == "cdi" and not self._shared.backend.served_elsewhere(self.name):
@@ -313,7 +313,7 @@ class ServedResource:
         before, self._held = self._held, self._shared.holders.held(self.name)
         if self.draining:
             self._publish_again()
-        elif before != self._held or self._shared.owners.withheld(self.name):
+        elif before != self._held:
             self.trigger_scan()
 
 

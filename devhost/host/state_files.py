@@ -8,7 +8,6 @@ import errno
 import fcntl
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -98,19 +97,17 @@ def move_aside(path: Path, why: str) -> str:
     return said
 
 
-def replace_file(path: Path, raw: bytes, *, suffix: str = "", mode: int = 0o600) -> None:
+def replace_file(path: Path, raw: bytes, mode: int = 0o600) -> None:
     """Replace a file, by renaming a temporary one; if that fails, the former one is still there."""
-    prefix = f".{path.name}."
-    for left in path.parent.glob(f"{prefix}*"):  # by a process that was killed
-        left.unlink(missing_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
+    fresh = path.with_name(f".{path.name}.tmp")
+    fresh.unlink(missing_ok=True)  # by a process that was killed
     try:
-        with os.fdopen(descriptor, "wb") as stream:
+        with fresh.open("xb") as stream:
             os.fchmod(stream.fileno(), mode)
             stream.write(raw)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
         raise

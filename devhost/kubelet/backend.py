@@ -47,11 +47,6 @@ class PublishedResource:
             answers, self.device_list, directory, report, directory.served_names if alone else None
         )
 
-    @property
-    def drained(self) -> bool:
-        """Whether nothing is listed, and kubelet knows."""
-        return self.device_list.drained
-
     def may_hand_out(self) -> AbstractSet[str]:
         """Return the IDs of devices that are listed, or leaving the list."""
         return set(map(without_share, self.device_list.entries))
@@ -82,17 +77,14 @@ class PublishedResource:
     @property
     def state(self) -> Published:
         """How it is doing."""
-        device_list, warnings = self.device_list, []
-        if device_list.omitted:
-            warnings.append(f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB")
-        if device_list.paused:
-            warnings.append("its devices change too often: lists are sent with a delay")
+        device_list = self.device_list
+        cut = f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB"
         return Published(
             listed=len(device_list),
             healthy=sum(entry.healthy for entry in device_list.entries.values()),
             streams=device_list.stream_count,
             lists_sent=device_list.lists_sent,
-            warnings=tuple(warnings),
+            warnings=(cut,) if device_list.omitted else (),
         )
 
     async def run(self) -> None:

@@ -49,7 +49,6 @@ class Stream:
     # since when kubelet knows each unhealthy ID by it
     unhealthy_since: dict[str, float] = field(default_factory=dict)
     lists_until: float = -math.inf  # when all lists were due that were sent, at `LISTS_PER_S`
-    paused: bool = False  # its list has to wait
 
 
 class DeviceList:
@@ -174,16 +173,10 @@ class DeviceList:
         self._known.update(advertised_ids)
         self._kubelet_has_devices = self._kubelet_has_devices or bool(advertised_ids)
 
-    @property
-    def paused(self) -> bool:
-        """Whether a list has to wait, because there were many."""
-        return any(stream.paused for stream in self._streams)
-
     def pause(self, stream: Stream, now: float) -> float:
         """Return in how many seconds the list may be sent on a stream; 0 counts it as sent."""
         until = max(stream.lists_until, now - LISTS_BURST / LISTS_PER_S) + 1 / LISTS_PER_S
-        stream.paused = until > now
-        if stream.paused:
+        if until > now:
             return until - now
         stream.lists_until = until
         return 0.0

@@ -24,9 +24,6 @@ from devhost.model.state import HeldBy
 from devhost.watch.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
-# Kubelet sets no limit to what it sends. The pods of a node with some 10,000 devices need 1 MiB;
-# parsing a message holds Python's lock, for 4 MiB some 50 ms.
-ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
 _LIST: Final = "/v1.PodResourcesLister/List"
 _ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
 
@@ -49,15 +46,8 @@ class PodResources:
         """Whether kubelet waits for an answer of this process."""
         return bool(self.unanswered)
 
-    async def kubelet(self) -> object:
-        """Return what differs from one kubelet that serves the socket to the next.
-
-        ``None`` where there is no socket, or its filesystem does not answer in `LIST_TIMEOUT_S`.
-        """
-        return (await self._look())[0]
-
     async def _look(self) -> tuple[object, int]:
-        """Return whose socket it is, and the number of the error of a connection, or 0."""
+        """Return what differs from one kubelet to the next, and a connection's error or 0."""
         if self._looking is None or self._looking.done():
             self._looking = in_thread("pod-resources socket", self._seen)
         done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
@@ -69,12 +59,16 @@ class PodResources:
             return (found.st_dev, found.st_ino, found.st_mtime_ns), connect_error(self.socket)
         return None, connect_error(self.socket)
 
-    async def holders(self) -> Mapping[str, HeldBy]:
-        """Return, by resource and device ID, the pods that hold it (``namespace/name``).
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+        """Return which kubelet it is; by resource and device ID, the pods (``namespace/name``).
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
-        return await self.ask(_LIST, _by_resource)
+        kubelet, _ = await self._look()
+        held = await self.ask(_LIST, _by_resource)
+        if kubelet != (await self._look())[0]:
+            raise KubeletError(f"{self.socket}: another kubelet has taken over")
+        return kubelet, held
 
     async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
         """Call a method whose request is empty; read the answer in a thread."""
@@ -82,28 +76,17 @@ class PodResources:
             reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
             raise KubeletError(f"{self.socket}: {reason}")
         # A channel that failed would wait before it connects again, though kubelet has restarted.
-        async with open_channel(self.socket, receive_bytes_max=ANSWER_BYTES_MAX) as channel:
+        async with open_channel(self.socket) as channel:
             call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
             try:
                 answer = await call(b"", timeout=LIST_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                raise KubeletError(f"{self.socket}: {self._reason(error)}") from None
+                reason = error.details() or error.code().name.lower()
+                raise KubeletError(f"{self.socket}: {reason}") from None
         try:
             return await in_thread("pod resources", lambda: read(answer))
         except DecodeError:
             raise KubeletError(f"{self.socket}: the answer cannot be read") from None
-
-    def _reason(self, error: grpc.aio.AioRpcError) -> str:
-        details = error.details() or error.code().name.lower()
-        match error.code():
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"did not answer in {LIST_TIMEOUT_S:g} s"
-            case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                return f"the answer may be larger than {ANSWER_BYTES_MAX >> 20} MiB: {details}"
-            case grpc.StatusCode.UNIMPLEMENTED:
-                return f"not the kubelet's pod-resources API: {details}"
-            case _:
-                return details
 
 
 class ServedNames:

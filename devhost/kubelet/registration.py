@@ -5,9 +5,9 @@ Each registration has a server of its own, on a fresh socket.
 
 import asyncio
 import contextlib
+import os
 import random
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -54,42 +54,37 @@ _OPTIONS: Final = (
 Report = Callable[[State, str | None], None]
 
 
-class PluginServer:
-    """A server with its socket; it is started once and stopped once."""
-
-    def __init__(
-        self, answers: Answering, device_list: DeviceList, directory: Path, endpoint: str
-    ) -> None:
-        self.endpoint, self._directory = endpoint, directory
-        self._path = directory / endpoint
-        self.servicer = Servicer(answers, device_list)
-        self._server = grpc.aio.server(options=_OPTIONS)
-        pb_grpc.add_DevicePluginServicer_to_server(self.servicer, self._server)
-
-    async def start(self) -> None:
-        """Bind and serve, or raise `OSError`."""
+@contextlib.asynccontextmanager
+async def serving(
+    answers: Answering, device_list: DeviceList, directory: PluginDirectory, endpoint: str
+) -> AsyncIterator[Servicer]:
+    """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
+    servicer, server = Servicer(answers, device_list), grpc.aio.server(options=_OPTIONS)
+    pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
+    path = str(directory.path / endpoint)
+    async with directory.concurrency:
         try:
-            self._server.add_insecure_port(f"unix:{quote(str(self._path))}")
+            server.add_insecure_port(f"unix:{quote(path)}")
         except RuntimeError:
             # Without the socket's name, which differs each time: the same reason is the same text.
-            raise OSError(f"cannot listen in {self._directory}") from None
-        await sockets.start(self._server)
-
-    async def stop(self) -> None:
-        """End the streams, stop serving and unlink the socket."""
-        self.servicer.close()
+            raise OSError(f"cannot listen in {directory.path}") from None
+        await sockets.start(server)
+    try:
+        yield servicer
+    finally:
+        servicer.close()
         try:
             # gRPC waits for a client that does not read, perhaps without end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_TIMEOUT_S):
-                    await self._server.stop(_STOP_GRACE_S)
+                    await server.stop(_STOP_GRACE_S)
             # gRPC loses a cancellation that comes in the moment in which the server has stopped: it
             # uses `asyncio.wait_for`, which does so before Python 3.12.
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise asyncio.CancelledError
         finally:
-            with contextlib.suppress(OSError):  # the directory became read-only
-                self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it is gone, or the directory became read-only
+                os.unlink(path)  # noqa: PTH108 (quick)
 
 
 class Registration:
@@ -109,14 +104,14 @@ class Registration:
         self._answers, self._device_list = answers, device_list
         self._directory, self._report = directory, report
         self._served = served
-        self._server: PluginServer | None = None
+        self._servicer: Servicer | None = None  # the last one
         self._lock = directory.lock(answers.name)
         self._ends = 0  # of streams and attempts, since the last steady stream
 
     def declared(self) -> None:
         """Register again if kubelet has other options than those of the declaration."""
-        if self._server and self._server.servicer.options_changed:
-            self._server.servicer.changed.set()
+        if self._servicer and self._servicer.options_changed:
+            self._servicer.changed.set()
 
     async def run(self) -> None:
         """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
@@ -128,10 +123,15 @@ class Registration:
                     await self._directory.until_kubelet(self._wait)
                     identity = self._directory.identity()
                     await self._until_free()
-                    async with self._serving() as server:
-                        identity = await self._register(server)
+                    endpoint = fresh_name(self._answers.name)
+                    async with serving(
+                        self._answers, self._device_list, self._directory, endpoint
+                    ) as servicer:
+                        self._servicer = servicer
+                        self._report(State.SERVING, None)
+                        identity = await self._register(servicer, endpoint)
                         self._report(State.REGISTERED, None)
-                        reason = await self._until_to_be_renewed(server, identity)
+                        reason = await self._until_to_be_renewed(servicer, identity)
                     self._report(State.SERVING, reason)
                     await self._pause(identity)
                 except (KubeletError, OSError) as error:
@@ -166,25 +166,10 @@ class Registration:
             await asyncio.sleep(pause)
             pause = min(2 * pause, _TAKEN_POLL_MAX_S)
 
-    @contextlib.asynccontextmanager
-    async def _serving(self) -> AsyncIterator[PluginServer]:
-        async with self._directory.concurrency:
-            endpoint = fresh_name(self._answers.name)
-            server = PluginServer(self._answers, self._device_list, self._directory.path, endpoint)
-            await server.start()
-        self._server = server
-        self._report(State.SERVING, None)
-        try:
-            yield server
-        finally:
-            self._server = None
-            await server.stop()
-
-    async def _register(self, server: PluginServer) -> SocketIdentity | None:
+    async def _register(self, servicer: Servicer, endpoint: str) -> SocketIdentity | None:
         """Register, and wait until kubelet has opened its stream; return which kubelet."""
-        servicer = server.servicer
         async with self._directory.concurrency:
-            identity = await self._directory.register(self._answers.name, server.endpoint)
+            identity = await self._directory.register(self._answers.name, endpoint)
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
                 # they differ by resource only (k8s.io/kubernetes v1.36.3
@@ -197,10 +182,10 @@ class Registration:
         return identity
 
     async def _until_to_be_renewed(
-        self, server: PluginServer, identity: SocketIdentity | None
+        self, servicer: Servicer, identity: SocketIdentity | None
     ) -> str:
         """Return, with the reason, when the resource has to be registered again."""
-        servicer, clock = server.servicer, asyncio.get_running_loop().time
+        clock = asyncio.get_running_loop().time
         since, reason = clock(), "the kubelet ended the stream"
         replaced = asyncio.create_task(self._directory.until_replaced(identity))
         replaced.add_done_callback(lambda _: servicer.changed.set())

@@ -30,7 +30,7 @@ def fresh_name(resource: str) -> str:
     connection (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go, PluginConnected,
     and plugin/v1beta1/handler.go, deregisterClient).
     """
-    return f"{_prefix(resource)}{_OWN}-{next(_SERIAL)}.sock"
+    return f"{_PREFIX}{_hash(resource)}-{_OWN}-{next(_SERIAL)}.sock"
 
 
 def path_length_problem(directory: Path) -> str | None:
@@ -45,8 +45,8 @@ class ResourceLock:
     """The lock of one resource, for one process."""
 
     def __init__(self, directory: Path, resource: str) -> None:
-        self._directory, self._prefix = directory, _prefix(resource)
-        self._path = _path(directory, _hash(resource))
+        self._directory, self._hash = directory, _hash(resource)
+        self._path = directory / _LOCKS / f"{self._hash}.lock"
         self._descriptor: int | None = None
 
     @property
@@ -76,7 +76,7 @@ class ResourceLock:
             raise OSError(reason) from None
         if self._descriptor is None:
             return False
-        for left in self._directory.glob(f"{self._prefix}*"):
+        for left in self._directory.glob(f"{_PREFIX}{self._hash}-*"):
             left.unlink(missing_ok=True)
         return True
 
@@ -109,12 +109,4 @@ def _locked(path: Path, flags: int = 0) -> int | None:
 
 
 def _hash(resource: str) -> str:
-    return hashlib.sha256(resource.encode()).hexdigest()
-
-
-def _prefix(resource: str) -> str:
-    return f"{_PREFIX}{_hash(resource)[:_HASH_LENGTH]}-"
-
-
-def _path(directory: Path, sha256: str) -> Path:
-    return directory / _LOCKS / f"{sha256[:_HASH_LENGTH]}.lock"
+    return hashlib.sha256(resource.encode()).hexdigest()[:_HASH_LENGTH]

@@ -3,7 +3,7 @@
 import errno
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,16 +168,3 @@ def _validated(
             yield path, Resource.model_validate(item, by_alias=True, by_name=False)
         except ValidationError as error:
             yield path, error
-
-
-def refuse(loaded: Loaded, raw: bytes, file: str, reasons: Mapping[str, tuple[str, str]]) -> Loaded:
-    """Return a file's content, valid by itself, with errors: by resource, the key and message."""
-    (document,) = documents(decoded(raw))
-    tree, problems = document.tree, []
-    assert isinstance(tree, yamltree.Tree), "it was valid before"  # noqa: S101
-    for index, resource in enumerate(loaded.require().resources):
-        if (found := reasons.get(resource.name)) is not None:
-            path: yamltree.Path = ("resources", index, found[0])
-            at, shown = tree.position(path), tree.known(path)
-            problems.append(document.problem("error", file, shown, found[1], at[:2]))
-    return Loaded(None, (*problems, *loaded.problems), loaded.name)

@@ -28,20 +28,16 @@ class Change:
         reasons: The changed keys, and the effects that are felt, as text; ``keep`` has one only
             for a new place in the file.
         resource: The new configuration; ``None`` for ``drain``.
-        moved_by: The key whose change gives nodes another resource or ID, and the resource that
-            has these nodes; ``None`` if no nodes move.
     """
 
     name: str
     action: Action
     reasons: tuple[str, ...]
     resource: Resource | None
-    moved_by: tuple[str, str] | None = None
 
 
 _WAITS: Final = (
-    "devices stay Unhealthy until {} have left the list and no pod has them; without "
-    "--pod-resources, devhost rejects this file once pods were given such devices"
+    "devices that pods were given are Unhealthy until --pod-resources shows that no pod has them"
 )
 _REGISTERS: Final = "registers again; no device is allocatable meanwhile"
 _MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"
@@ -79,8 +75,8 @@ def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
     origin = next((one for one in same if not one.overlap == resource.overlap == "allow"), None)
     if origin is None:
         return Change(resource.name, Action.START, ("new",), resource)
-    reason = f"looks renamed from {origin.name}: {_WAITS.format(f'those of {origin.name}')}"
-    return Change(resource.name, Action.START, ("new", reason), resource, ("name", origin.name))
+    reason = f"looks renamed from {origin.name}: {_WAITS}"
+    return Change(resource.name, Action.START, ("new", reason), resource)
 
 
 def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
@@ -94,21 +90,20 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
     for field in differing:
         key = reason = key_of(Resource, field)
         if key == moving:
-            reason += f": {_WAITS.format('their former IDs')}"
+            reason += f": {_WAITS}"
         if field == "pre_start" and registers:
             reason += f": {_REGISTERS}"
         reasons.append(reason)
     action = Action.REREGISTER if registers else Action.UPDATE
-    moved_by = (moving, new.name) if moving else None
-    return Change(new.name, action, (*reasons, *place), new, moved_by)
+    return Change(new.name, action, (*reasons, *place), new)
 
 
 def _moving(old: Resource, new: Resource) -> str | None:
-    """Return the key whose change takes IDs from devices that pods may have."""
+    """Return the key whose change gives devices other IDs."""
     if not _physical(old) or not _physical(new):
         return None
-    fewer = new.replicas < old.replicas or (old.replicas == 1) != (new.replicas == 1)
-    differing = {"id": old.id != new.id, "group": old.group != new.group, "replicas": fewer}
+    shared = (old.replicas == 1) != (new.replicas == 1)
+    differing = {"id": old.id != new.id, "group": old.group != new.group, "replicas": shared}
     return next((key for key, differs in differing.items() if differs), None)
 
 

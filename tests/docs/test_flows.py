@@ -15,6 +15,7 @@ import pytest
 import devhost
 from devhost.allocation.policy import Policy
 from devhost.host import resource
+from devhost.host.resource import ServedResource
 from devhost.observe.logs import LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, in_thread

@@ -32,17 +32,17 @@ class Asked(PodResources):
         self._questions: asyncio.Queue[asyncio.Future[Mapping[str, HeldBy]]] = asyncio.Queue()
         self._running = False
 
-    async def kubelet(self) -> object:
-        return self.now
-
-    async def holders(self) -> Mapping[str, HeldBy]:
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
         assert not self._running, "one call at a time"
         self.calls += 1
         self._running = True
         try:
             question: asyncio.Future[Mapping[str, HeldBy]] = asyncio.Future()
             self._questions.put_nowait(question)
-            return await question
+            before, answer = self.now, await question
+            if before != self.now:
+                raise KubeletError("another kubelet has taken over")
+            return before, answer
         finally:
             self._running = False
 

@@ -10,7 +10,8 @@ import pytest
 from devhost.discovery.scan import Scanner
 from devhost.host.resource import ServedResource
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.registration import PluginServer
+from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.registration import serving
 from devhost.kubelet.servicer import Answering
 from devhost.model.device import Snapshot
 from devhost.model.state import State
@@ -58,10 +59,11 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
 ) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
     answers = cast("Answering", SimpleNamespace(pre_start_required=False))
-    reasons = set()
+    directory, reasons = PluginDirectory(tmp_path / "none"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:
-            await PluginServer(answers, DeviceList(), tmp_path / "none", endpoint).start()
+            async with serving(answers, DeviceList(), directory, endpoint):
+                pass
         reasons.add(str(caught.value))
     assert len(reasons) == 1
 

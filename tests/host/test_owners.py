@@ -122,7 +122,7 @@ async def test_owners_offer_what_was_not_allocated_under_any_name() -> None:
     published(who, resource(A), gone)
     assert published(who, resource(B), device("b")) == [None]
     assert published(who, resource(A, replicas=2), gone, device("new-a")) == [gone.reason, None]
-    assert not who.has(A)
+    assert not who.records.allocated
 
 
 async def test_owners_of_two_instances_that_allocate_one_node_refuse_the_second(
@@ -328,7 +328,7 @@ async def test_owners_free_the_node_of_a_missing_device_that_stays_listed() -> N
     who.drop_free()
     assert published(who, resource(B), other) == [None]
     assert "a" in device_list
-    assert not who.has(A)
+    assert not who.records.allocated
     assert who.records.marks(A).keys() == {"a"}, "a pod may get it again, prepared as it is"
 
 

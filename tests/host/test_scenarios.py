@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.allocation.policy import Policy
-from devhost.host.config_source import ConfigSource
-from devhost.host.host import Host, Settings
 from devhost.kubelet.servicer import Servicer
 from devhost.model.state import State
 from devhost.standin.kubelet import AdmissionError
@@ -172,46 +169,6 @@ async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     await started.wait(B, 2, 2)
     assert hosting.status(B).state is State.REGISTERED
     assert streams == []
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "edit"),
-    [
-        ("name", B, (A, B)),
-        ("id", "'new-${name}'", ("}\n", ", id: 'new-${name}'}\n")),
-        ("replicas", "2", ("}\n", ", replicas: 2}\n")),
-        ("group", "all", ("}\n", ", group: all}\n")),
-    ],
-)
-async def test_reload_that_moves_nodes_without_pod_resources_is_refused(
-    started: Kubelet, directory: Path, key: str, value: str, edit: tuple[str, str]
-) -> None:
-    """The pod that has the node may go on, and another one would get it under another name."""
-    (directory / "colas" / "cola").touch()
-    text = f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {directory}/colas]}}\n"
-    file = directory / "config.yaml"
-    file.write_text(text)
-    source = ConfigSource(str(file), Policy())
-    settings = Settings(directory / "plugins", "node", leave_after=0.3, hold_s=0.0)
-    host = Host(source.first()[0].require(), settings, source)
-    task = asyncio.create_task(host.run())
-    try:
-        await started.wait(A, 1, 1)
-        await started.admit("first", {"app": {A: 1}})
-        edited = text.replace(*edit) + "  - {name: e.com/other, sources: [static: 1]}\n"
-        file.write_text(edited)
-        await until(lambda: source.status.failures > 0, "the refusal")
-        (problem,) = source.status.problems
-        column = edited.splitlines()[2].rindex(value) + 1
-        place = f"{file}:3:{column}: error: resources[0].{key}"
-        assert str(problem).startswith(f"{place}: a change of `{key}` gives the nodes")
-        assert "start it with --assume-free" in problem.message
-        assert [one.name for one in host.resources] == [A]
-        file.write_text(text.replace("}\n", ", maxDevices: 5}\n"))
-        await until(lambda: not source.status.problems, "an edit that moves nothing")
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 # ── what kubelet refuses and forgets ──

@@ -27,7 +27,7 @@ def test_state_file_written_by_two_instances_at_a_time_is_whole(tmp_path: Path) 
 
 def test_state_file_left_unfinished_by_a_killed_process_is_removed(tmp_path: Path) -> None:
     """Nobody writes it any more; and nothing else is."""
-    (tmp_path / ".c.yaml.left").touch()
+    (tmp_path / ".c.yaml.tmp").touch()
     (tmp_path / ".other").touch()
     with locked(tmp_path):
         write_atomically(tmp_path / "c.yaml", b"x")

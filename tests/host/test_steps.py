@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -142,12 +141,12 @@ async def test_command_that_fails_fails_the_step_with_its_last_words(
 async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_step() -> None:
     sleeps = shell("echo so far; exec sleep 1000")
     text = await failure(start_of(), run=sleeps, timeout="500ms")
-    assert text == "preStart[0] (run sh) of device X: did not end within 0.5s: so far"
+    assert text == "preStart[0] (run sh) of device X: did not end in time: so far"
     deadline = asyncio.get_running_loop().time() + 0.2
     text = await failure(replace(start_of(), deadline=deadline), run=sleeps)
-    assert re.search(r"did not end within 0(\.[12])?s", text)
+    assert "did not end in time" in text
     text = await failure(replace(start_of(), deadline=deadline - 1), run=sleeps, every="start")
-    assert "within 0s" in text
+    assert "in time" in text
 
 
 async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path: Path) -> None:
@@ -180,7 +179,7 @@ async def test_command_on_a_filesystem_that_hangs_fails_in_time(
     with hung(tmp_path):
         text = await failure(start_of(calls=calls), run=[f"{tmp_path}/mkfs"], timeout="500ms")
         assert calls._abandoned == 1, "those that hang are bounded"
-    assert text.endswith("did not end within 0.5s")
+    assert text.endswith("did not end in time")
 
 
 async def test_wait_steps_on_a_filesystem_that_hangs_use_few_threads(tmp_path: Path) -> None:
@@ -244,7 +243,7 @@ async def test_wait_step_for_a_path_ends_when_it_appears(tmp_path: Path) -> None
 async def test_wait_step_for_a_path_that_does_not_appear_names_it(tmp_path: Path) -> None:
     text = await failure(start_of(), waitFor=f"{tmp_path}/x", timeout="200ms")
     assert text == (
-        f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear within 0.2s"
+        f"preStart[0] (waitFor {tmp_path}/x) of device X: {tmp_path}/x did not appear in time"
     )
     text = await failure(start_of(), waitFor="${id}")
     assert text.endswith("of device X: 'X' is not an absolute path (beginning with '/')")

@@ -10,7 +10,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.registration import PluginServer
+from devhost.kubelet.registration import serving
 from devhost.model.allocation import Allocation
 from devhost.model.state import State
 from tests.support.answers import Nobody
@@ -41,15 +41,13 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
     """Serve the resource by another plugin than devhost, with two devices."""
     device_list = DeviceList()
     device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
-    server = PluginServer(Vendor(), device_list, directory / "plugins", "vendor.sock")
     plugins = PluginDirectory(directory / "plugins")
-    await server.start()
-    try:
-        await plugins.register(GPU, "vendor.sock")
-        yield
-    finally:
-        await plugins.close()
-        await server.stop()
+    async with serving(Vendor(), device_list, plugins, "vendor.sock"):
+        try:
+            await plugins.register(GPU, "vendor.sock")
+            yield
+        finally:
+            await plugins.close()
 
 
 def config(who: str, count: int) -> str:

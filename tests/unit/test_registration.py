@@ -35,6 +35,9 @@ class Parts:
     def __init__(self) -> None:
         self.servicer = Servicer(self, DeviceList())  # type: ignore[arg-type]
 
+    async def registered(self, directory: Any, ends: int) -> None:
+        await of(directory, ends)._register(self.servicer, self.endpoint)
+
     def open_stream(self) -> None:
         self.servicer._streams.add(asyncio.Event())
         self.servicer.changed.set()
@@ -54,7 +57,7 @@ async def test_registration_waits_for_a_late_stream(monkeypatch: pytest.MonkeyPa
     for ends in (0, 2):
         server = Parts()
         asyncio.get_running_loop().call_later(0.05, server.open_stream)
-        await of(directory, ends)._register(server)
+        await server.registered(directory, ends)
     with pytest.raises(KubeletError, match="opened no stream"):
-        await of(directory, 1)._register(Parts())
+        await Parts().registered(directory, 1)
     assert directory.registered == 3
