@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.state import HeldBy, Published
 
@@ -40,10 +39,19 @@ class Pods(Protocol):
         ...
 
 
-class MayHandOut(Protocol):
-    """The IDs that pods may still get of a resource: what is offered, and what leaves."""
+class ListedDevices(Protocol):
+    """What is offered of a resource, and what is on its way out: pods may still get both."""
+
+    def publish(self, snapshot: Snapshot, replicas: int) -> bool:
+        """Offer the devices of a snapshot; return whether some have left immediately."""
+        ...
 
     def __contains__(self, advertised_id: object, /) -> bool: ...
+
+    @property
+    def device_ids(self) -> AbstractSet[str]:
+        """The devices of all of it."""
+        ...
 
     @property
     def drained(self) -> bool:
@@ -59,16 +67,12 @@ class Publication(Protocol):
     """One resource at a backend."""
 
     @property
-    def device_list(self) -> MayHandOut:
+    def device_list(self) -> ListedDevices:
         """What it may hand out."""
         ...
 
-    def may_hand_out(self) -> AbstractSet[str]:
-        """Return the devices of these IDs."""
-        ...
-
-    def publish(self, resource: Resource, snapshot: Snapshot) -> bool:
-        """Offer the devices of a snapshot; return whether some have left immediately."""
+    def declared(self) -> None:
+        """Take note of another declaration."""
         ...
 
     @property

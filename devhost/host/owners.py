@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.errors import AllocationError
-from devhost.host.backend import Backend, MayHandOut
+from devhost.host.backend import Backend, ListedDevices
 from devhost.host.holders import Holders
 from devhost.host.records import (
     Allocated,
@@ -44,7 +44,7 @@ _UNACCOUNTED: Final = (
 class _Served:
     """A resource of this process: its list, and what was published last."""
 
-    device_list: MayHandOut
+    device_list: ListedDevices
     rescan: Callable[[], None]
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
     shared: bool = False  # whether they are advertised as shares
@@ -88,7 +88,7 @@ class Owners:
         self.records.reload()  # a resource may have another name now
         self._look_again()  # a device may wait for one that shares its nodes now
 
-    def serve(self, name: str, device_list: MayHandOut, rescan: Callable[[], None]) -> None:
+    def serve(self, name: str, device_list: ListedDevices, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
         self._served[name] = _Served(device_list, rescan)
 
@@ -109,6 +109,8 @@ class Owners:
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot in which devices are unhealthy whose nodes others may have."""
+        if not self.records.entries:
+            return snapshot
         devices = dict(snapshot.devices)
         for device in snapshot.devices.values():
             if device.reason is None and not device.replaced:
@@ -123,7 +125,7 @@ class Owners:
         served = self._served[resource.name]
         former, served.devices = served.devices, snapshot.devices
         served.shared = resource.replicas > 1
-        for device in snapshot.devices.values():
+        for device in snapshot.devices.values() if self.records.entries else ():
             if former.get(device.id) is not device:
                 self._follow(device, owner_of(resource, device))
 

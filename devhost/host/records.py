@@ -99,14 +99,14 @@ class Records:
 
     `elsewhere` tells whether another instance serves a resource, and blocks. `lost` says what has
     become of a file that was damaged, and `problem` why the state directory does not have the
-    records.
+    records; `entries` are all.
     """
 
     def __init__(self, state_dir: Path | None, elsewhere: Callable[[str], bool]) -> None:
         self.boot, self._elsewhere = boot_id(), elsewhere
         self.lost: str | None = None
         self.problem: str | None = None
-        self._entries: _Entries = {}
+        self.entries: _Entries = {}
         self._by_key: dict[str, list[Allocated]] | None = None  # made where it is needed
         self._unsaved: _Changes = {}
         self._path = state_dir and state_dir / FILE
@@ -116,7 +116,7 @@ class Records:
     @property
     def allocated(self) -> list[Allocated]:
         """The nodes that pods were given."""
-        return [one for one in self._entries.values() if isinstance(one, Allocated)]
+        return [one for one in self.entries.values() if isinstance(one, Allocated)]
 
     def at(self, node: Node) -> list[Allocated]:
         """Return the records of a node."""
@@ -131,12 +131,12 @@ class Records:
 
     def marks(self, resource: str) -> dict[str, Mark]:
         """Return, by advertised ID, how far devices are prepared, as far as that is known."""
-        marks = (one for one in self._entries.values() if isinstance(one, Mark))
+        marks = (one for one in self.entries.values() if isinstance(one, Mark))
         return {one.id: one for one in marks if one.resource == resource}
 
     def has(self, entry: Entry) -> bool:
         """Whether an equal entry is there."""
-        return self._entries.get(entry.identity) == entry
+        return self.entries.get(entry.identity) == entry
 
     def is_saved(self, entry: Entry) -> bool:
         """Whether the state directory, if there is one, has what is known of an entry."""
@@ -158,7 +158,7 @@ class Records:
         the next process finds.
         """
         entries = tuple(entries)
-        former = {one.identity: self._entries.get(one.identity) for one in entries}
+        former = {one.identity: self.entries.get(one.identity) for one in entries}
         former = {it: one for it, one in former.items() if it not in self._unsaved}
         self.put(one for one in entries if not self.has(one))
         if all(map(self.is_saved, entries)):
@@ -173,7 +173,7 @@ class Records:
             if isinstance(one, Mark) and (problem != NO_ANSWER or former.get(one.identity))
         }
         self._unsaved = {it: one for it, one in self._unsaved.items() if it not in undone}
-        self._set({**self._entries, **undone})
+        self._set({**self.entries, **undone})
         return problem or self.problem
 
     def reload(self) -> None:
@@ -202,13 +202,13 @@ class Records:
 
     def _change(self, changes: _Changes) -> None:
         if changes:
-            self._set({**self._entries, **changes})
+            self._set({**self.entries, **changes})
             if self._path is not None:
                 self._unsaved = {**self._unsaved, **changes}
                 self.reload()
 
     def _set(self, entries: _Changes) -> None:
-        self._entries = {identity: one for identity, one in entries.items() if one is not None}
+        self.entries = {identity: one for identity, one in entries.items() if one is not None}
         self._by_key = None
 
     async def _attempt(self, path: Path, former: "asyncio.Task[str | None] | None") -> str | None:

@@ -16,7 +16,7 @@ from typing import Final
 from devhost.discovery.identity import DEFERRED
 from devhost.discovery.scan import Scanner, carried_over
 from devhost.errors import AllocationError
-from devhost.host.backend import Publication
+from devhost.host.backend import ListedDevices
 from devhost.host.cdi import CdiInjection
 from devhost.host.health import UNCHECKED, HealthMonitor
 from devhost.host.metrics import RESULTS
@@ -261,6 +261,7 @@ class ServedResource:
         loop = asyncio.get_running_loop()
         loop.call_soon(self.count.update, self.resource, self.known)  # after the list is sent
         if by_another:  # than the last declaration
+            self.published.declared()
             self._up_to_date.set()
             self._changed.set()
 
@@ -274,11 +275,11 @@ class ServedResource:
         self._publish(self.advertised[0], self.known)
 
     def _publish(self, scanner: Scanner, found: Snapshot) -> None:
-        resource, published = scanner.resource, self.published
+        resource, device_list = scanner.resource, self.published.device_list
         known = found
         if self.draining:
             known = withdrawn(found, _REMOVED, asyncio.get_running_loop().time())
-        known = without_left(known, published)
+        known = without_left(known, device_list)
         # Of each device, whether it can be offered.
         snapshot = self._shared.owners.judged(resource, known)
         if self.health is not None:
@@ -286,11 +287,11 @@ class ServedResource:
         if resource.inject == "cdi":
             snapshot = self._injection.judged(snapshot)
         self.advertised = scanner, snapshot
-        if published.publish(resource, snapshot):
+        if device_list.publish(snapshot, resource.replicas):
             self._publish(scanner, found)  # devices may have waited for IDs that have left
             return
-        self.known = without_left(known, published)
-        self.snapshot = without_left(snapshot, published)
+        self.known = without_left(known, device_list)
+        self.snapshot = without_left(snapshot, device_list)
         if len(self.known.devices) < len(found.devices) and not self.draining:
             self.trigger_scan()  # it does not keep the nodes of what has left from others
         self._shared.owners.published(resource, self.snapshot)
@@ -461,14 +462,14 @@ def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
     return Snapshot(devices)
 
 
-def without_left(snapshot: Snapshot, published: Publication) -> Snapshot:
+def without_left(snapshot: Snapshot, listed: ListedDevices) -> Snapshot:
     """Forget replaced devices that the kubelet's list no longer has."""
     if not any(device.replaced for device in snapshot.devices.values()):
         return snapshot
-    listed = published.may_hand_out()
+    listed_ids = listed.device_ids
     kept = {
         device_id: device
         for device_id, device in snapshot.devices.items()
-        if not device.replaced or device_id in listed
+        if not device.replaced or device_id in listed_ids
     }
     return replace(snapshot, devices=kept)

@@ -6,13 +6,10 @@ from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import Registration, Report
 from devhost.kubelet.servicer import Answering
-from devhost.model.config import Resource
-from devhost.model.device import Snapshot
-from devhost.model.names import share_ids, without_share
 from devhost.model.state import Published
 
 _STEP_S: Final = 0.2  # while IDs are leaving
@@ -39,40 +36,17 @@ class PublishedResource:
         alone: bool,
     ) -> None:
         self._name, self._refresh, self._left = answers.name, refresh, left
-        self.device_list = DeviceList(directory.leave_after, directory.unanswered)
-        self.device_list.ids_held_by_pods = held
+        self.device_list = DeviceList(directory.leave_after, directory.unanswered, answers.name)
         self._leaving = asyncio.Event()
-        self._resource: Resource | None = None  # the declaration
+        self.device_list.ids_held_by_pods = held
+        self.device_list.on_leaving = self._leaving.set
         self._registration = Registration(
             answers, self.device_list, directory, report, directory.served_names if alone else None
         )
 
-    def may_hand_out(self) -> AbstractSet[str]:
-        """Return the IDs of devices that are listed, or leaving the list."""
-        return set(map(without_share, self.device_list.entries))
-
-    def publish(self, resource: Resource, snapshot: Snapshot) -> bool:
-        """Set what kubelet is to have; return whether IDs have left that it cannot know."""
-        device_list = self.device_list
-        before, omitted = device_list.entries, device_list.omitted
-        wanted = entries(snapshot, resource.replicas)
-        held = device_list.ids_held_by_pods() - wanted.keys() - before.keys()
-        device_list.update(wanted)
-        if held:
-            # What a pod holds is listed, as on its way out, even if it was gone before this
-            # process came: kubelet may know it.
-            device_list.may_be_known(held)
-            device_list.update(wanted | dict.fromkeys(held, AdvertisedDevice(False)))
-            device_list.update(wanted)
-        if device_list.omitted and device_list.omitted != omitted:
-            fields = {"resource": self._name, "left_out": device_list.omitted}
-            _LOG.warning("list truncated", extra={"fields": fields})
-        if device_list.leaving:
-            self._leaving.set()
-        if resource is not self._resource:
-            self._resource = resource
-            self._registration.declared()
-        return not before.keys() <= device_list.entries.keys()
+    def declared(self) -> None:
+        """Register again, if the declaration has other options than kubelet."""
+        self._registration.declared()
 
     @property
     def state(self) -> Published:
@@ -106,16 +80,3 @@ class PublishedResource:
                     await self._refresh()
                     if device_list.prune(clock()):
                         self._left()
-
-
-# ── pure ──
-
-
-def entries(snapshot: Snapshot, replicas: int) -> dict[str, AdvertisedDevice]:
-    """Return what the list is to have: each share of each device that is declared."""
-    wanted: dict[str, AdvertisedDevice] = {}
-    for device in snapshot.devices.values():
-        if not device.replaced:
-            entry = AdvertisedDevice(device.healthy, device.numa_nodes)
-            wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
-    return wanted

@@ -1,4 +1,4 @@
-"""The list of a resource's devices for kubelet, and when an ID may leave it; pure.
+"""The list of a resource's devices for kubelet, and when an ID may leave it; without IO.
 
 Since 1.34 kubelet dereferences nil and dies if an ID that it has picked vanishes from the list
 during Allocate or GetPreferredAllocation (k8s.io/kubernetes v1.37.1
@@ -8,18 +8,22 @@ still running. An ID that a pod holds does not leave either: kubelet would repor
 (UpdateAllocatedResourcesStatus, in the same file).
 """
 
+import logging
 import math
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from devhost.model.device import Snapshot
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
+from devhost.model.names import share_ids, without_share
 
 LEAVE_AFTER_S: Final = 10.0
 # Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
 # line (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
+_LOG: Final = logging.getLogger(__name__)
 
 
 class AdvertisedDevice(NamedTuple):
@@ -55,14 +59,19 @@ class DeviceList:
     """The list of one resource, with the IDs that are about to leave it.
 
     `entries` is the list as it is to be sent, and another one when it changes; what is `leaving` is
-    no longer declared but still in it, as unhealthy. `unanswered` are the times at which calls of
-    kubelet began that work with IDs: Allocate and GetPreferredAllocation.
+    no longer declared but still in it, as unhealthy, and `on_leaving` is called. `unanswered` are
+    the times at which calls of kubelet began that work with IDs: Allocate and
+    GetPreferredAllocation.
     """
 
     def __init__(
-        self, leave_after: float = LEAVE_AFTER_S, unanswered: list[float] | None = None
+        self,
+        leave_after: float = LEAVE_AFTER_S,
+        unanswered: list[float] | None = None,
+        resource: str = "",
     ) -> None:
-        self._leave_after = leave_after
+        self._leave_after, self._resource = leave_after, resource
+        self.on_leaving: Callable[[], object] = int
         self.unanswered: list[float] = [] if unanswered is None else unanswered
         self.entries: Mapping[str, AdvertisedDevice] = {}
         self.leaving: AbstractSet[str] = frozenset()
@@ -86,11 +95,39 @@ class DeviceList:
         return len(self._streams)
 
     @property
+    def device_ids(self) -> AbstractSet[str]:
+        """The devices that are listed, also those that are leaving."""
+        return set(map(without_share, self.entries))
+
+    @property
     def drained(self) -> bool:
         """Whether nothing is listed, and kubelet knows."""
         return not self.entries and not self._kubelet_has_devices
 
     # ── what is to be advertised ──
+
+    def publish(self, snapshot: Snapshot, replicas: int) -> bool:
+        """List the devices of a snapshot; return whether IDs have left that kubelet cannot know."""
+        before, omitted = self.entries, self.omitted
+        wanted: dict[str, AdvertisedDevice] = {}
+        for device in snapshot.devices.values():
+            if not device.replaced:
+                entry = AdvertisedDevice(device.healthy, device.numa_nodes)
+                wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
+        held = self.ids_held_by_pods() - wanted.keys() - before.keys()
+        self.update(wanted)
+        if held:
+            # What a pod holds is listed, as on its way out, even if it was gone before this
+            # process came: kubelet may know it.
+            self.may_be_known(held)
+            self.update(wanted | dict.fromkeys(held, AdvertisedDevice(False)))
+            self.update(wanted)
+        if self.omitted and self.omitted != omitted:
+            fields = {"resource": self._resource, "left_out": self.omitted}
+            _LOG.warning("list truncated", extra={"fields": fields})
+        if self.leaving:
+            self.on_leaving()
+        return not before.keys() <= self.entries.keys()
 
     def update(self, wanted: Mapping[str, AdvertisedDevice]) -> bool:
         """Set what is to be advertised; return whether the list changed.

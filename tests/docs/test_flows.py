@@ -152,15 +152,17 @@ async def test_device_added_crosses_few_modules(
     plug(1)
     config = f"version: v1\nresources: [{{name: {FILES}, sources: [{source}]}}]"
     host = hosting.start(config, root=tree.root)
+    await standin.wait(FILES, 1, 1)
+    (served,) = host.resources
     crossed = []
     for count in range(2, 8):
         await standin.wait(FILES, count - 1, count - 1)
-        await logged_and_counted(host.resources[0], count - 1)
+        await logged_and_counted(served, count - 1)
         crossed.append(Modules())
         await crossed[-1].begin()
         plug(count)
         await standin.wait(FILES, count, count)
-        await logged_and_counted(host.resources[0], count)
+        await logged_and_counted(served, count)
         await crossed[-1].end()
     kernel.close()
     # Each time, as something else may run meanwhile. At the first, some is done once.

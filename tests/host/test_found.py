@@ -66,7 +66,7 @@ resources:
     go_on.set()
     looked.clear()
     await asyncio.to_thread(looked.wait, 60)  # it looks again
-    assert second.published.may_hand_out() == set()
+    assert second.published.device_list.device_ids == set()
 
 
 async def test_node_that_an_earlier_resource_shares_meanwhile_stays(

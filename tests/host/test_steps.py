@@ -141,12 +141,12 @@ async def test_command_that_fails_fails_the_step_with_its_last_words(
 async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_step() -> None:
     sleeps = shell("echo so far; exec sleep 1000")
     text = await failure(start_of(), run=sleeps, timeout="500ms")
-    assert text == "preStart[0] (run sh) of device X: did not end in time: so far"
+    assert text == "preStart[0] (run sh) of device X: did not end within 0.5s: so far"
     deadline = asyncio.get_running_loop().time() + 0.2
     text = await failure(replace(start_of(), deadline=deadline), run=sleeps)
-    assert "did not end in time" in text
+    assert "did not end within 0.2s" in text
     text = await failure(replace(start_of(), deadline=deadline - 1), run=sleeps, every="start")
-    assert "in time" in text
+    assert "did not end" in text
 
 
 async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path: Path) -> None:

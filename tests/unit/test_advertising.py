@@ -1,19 +1,13 @@
 """From what a scan found to what the kubelet gets."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 from devhost.host import resource
-from devhost.host.backend import Publication
-from devhost.kubelet import backend
-from devhost.kubelet.backend import PublishedResource
-from devhost.kubelet.device_list import AdvertisedDevice
-from devhost.kubelet.directory import PluginDirectory
-from devhost.loading.loader import loads
+from devhost.host.backend import ListedDevices
+from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
-from tests.support.answers import Nobody
 
 
 def device(name: str, inode: int = 1, **fields: object) -> HostDevice:
@@ -29,19 +23,23 @@ def test_advertised_withdrawn_devices_all_leave() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
     found = resource.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
     assert [one.reason for one in found.devices.values()] == ["removed", "removed"]
-    assert backend.entries(found, 1) == {}
+    device_list = DeviceList()
+    device_list.publish(found, 1)
+    assert device_list.entries == {}
 
 
 def test_advertised_replaced_device_is_dropped_when_its_ids_have_left() -> None:
     found = snapshot(device("a", replaced=True), device("b", 2))
     for listed, kept in (({"a"}, {"a", "b"}), (set[str](), {"b"})):
-        published = cast("Publication", SimpleNamespace(may_hand_out=lambda listed=listed: listed))
-        assert resource.without_left(found, published).devices.keys() == kept
+        device_list = cast("ListedDevices", SimpleNamespace(device_ids=listed))
+        assert resource.without_left(found, device_list).devices.keys() == kept
 
 
 def test_advertised_shares_have_health_and_topology_of_their_device() -> None:
     found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
-    assert backend.entries(found, 2) == {
+    device_list = DeviceList()
+    device_list.publish(found, 2)
+    assert device_list.entries == {
         "a::0": AdvertisedDevice(True, (1,)),
         "a::1": AdvertisedDevice(True, (1,)),
         "b::0": AdvertisedDevice(False),
@@ -49,24 +47,10 @@ def test_advertised_shares_have_health_and_topology_of_their_device() -> None:
     }
 
 
-async def refresh() -> None:
-    """Ask nobody."""
-
-
-async def test_advertised_id_held_by_a_pod_is_listed_as_leaving() -> None:
-    text = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]"
-    (declared,) = loads(text).require().resources
-    published = PublishedResource(
-        PluginDirectory(Path("/nowhere"), None, 1000.0),
-        Nobody(),
-        lambda *_: None,
-        held=lambda: frozenset({"b"}),
-        refresh=refresh,
-        left=lambda: None,
-        alone=False,
-    )
+def test_advertised_id_held_by_a_pod_is_listed_as_leaving() -> None:
+    device_list = DeviceList(1000.0)
+    device_list.ids_held_by_pods = lambda: frozenset({"b"})
     for _ in range(2):
-        published.publish(declared, snapshot(device("a")))
-    device_list = published.device_list
+        device_list.publish(snapshot(device("a")), 1)
     assert device_list.entries == {"a": AdvertisedDevice(True), "b": AdvertisedDevice(False)}
     assert device_list.leaving == {"b"}
