@@ -106,15 +106,9 @@ def spec(resource_name: str, devices: Mapping[str, Edits]) -> dict[str, object] 
         for one in sorted(devices)
         if devices[one]
     ]
-    return (
-        {
-            "cdiVersion": _VERSION,
-            "kind": kind(resource_name),
-            "devices": entries,
-        }
-        if entries
-        else None
-    )
+    if not entries:
+        return None
+    return {"cdiVersion": _VERSION, "kind": kind(resource_name), "devices": entries}
 
 
 def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:

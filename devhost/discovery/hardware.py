@@ -97,10 +97,12 @@ class Wanted:
                 found[option] = value
         found |= self._interfaces_differ(device)
         if self.parents and not found:
-            above = [
-                SysfsDevice(one, device.sysfs)
-                for one in devices_above(device.syspath, device.sysfs)
-            ]
+            sysfs, above = device.sysfs, list[SysfsDevice]()
+            for one in devices_above(device.syspath, sysfs):
+                own = {
+                    "driver": sysfs.linked(f"{one}/driver") or ""
+                }  # and not the nearest above it
+                above.append(SysfsDevice(one, sysfs, own))
             if any(all(parent.differs(one) for one in above) for parent in self.parents):
                 found["parent"] = ", ".join(one.name for one in above)
         return found
