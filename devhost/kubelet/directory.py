@@ -23,6 +23,7 @@ REGISTER_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _CONNECT_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _CONNECT_MAX_S: Final = 1.0
+_REACHED_S: Final = 0.05  # it is not tried again: all resources try at the same time
 _GONE_S: Final = 10.0
 _CONCURRENT_MAX: Final = 32
 _PROBLEMS: Final = {
@@ -63,6 +64,7 @@ class PluginDirectory:
         self._locks: dict[str, ResourceLock] = {}
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self._changed = asyncio.Event()  # another one after each change
+        self._reached_until = 0.0
         self._channel: grpc.aio.Channel | None = None
         self._channel_of: SocketIdentity | None = None
         self._known = self.identity()
@@ -141,7 +143,9 @@ class PluginDirectory:
 
     async def until_kubelet(self, waiting: Callable[[str], None]) -> None:
         """Wait until a kubelet accepts connections; `waiting` gets the reason if there is none."""
-        pause = _CONNECT_FIRST_S
+        clock, pause = asyncio.get_running_loop().time, _CONNECT_FIRST_S
+        if clock() < self._reached_until:
+            return
         while (problem := self.kubelet_problem()) is not None:
             waiting(problem)
             try:
@@ -150,6 +154,7 @@ class PluginDirectory:
                 pause = _CONNECT_FIRST_S
             except TimeoutError:
                 pause = min(pause * 1.25, _CONNECT_MAX_S)
+        self._reached_until = clock() + _REACHED_S
 
     async def register(self, resource: str, endpoint: str) -> SocketIdentity | None:
         """Register one resource; return which kubelet has connected and asked for the options.
