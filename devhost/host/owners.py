@@ -5,9 +5,13 @@ recorded when it is allocated, before Allocate is answered: only what a pod has 
 It is free when kubelet can no longer allocate it under the former name, and no pod holds that.
 All instances of devhost on the machine share the records: of two that hand out one node, the second
 is refused.
+
+What is not allocated is not recorded. Under a second name of this process it waits only until the
+first one has left kubelet's list, so that no pod asks for what it would not get.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +81,7 @@ class Owners:
         self._since: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
         self._gone: set[Identity] = set()  # the device is missing, and its node too
         self._served: dict[str, _Served] = {}
+        self._listing = defaultdict[str, set[tuple[str, str]]](set)  # who lists a node, by `_taken`
         self._overlap: Mapping[str, bool] = {}
         holders.subscribe(self._look_again)  # the reason may be another one
 
@@ -94,7 +99,7 @@ class Owners:
 
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        del self._served[name]
+        self._list(name, self._served.pop(name).devices, {})
 
     # ── what kubelet may learn ──
 
@@ -109,25 +114,67 @@ class Owners:
 
     def judged(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot in which devices are unhealthy whose nodes others may have."""
-        if not self.records.entries:
-            return snapshot
-        devices = dict(snapshot.devices)
+        served, devices = self._served[resource.name], dict[str, HostDevice]()
         for device in snapshot.devices.values():
-            if device.reason is None and not device.replaced:
-                record = self._other(resource, device, snapshot.devices)
-                if record is not None:
-                    reason = f"{WITHHELD}: {self._why_not_free(record)}"
-                    devices[device.id] = replace(device, reason=reason)
-        return replace(snapshot, devices=devices)
+            known = not self.records.entries and served.devices.get(device.id) is device
+            if device.reason is None and not device.replaced and not known:
+                if (record := self._other(resource, device, snapshot.devices)) is not None:
+                    reason: str | None = self._why_not_free(record)
+                else:
+                    reason = self._still_listed(resource, device, snapshot.devices)
+                if reason is not None:
+                    devices[device.id] = replace(device, reason=f"{WITHHELD}: {reason}")
+        return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
     def published(self, resource: Resource, snapshot: Snapshot) -> None:
         """Note what the list of a resource has now, as judged."""
         served = self._served[resource.name]
         former, served.devices = served.devices, snapshot.devices
         served.shared = resource.replicas > 1
+        self._list(resource.name, former, snapshot.devices)
         for device in snapshot.devices.values() if self.records.entries else ():
             if former.get(device.id) is not device:
                 self._follow(device, owner_of(resource, device))
+
+    def _list(
+        self, name: str, former: Mapping[str, HostDevice], now: Mapping[str, HostDevice]
+    ) -> None:
+        """Enter which nodes a resource lists now."""
+        left, come = set[str](), set[str]()
+        for one in former.values():
+            if now.get(one.id) is not one:
+                left.update(_taken(one))
+                for key in _taken(one):
+                    self._listing[key].discard((name, one.id))
+        for one in now.values():
+            if former.get(one.id) is not one:
+                come.update(_taken(one))
+                for key in _taken(one):
+                    self._listing[key].add((name, one.id))
+        for key in left - come:
+            if not self._listing[key]:
+                del self._listing[key]
+        if left - come:
+            self._look_again()
+
+    def _still_listed(
+        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
+    ) -> str | None:
+        """Return under which other name a node of a device is in the kubelet's list."""
+        former = share_ids(device.id, 2)[0] if resource.replicas == 1 else device.id
+        if former in self._served[resource.name].device_list:
+            return "its former IDs are still in the kubelet's list"
+        keys = [key for node in _owned(device) for key in keys_of(node)]
+        for name, other in (one for key in keys for one in self._listing.get(key, ())):
+            if name == resource.name:
+                beside = devices.get(other)
+                waits = beside is not None and beside.replaced
+            else:
+                waits = resource.overlap != "allow" and not self._overlap.get(name)
+            device_list = self._served[name].device_list
+            if waits and (other in device_list or share_ids(other, 2)[0] in device_list):
+                return f"still in the kubelet's list as {name} {other}"
+        return None
 
     def _follow(self, device: HostDevice, owner: Owner) -> None:
         """Update what is known of a device's records by what a scan has found of it."""
@@ -310,6 +357,14 @@ def _present(device: HostDevice) -> set[str]:
     """Return what a device has now (`keys_of`); nothing if it is to leave."""
     nodes = () if device.replaced else _owned(device)
     return {key for node in nodes if _is_there(device, node) for key in keys_of(node)}
+
+
+def _taken(device: HostDevice) -> Iterator[str]:
+    """Yield what nobody else may offer while a device is listed; nothing if it waits itself."""
+    if not (device.reason or "").startswith(WITHHELD):
+        for node in _owned(device):
+            if device.replaced or _is_there(device, node):
+                yield from keys_of(node)
 
 
 def _first(record: Allocated) -> str:

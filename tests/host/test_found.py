@@ -17,15 +17,14 @@ A, B = "example.com/a", "example.com/b"
 
 
 async def test_withheld_node_is_offered_when_its_draining_resource_shares(
-    started: Kubelet, hosting: Hosting, directory: Path
+    started: Kubelet, hosting: Hosting, directory: Path, may_leave: asyncio.Event
 ) -> None:
-    """The resource whose device a pod has comes back while it drains, and shares."""
+    """A node's former resource comes back while it drains, and shares: nobody waits for it."""
     sources = f"sources: [directory: {directory}/colas]"
     text = f"version: v1\nresources:\n  - {{name: {A}, {sources}}}\n"
     (directory / "colas" / "x").touch()
-    hosting.start(text.replace(A, B), pod_resources=hosting.pod_resources)
+    hosting.start(text.replace(A, B))
     await started.wait(B, 1, 1)
-    await started.admit("pod", {"app": {B: 1}})
     hosting.reload(text)
     await started.wait(A, 1, 0)
     hosting.reload(text + f"  - {{name: {B}, {sources}, overlap: allow}}\n")

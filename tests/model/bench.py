@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -39,8 +40,18 @@ _POLL_S = 0.005
 _SLOW_S = 1.5 * LEAVE_AFTER_S
 _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
+_JUST_S = LEAVE_AFTER_S / 12
 # The loop's, grpc's, and those that wait for short work.
 _NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
+
+
+@dataclass
+class _Sent:
+    """The last list that was sent: what it said of each ID, and when some changed."""
+
+    entries: dict[str, bool] = field(default_factory=dict)
+    unhealthy: dict[str, float] = field(default_factory=dict)  # since when
+    fallen: set[str] = field(default_factory=set)  # Healthy until just before
 
 
 class Listener:
@@ -52,12 +63,21 @@ class Listener:
     def __init__(self) -> None:
         self.lists: dict[str, dict[str, bool]] = {}
         self.violations: list[str] = []
-        # The last list that was sent: since when each unhealthy ID has been so in it.
-        self._sent: WeakKeyDictionary[DeviceList, dict[str, float]] = WeakKeyDictionary()
+        self.tolerant: set[str] = set()  # resources that may share nodes with others now
+        # Nodes that are other ones since the rest before the last: one may come before the event.
+        self.renewed, self._renewed_before = set[str](), set[str]()
+        self._sent: WeakKeyDictionary[DeviceList, _Sent] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
         self.lists.clear()
+
+    def rest(self) -> None:
+        """All is as it has to be."""
+        self._renewed_before, self.renewed = self.renewed, set()
+
+    def _others(self) -> set[str]:
+        return self.renewed | self._renewed_before
 
     def hear(self, resource: str, entries: dict[str, bool]) -> None:
         """A kubelet has received a list."""
@@ -65,19 +85,36 @@ class Listener:
             if gone not in entries and well:
                 self.violations.append(f"{resource}: {gone} left, and was never seen Unhealthy")
         self.lists[resource] = entries
+        mine = _offered(entries)
+        for other, listed in self.lists.items():
+            if other == resource or {other, resource} & self.tolerant:
+                continue
+            for node in (mine.keys() & _offered(listed).keys()) - self._others():
+                self.violations.append(f"{node} is healthy in {resource} and in {other}")
 
     def sending(self, device_list: DeviceList, entries: dict[str, bool]) -> None:
         """A list is about to be sent."""
-        now, last = time.monotonic(), self._sent.get(device_list, {})
-        for gone, since in last.items():
+        now, last = time.monotonic(), self._sent.get(device_list, _Sent())
+        for gone, since in last.unhealthy.items():
             if gone not in entries and now - since < LEAVE_AFTER_S:
                 self.violations.append(f"{gone} leaves {now - since:.3f} s after its Unhealthy")
-        unhealthy = {one: last.get(one, now) for one, well in entries.items() if not well}
-        self._sent[device_list] = unhealthy
+        unhealthy = {one: last.unhealthy.get(one, now) for one, well in entries.items() if not well}
+        fallen = {
+            one
+            for one, since in unhealthy.items()
+            if now - since < _JUST_S and (last.entries.get(one) or one in last.fallen)
+        }
+        self._sent[device_list] = _Sent(entries, unhealthy, fallen)
         for node, ids in _offered(entries).items():
             bases = {_base(one) for one in ids}
             if len(bases) > 1:
                 self.violations.append(f"{node} is healthy as {bases}")
+            for one in fallen:
+                fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
+                if node_of(one) == node and not fewer_shares and node not in self._others():
+                    self.violations.append(
+                        f"{node} is healthy as {ids}, {one} just turned Unhealthy"
+                    )
 
 
 def _base(advertised_id: str) -> str:

@@ -81,13 +81,15 @@ class HoldingMachine(Sequence):
 
     def note_lists(self) -> None:
         super().note_lists()
-        self.sharing = {one.name for one in self.here if one.overlap}
+        self.sharing = set(self.bench.listener.tolerant)
+        if len(self.bench.hosts) > 1:  # each of them may offer a node that no pod has
+            self.bench.listener.tolerant = {one.name for one in self.here}
 
     # ── the configuration, and devices ──
 
     def edit(self, declared: list[Declared]) -> None:
         super().edit(declared)
-        self.sharing |= {one.name for one in declared if one.overlap}
+        self.sharing |= self.bench.listener.tolerant
 
     @step(declared=st.one_of(CONFIG, CONFIG, CONFIG, st.just([])))
     async def edit_all(self, declared: list[Declared]) -> None:
@@ -179,6 +181,7 @@ class HoldingMachine(Sequence):
 
     @step(second_may_come)
     async def start_second_instance(self) -> None:
+        self.bench.listener.tolerant |= {one.name for one in self.here}
         self.bench.start_host()
 
     @step(two_run, which=st.integers(0, 1))

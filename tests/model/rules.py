@@ -155,6 +155,7 @@ class Machine(Sequence):
         if self.path(name).parent.is_dir():
             fresh.symlink_to(self.root / "t" / "nothing" if dangling else target)
             fresh.rename(self.path(name))
+            self.bench.listener.renewed.add(name)
 
     @step(name=LINK)
     async def second_name(self, name: str) -> None:

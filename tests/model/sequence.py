@@ -166,6 +166,8 @@ class Sequence(RuleBasedStateMachine):
 
     def note_lists(self) -> None:
         """Take over what is listed at rest."""
+        self.bench.listener.tolerant = {one.name for one in self.here if one.overlap}
+        self.bench.listener.rest()
 
     def note_restart(self) -> None:
         """Take over that a process of devhost begins or ends."""
@@ -210,6 +212,7 @@ class Sequence(RuleBasedStateMachine):
     def touch(self, name: str) -> None:
         """Make a file; a former one of that name was another node."""
         self.path(name).touch()
+        self.bench.listener.renewed.add(name)
 
     def nudge_links(self, name: str) -> None:
         if name in LINKS.values():
@@ -221,6 +224,8 @@ class Sequence(RuleBasedStateMachine):
         """Write a good configuration, and note it as in force."""
         self.declared, self.text = declared, text_of(declared, self.root)
         self.bench.config.write_text(self.text)
+        # Until the next rest, what may be shared before or after may be.
+        self.bench.listener.tolerant |= {one.name for one in declared if one.overlap}
 
     async def edited(self, declared: list[Declared]) -> None:
         self.edit(declared)

@@ -95,7 +95,7 @@ def test_overlap_that_is_taken_back_moves_the_node_to_the_first_resource() -> No
     machine.second_name("k0", rest=True)
     machine.add(first, 0, rest=True)
     machine.change(0, "overlap", replace(first, overlap=False), rest=True)
-    assert not any(machine.bench.entries("example.com/q").values())
+    assert machine.bench.entries("example.com/q") == {}
     machine.teardown()
 
 

@@ -20,7 +20,8 @@ STEP: Final = {"mode": "0600"}
 OTHER_STEP: Final = {"mode": "0660"}
 MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"
 WAITS: Final = (
-    "devices that pods were given are Unhealthy until --pod-resources shows that no pod has them"
+    "devices are Unhealthy until their former IDs have left the list and, by --pod-resources, no pod "
+    "has them"
 )
 REGISTERS: Final = "preStart: registers again; no device is allocatable meanwhile"
 
