@@ -20,16 +20,7 @@ from typing import Final
 from devhost.errors import AllocationError
 from devhost.host.backend import Backend, ListedDevices
 from devhost.host.holders import Holders
-from devhost.host.records import (
-    Allocated,
-    Identity,
-    Mark,
-    Owner,
-    Records,
-    key_of,
-    keys_of,
-    names_of,
-)
+from devhost.host.records import FILE_KEY, Allocated, Identity, Mark, Owner, Records
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
 from devhost.model.names import share_ids, without_share
@@ -179,7 +170,7 @@ class Owners:
     def _follow(self, device: HostDevice, owner: Owner) -> None:
         """Update what is known of a device's records by what a scan has found of it."""
         for node in _owned(device):
-            for record in self.records.at(node):
+            for record in self.records.at(keys_of(node)):
                 if record.owner != owner:
                     continue
                 gone = not device.replaced and not _is_there(device, node)
@@ -298,8 +289,10 @@ class Owners:
 
         `devices` are all of the resource: of two nodes of one number a scan has made two of them.
         """
-        owner = owner_of(resource, device)
-        for record in (record for node in _owned(device) for record in self.records.at(node)):
+        if not self.records.entries:
+            return None
+        owner, keys = owner_of(resource, device), map(keys_of, _owned(device))
+        for record in (record for its in keys for record in self.records.at(its)):
             if record.owner == owner or self._may_share(resource, record):
                 continue
             if (record.resource, record.shared) == (owner.resource, owner.shared):
@@ -342,6 +335,33 @@ class Owners:
 def owner_of(resource: Resource, device: HostDevice) -> Owner:
     """Return the name under which a device is advertised."""
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
+
+
+def key_of(node: Node) -> str:
+    """Return what a node is, in one boot: two names of one node are not two devices.
+
+    That is the number of a device node, inode and time of content of another file (which is also
+    known by its path), and for what has none, such as a network interface, its place in sysfs.
+    """
+    if node.state is None:
+        return _text(node.key)
+    if node.state.number:
+        return "{} {}:{}".format(node.state.kind.value, *node.state.number)
+    return FILE_KEY + " ".join(map(str, (*node.state.identity, node.state.modified)))
+
+
+def names_of(node: Node) -> frozenset[str]:
+    """Return what a node is known by across boots."""
+    return frozenset(_text(one) for one in (node.key, node.path) if one)
+
+
+def keys_of(node: Node) -> frozenset[str]:
+    """Return all that a record may know a node by."""
+    return names_of(node) | {key_of(node)}
+
+
+def _text(path: str) -> str:
+    return path.encode(errors="backslashreplace").decode()  # it may not be UTF-8, which JSON is
 
 
 def _owned(device: HostDevice) -> Iterator[Node]:

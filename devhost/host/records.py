@@ -19,7 +19,6 @@ from devhost.host.state_files import (
     report,
     write_atomically,
 )
-from devhost.model.device import Node
 from devhost.watch.threads import PATIENCE_S, in_thread
 
 FILE: Final = "state.json"
@@ -48,8 +47,8 @@ class Allocated(_Entry):
 
     device: str
     shared: bool
-    key: str  # `key_of`
-    names: frozenset[str]  # `names_of`
+    key: str  # `devhost.host.owners.key_of`
+    names: frozenset[str]  # `devhost.host.owners.names_of`
     boot: str  # the kernel's ID of it
     overlap: bool  # whether the resource had ``overlap: allow``
 
@@ -71,7 +70,7 @@ class Allocated(_Entry):
 
     @property
     def _is_file(self) -> bool:
-        return self.key.startswith(_FILE)
+        return self.key.startswith(FILE_KEY)
 
 
 class Mark(_Entry):
@@ -90,7 +89,7 @@ Entry = Allocated | Mark
 Identity = tuple[object, object]
 _Entries = dict[Identity, Entry]
 _Changes = Mapping[Identity, Entry | None]  # ``None`` to drop it
-_FILE: Final = "file "  # how the key of what is no device node begins
+FILE_KEY: Final = "file "  # how the key of what is no device node begins
 _CONTENT: Final = TypeAdapter(list[Entry])
 
 
@@ -118,8 +117,8 @@ class Records:
         """The nodes that pods were given."""
         return [one for one in self.entries.values() if isinstance(one, Allocated)]
 
-    def at(self, node: Node) -> list[Allocated]:
-        """Return the records of a node."""
+    def at(self, keys: Iterable[str]) -> list[Allocated]:
+        """Return the records of a node by its keys."""
         if (by_key := self._by_key) is None:
             by_key = self._by_key = {}
             for one in self.allocated:
@@ -127,7 +126,7 @@ class Records:
                     by_key.setdefault(key, []).append(one)
         if not by_key:
             return []
-        return list(dict.fromkeys(one for key in keys_of(node) for one in by_key.get(key, ())))
+        return list(dict.fromkeys(one for key in keys for one in by_key.get(key, ())))
 
     def marks(self, resource: str) -> dict[str, Mark]:
         """Return, by advertised ID, how far devices are prepared, as far as that is known."""
@@ -240,33 +239,6 @@ class Records:
 
     def _report(self, problem: str | None) -> None:
         self.problem = report("allocated devices", self.problem, problem)
-
-
-def key_of(node: Node) -> str:
-    """Return what a node is, in one boot: two names of one node are not two devices.
-
-    That is the number of a device node, inode and time of content of another file (which is also
-    known by its path), and for what has none, such as a network interface, its place in sysfs.
-    """
-    if node.state is None:
-        return _text(node.key)
-    if node.state.number:
-        return "{} {}:{}".format(node.state.kind.value, *node.state.number)
-    return _FILE + " ".join(map(str, (*node.state.identity, node.state.modified)))
-
-
-def names_of(node: Node) -> frozenset[str]:
-    """Return what a node is known by across boots."""
-    return frozenset(_text(one) for one in (node.key, node.path) if one)
-
-
-def keys_of(node: Node) -> frozenset[str]:
-    """Return all that a record may know a node by."""
-    return names_of(node) | {key_of(node)}
-
-
-def _text(path: str) -> str:
-    return path.encode(errors="backslashreplace").decode()  # it may not be UTF-8, which JSON is
 
 
 def boot_id() -> str:

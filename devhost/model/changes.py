@@ -37,8 +37,8 @@ class Change:
 
 
 _WAITS: Final = (
-    "devices are Unhealthy until their former IDs have left the list and, by --pod-resources, no pod "
-    "has them"
+    "devices are Unhealthy until their former IDs have left the list and, by --pod-resources, "
+    "no pod has them"
 )
 _REGISTERS: Final = "registers again; no device is allocatable meanwhile"
 _MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from devhost.host import records, state_files
-from devhost.host.records import FILE, Allocated, Mark, Owner, Records, boot_id, key_of, names_of
+from devhost.host.owners import key_of, names_of
+from devhost.host.records import FILE, Allocated, Mark, Owner, Records, boot_id
 from devhost.model.device import FileKind, FileState, Hardware, Node
 
 BOOT = boot_id()
@@ -215,7 +216,7 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
     await put(opened(tmp_path), one)
     who = opened(tmp_path)
     assert await who.sync(10) is None
-    assert who.at(odd) == [one]
+    assert who.at(keys_of(odd)) == [one]
 
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
@@ -238,5 +239,5 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
 
     one = record(key=key_of(at("/d/x", 1)), names=names_of(at("/d/x", 1)), boot=who.boot)
     await put(who, one)
-    assert who.at(at("/d/y", 1)) == who.at(at("/d/x", 2)) == [one]
-    assert who.at(at("/d/y", 2)) == []
+    assert who.at(keys_of(at("/d/y", 1))) == who.at(keys_of(at("/d/x", 2))) == [one]
+    assert who.at(keys_of(at("/d/y", 2))) == []
