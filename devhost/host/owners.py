@@ -291,8 +291,8 @@ class Owners:
         """
         if not self.records.entries:
             return None
-        owner, keys = owner_of(resource, device), map(keys_of, _owned(device))
-        for record in (record for its in keys for record in self.records.at(its)):
+        owner, nodes = owner_of(resource, device), _owned(device)
+        for record in (record for node in nodes for record in self.records.at(keys_of(node))):
             if record.owner == owner or self._may_share(resource, record):
                 continue
             if (record.resource, record.shared) == (owner.resource, owner.shared):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from devhost.host import records, state_files
-from devhost.host.owners import key_of, names_of
+from devhost.host.owners import key_of, keys_of, names_of
 from devhost.host.records import FILE, Allocated, Mark, Owner, Records, boot_id
 from devhost.model.device import FileKind, FileState, Hardware, Node
 
