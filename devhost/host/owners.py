@@ -11,7 +11,6 @@ first one has left kubelet's list, so that no pod asks for what it would not get
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,7 +71,7 @@ class Owners:
         self._since: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
         self._gone: set[Identity] = set()  # the device is missing, and its node too
         self._served: dict[str, _Served] = {}
-        self._listing = defaultdict[str, set[tuple[str, str]]](set)  # who lists a node, by `_taken`
+        self._listing: dict[str, tuple[tuple[str, str], ...]] = {}  # who lists a node, by `_taken`
         self._overlap: Mapping[str, bool] = {}
         holders.subscribe(self._look_again)  # the reason may be another one
 
@@ -131,20 +130,21 @@ class Owners:
         self, name: str, former: Mapping[str, HostDevice], now: Mapping[str, HostDevice]
     ) -> None:
         """Enter which nodes a resource lists now."""
-        left, come = set[str](), set[str]()
+        listing, left, come = self._listing, set[str](), set[str]()
         for one in former.values():
             if now.get(one.id) is not one:
-                left.update(_taken(one))
                 for key in _taken(one):
-                    self._listing[key].discard((name, one.id))
+                    left.add(key)
+                    listing[key] = tuple(it for it in listing[key] if it != (name, one.id))
         for one in now.values():
             if former.get(one.id) is not one:
-                come.update(_taken(one))
+                entry = name, one.id
                 for key in _taken(one):
-                    self._listing[key].add((name, one.id))
+                    come.add(key)
+                    listing[key] = (*listing.get(key, ()), entry)
         for key in left - come:
-            if not self._listing[key]:
-                del self._listing[key]
+            if not listing[key]:
+                del listing[key]
         if left - come:
             self._look_again()
 

@@ -56,9 +56,9 @@ def filesystem(path: str) -> int | None:
 
 def _state(realpath: str, found: os.stat_result, former: FileState | None) -> FileState | None:
     """Return what is at a real path; what is as it was is the same object."""
-    file = found.st_dev, found.st_ino, found.st_ctime_ns, found.st_mtime_ns
-    raw = realpath, found.st_mode, found.st_rdev, file
-    if former is not None and former.raw == raw:
+    stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
+    raw = (found.st_mode, found.st_rdev, found.st_mtime_ns)
+    if former is not None and (former.stamp, former.raw, former.realpath) == (stamp, raw, realpath):
         return former
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
     if kind is None:
@@ -66,7 +66,6 @@ def _state(realpath: str, found: os.stat_result, former: FileState | None) -> Fi
     is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
     number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_node else None
     modified = 0 if is_node else found.st_mtime_ns
-    stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
     now = FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified, raw)
     return former if now == former else now
 
