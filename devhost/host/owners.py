@@ -202,6 +202,8 @@ class Owners:
             for node in _owned(device)
         )
         new = [record for record in records if not self.records.has(record)]
+        if not (new or fresh):
+            return
         problem = await self.records.save([*new, *fresh], _WAIT_S)
         try:  # of two instances, the second finds what the first has written
             self._refuse_others(resource, devices)
