@@ -278,7 +278,7 @@ class Scanning:
         for scan in sorted(self.undecided, key=lambda one: one.member.place):
             if scan.result is not None:
                 self._decide(scan, scan.result)
-            if scan in self.undecided and loop.time() < scan.began + _PATIENCE_S:
+            elif loop.time() < scan.began + _PATIENCE_S:
                 self._patience = loop.call_at(scan.began + _PATIENCE_S, self.decide)
                 break
 

@@ -161,6 +161,21 @@ async def test_scan_that_hangs_holds_up_for_a_moment(
     await at.until(3)
 
 
+async def test_scan_that_is_always_due_holds_up_nobody(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(_: Root) -> None:
+        at.scans["a"].request()
+
+    at.hang("a")
+    monkeypatch.setattr(Root, "watch", watch)
+    async with asyncio.timeout(30):
+        for name in "ab":
+            at.scans[name].declare()
+        while "b" not in at.order:
+            await asyncio.sleep(0.001)
+
+
 async def test_scan_during_which_a_declaration_changes_uses_the_new_one(at: Resources) -> None:
     released, resource = at.hang("b"), at.scans["b"].resource
     at.scans["b"].declare()
