@@ -32,7 +32,7 @@ from devhost.model.device import FileKind, FileState, HostDevice
 from devhost.model.immutable import immutable
 from devhost.model.names import distinct, printable, without_share
 from devhost.model.template import Template
-from devhost.watch.threads import BlockingCalls, in_thread
+from devhost.watch.threads import BlockingCalls
 
 T = TypeVar("T")
 
@@ -262,14 +262,14 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
     def work() -> command.Ended:
         return command.run(argv, environment, until - time.monotonic(), stop)
 
-    running = in_thread(f"preStart {start.resource}", work)
+    running = asyncio.create_task(start.calls.run(work))
     try:
         async with _until(start.deadline + _KILL_S, lambda: "did not end in time"):
             ended = await asyncio.shield(running)
     finally:  # nothing of it remains when a cancellation goes on
         stop.set()
-        if not (await asyncio.wait([running], timeout=_KILL_S))[0]:
-            start.calls.abandon(running)
+        await asyncio.wait([running], timeout=_KILL_S)
+        running.cancel()
     if ended.failure:
         lines = f": {'; '.join(ended.lines)}" if ended.lines else ""
         raise PreStartError(f"{ended.failure}{lines}")

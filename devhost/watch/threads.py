@@ -149,11 +149,6 @@ class BlockingCalls:
             if on_late is not None:
                 on_late()
 
-    def abandon(self, call: "asyncio.Future[Any]") -> None:
-        """Count a call in a thread, for which nobody waits any more, until it returns."""
-        self._abandoned += 1
-        call.add_done_callback(lambda _: setattr(self, "_abandoned", self._abandoned - 1))
-
 
 class _Pool:
     """Threads: each call has one that is idle, or a new one."""
