@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
-from devhost.discovery.ownership import Member, Ownership
+from devhost.discovery.ownership import Member, Ownership, View
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 
@@ -161,3 +161,23 @@ def test_ownership_of_a_dry_run_is_that_of_the_host(tmp_path: Path) -> None:
     assert [len(one.snapshot.devices) for one in reports] == [1, 0, 1]
     (left,) = reports[1].snapshot.skipped
     assert left.reason == "example.com/a offers it already"
+
+
+def test_ownership_seen_by_a_scan_holds_until_a_node_of_it_has_another_owner() -> None:
+    at = Entered()
+    seen = View(at.ownership, at.b)
+    assert seen.owner("x") is None
+    assert seen.holds()
+    at.decide(at.a, {"y"})
+    assert seen.holds(), "it has not asked for that"
+    at.decide(at.a, {"x", "y"})
+    assert not seen.holds()
+    assert View(at.ownership, at.b).owner("x") == "a"
+
+
+def test_ownership_seen_by_a_scan_holds_until_links_may_come() -> None:
+    at = Entered()
+    seen = View(at.ownership, at.b)
+    at.a.finds_links = True
+    at.arrange("abc")
+    assert not seen.holds()
