@@ -1,5 +1,6 @@
-"""The command line: a module for each command."""
+"""The command line: a command is looked up when it is used."""
 
+import importlib
 import os
 from typing import Any
 
@@ -9,32 +10,59 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import click
 
 from devhost import __version__
-from devhost.cli import (
-    devices_command,
-    init_command,
-    plan_command,
-    run_command,
-    status_command,
-    try_command,
-    validate_command,
-)
-from devhost.model.names import printable
+
+_COMMANDS = {
+    "run": "Serve the resources of a configuration to kubelet.",
+    "validate": "Check configuration files without reading the host.",
+    "plan": "Show what this host would advertise (dry run).",
+    "try": "Serve the resources to an embedded stand-in kubelet.",
+    "devices": "Show the devices of this host, and how to select them.",
+    "init": "Write a configuration for the devices of this host.",
+    "convert": "Convert the settings of other device plugins.",
+    "status": "Show the state of a running devhost.",
+    "schema": "Print the JSON Schema of configuration files.",
+}
 
 
-class _Main(click.Group):
+class _Lazy(click.Group):
+    """Imports the module of a command when the command is used."""
+
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Return them in the order in which they are added, which is that of use."""
-        return list(self.commands)
+        return list(_COMMANDS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        file = {"schema": "validate", "convert": "init"}.get(name, name)
+        module = importlib.import_module(f"devhost.cli.{file}_command")
+        found: click.Command = getattr(module, "command" if file == name else name)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = args[0] in _COMMANDS or not args[0].isalpha()
+        if not known and not ctx.resilient_parsing:
+            from devhost.model.spelling import did_you_mean
+
+            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], _COMMANDS)}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:  # it quotes arguments, such as names of files
+            from devhost.model.names import printable
+
             error.message = printable(error.message)  # type: ignore[misc]
             raise
 
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
 
-@click.group(cls=_Main, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devhost")
 def main() -> None:
     """Kubernetes device plugin for many resources, configured by one YAML file.
@@ -43,17 +71,3 @@ def main() -> None:
 
     Completion: eval "$(_DEVHOST_COMPLETE=bash_source devhost)" (or zsh_source, fish_source).
     """
-
-
-for _command in (
-    run_command.command,
-    validate_command.command,
-    plan_command.command,
-    try_command.command,
-    devices_command.command,
-    init_command.command,
-    init_command.convert,
-    status_command.command,
-    validate_command.schema,
-):
-    main.add_command(_command)

@@ -57,6 +57,13 @@ def _directory(_context: click.Context, _option: click.Parameter, path: str) -> 
     return os.path.realpath(path)
 
 
+def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Refuse everything but a plain file name."""
+    if not name or "/" in name or name in (".", ".."):
+        raise click.BadParameter(f"{name!r} is not a plain file name")
+    return name
+
+
 def address_option(flag: str, text: str, default: str = "") -> _Decorator[Any]:
     """Return an option for an address; empty means the default, or none."""
     return option(flag, text, default=default, metavar="ADDRESS", callback=_address)
@@ -70,12 +77,9 @@ def _address(_context: click.Context, parameter: click.Parameter, text: str) -> 
         raise click.BadParameter(str(error)) from None
 
 
+DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
 config_argument = click.argument(
-    "config",
-    envvar="DEVHOST_CONFIG",
-    default="/etc/devhost/config.yaml",
-    metavar="[CONFIG]",
-    type=FILE,
+    "config", envvar="DEVHOST_CONFIG", default=DEFAULT_CONFIG, metavar="[CONFIG]", type=FILE
 )
 root_option = option(
     "--root",
@@ -205,6 +209,7 @@ kubelet_options = together(
         "need a name each.",
         default="last-good.yaml",
         metavar="NAME",
+        callback=_file_name,
     ),
     option(
         "--pod-resources",

@@ -1,6 +1,7 @@
 """``devhost plan``."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.model.config import Config
+from devhost.model.names import resource_name_problem
 
 
 @click.command(
@@ -54,9 +56,9 @@ def command(
     output: str,
     policy: Policy,
 ) -> None:
-    """Show what this host would advertise, and what is skipped.
+    """Show what this host would advertise: devices, their health, and what is skipped.
 
-    With NAME: only of these resources.
+    With NAME: only of these resources. CONFIG may then be left out.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
@@ -64,6 +66,7 @@ def command(
     from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles
 
+    config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
     if against is not None:
         if requests:
@@ -88,6 +91,18 @@ def command(
     else:
         _print(shown, wide=output == "wide")
     sys.exit(1 if any(one.failed for one in reports) else 0)
+
+
+def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Tell names of resources from the file before them, which may be left out."""
+    is_file = config.endswith((".yaml", ".yml")) or os.path.lexists(config)
+    if not is_file and resource_name_problem(config) is None:
+        names = (config, *names)
+        config = os.environ.get("DEVHOST_CONFIG") or options.DEFAULT_CONFIG
+    for name in names:
+        if problem := resource_name_problem(name):
+            raise click.UsageError(f"only one CONFIG can be given, and {problem}")
+    return config, names
 
 
 def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:

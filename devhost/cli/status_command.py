@@ -29,11 +29,13 @@ StatusJson = dict[str, Any]
 )
 @options.table_output_option
 def command(names: tuple[str, ...], status_listen: Address, output: str) -> None:
-    """Show the state of a running devhost.
+    """Show the state of a running devhost: resources, devices, and the pods that have them.
 
-    Lists resources, devices, and the pods that have them; with NAME only these resources.
-    devhost must run with --status-listen.
+    With NAME: only these resources. devhost must run with --status-listen.
     """
+    for name in names:
+        if ":" in name:
+            raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
     shown = _asked(status_listen.near)
     printer.check_names(names, [one["name"] for one in shown["resources"]])
     if names:

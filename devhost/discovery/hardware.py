@@ -166,7 +166,9 @@ class HardwareFinder:
         self.attributes: tuple[str, ...] = ()
         self.split, self.of_bus = False, not isinstance(options, Sysfs)
         if isinstance(options, Sysfs):
-            self.main = SubsystemRoot(options.subsystem)
+            parents = (parent for one in (options, *options.exclude) for parent in one.parent)
+            above = frozenset(name for parent in parents for name in parent.subsystem or ())
+            self.main = SubsystemRoot(options.subsystem, above)
             self.attributes = tuple(one for one in mentioned if one.startswith("attr."))
             choices: tuple[NodeChoice, ...] = (NodeChoice(subsystem=options.subsystem),)
         else:
@@ -177,7 +179,9 @@ class HardwareFinder:
         classes = (self.wanted.globs | self.wanted.of_interface).get("class", ())
         self.finds_between = any(one.startswith(tuple(BETWEEN.values())) for one in classes)
         found: list[Root] = [self.main, self.nodes]
-        found += (SubsystemRoot(one) for one in self.subsystems if one not in (USB_NODE, NO_NODE))
+        if self.of_bus:
+            chosen = (one for one in self.subsystems if one not in (USB_NODE, NO_NODE))
+            found += map(SubsystemRoot, chosen)
         found += [_NUMBERS] if USB_NODE in self.subsystems else []
         found += [NET] if any("pf" in one.globs for one in every) else []
         self.roots = tuple(dict.fromkeys(found))

@@ -216,16 +216,18 @@ class Missed:
 class SubsystemRoot(Root):
     """The devices of a class or a bus.
 
+    Something of the other subsystems that are `heard` may change what is selected of this one.
     They are found by their links, never by walking directories: a device that is being removed
     loses its links first. Only a subsystem that cannot be listed is a failure.
     """
 
     subsystem: str
+    heard: frozenset[str] = frozenset()
 
     @property
     def subsystems(self) -> frozenset[str]:
-        """Itself."""
-        return frozenset({self.subsystem})
+        """Its own, and the others."""
+        return self.heard | {self.subsystem}
 
     def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
         """List the subsystem."""

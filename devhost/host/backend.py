@@ -49,6 +49,11 @@ class ListedDevices(Protocol):
     def __contains__(self, advertised_id: object, /) -> bool: ...
 
     @property
+    def leaving(self) -> AbstractSet[str]:
+        """Those that are on their way out."""
+        ...
+
+    @property
     def device_ids(self) -> AbstractSet[str]:
         """The devices of all of it."""
         ...

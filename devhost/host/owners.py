@@ -22,7 +22,7 @@ from devhost.host.holders import Holders
 from devhost.host.records import FILE_KEY, Allocated, Identity, Mark, Owner, Records
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
-from devhost.model.names import share_ids, without_share
+from devhost.model.names import distinct, share_ids, without_share
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
@@ -152,8 +152,8 @@ class Owners:
         self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
     ) -> str | None:
         """Return under which other name a node of a device is in the kubelet's list."""
-        former = share_ids(device.id, 2)[0] if resource.replicas == 1 else device.id
-        if former in self._served[resource.name].device_list:
+        own = self._served[resource.name].device_list
+        if _lists(own, device.id, shared=resource.replicas == 1):
             return "its former IDs are still in the kubelet's list"
         keys = [key for node in _owned(device) for key in keys_of(node)]
         for name, other in (one for key in keys for one in self._listing.get(key, ())):
@@ -163,7 +163,7 @@ class Owners:
             else:
                 waits = resource.overlap != "allow" and not self._overlap.get(name)
             device_list = self._served[name].device_list
-            if waits and (other in device_list or share_ids(other, 2)[0] in device_list):
+            if waits and any(_lists(device_list, other, shared=it) for it in (False, True)):
                 return f"still in the kubelet's list as {name} {other}"
         return None
 
@@ -246,7 +246,9 @@ class Owners:
             del self._since[record.identity]
             self._gone.discard(record.identity)
             served = self._served.get(record.resource)
-            if self._holders.asked and not (served and _first(record) in served.device_list):
+            if self._holders.asked and not (
+                served and _lists(served.device_list, record.device, shared=record.shared)
+            ):
                 marks = self.records.marks(record.resource).values()
                 self.records.drop(one for one in marks if without_share(one.id) == record.device)
         if free:
@@ -255,8 +257,8 @@ class Owners:
 
     def _is_free(self, record: Allocated) -> bool:
         owner, identity, now = record.owner, record.identity, asyncio.get_running_loop().time()
-        if self._is_allocatable(record):
-            self._since[identity] = now
+        if (until := self._allocatable_until(record)) is not None:
+            self._since[identity] = until
             return False
         # What another instance offered may be in an Allocate that still runs.
         since = self._since.setdefault(identity, now + self._leave_after)
@@ -271,16 +273,19 @@ class Owners:
             self._holders.ask_soon()
         return False
 
-    def _is_allocatable(self, record: Allocated) -> bool:
-        """Whether kubelet may allocate a node by its record, or knows its ID as healthy."""
+    def _allocatable_until(self, record: Allocated) -> float | None:
+        """Return when the last Allocate by a record has ended, if one may begin now."""
         if (served := self._served.get(record.resource)) is None:
-            return False
-        device = served.devices.get(record.device)
+            return None
+        device, now = served.devices.get(record.device), asyncio.get_running_loop().time()
         if device is not None and record.shared is served.shared and (there := _present(device)):
-            return not there.isdisjoint(record.keys(self.records.boot))
-        first, device_list = _first(record), served.device_list
-        now = asyncio.get_running_loop().time()
-        return first in device_list and not device_list.may_leave(first, now)
+            stays = not there.isdisjoint(record.keys(self.records.boot))
+            return now + self._leave_after if stays else None
+        first = share_ids(record.device, 2)[0] if record.shared else record.device
+        stays = first in served.device_list and first not in served.device_list.leaving
+        if stays:
+            return None if served.device_list.may_leave(first, now) else now
+        return now if _lists(served.device_list, record.device, shared=record.shared) else None
 
     # ── who else may have a node ──
 
@@ -317,7 +322,8 @@ class Owners:
         owner, served = record.owner, self._served.get(record.resource)
         if pods := self._holders.holding(owner.resource, owner.device, shared=owner.shared):
             return f"held as {owner} by {', '.join(pods)}"
-        if served and _first(record) in served.device_list and self._is_allocatable(record):
+        listed = served and _lists(served.device_list, record.device, shared=record.shared)
+        if listed and self._allocatable_until(record) is not None:
             return f"still in the kubelet's list as {owner}"
         if self._backend.served_elsewhere(owner.resource):
             return f"another instance of devhost serves {owner.resource}, which had it as {owner}"
@@ -389,6 +395,9 @@ def _taken(device: HostDevice) -> Iterator[str]:
                 yield from keys_of(node)
 
 
-def _first(record: Allocated) -> str:
-    """Return the ID, or that of the first share, under which the list has a device."""
-    return share_ids(record.device, 2)[0] if record.shared else record.device
+def _lists(listed: ListedDevices, device_id: str, *, shared: bool) -> bool:
+    """Whether the list has a device; of shares, the first may leave before one that a pod holds."""
+    if not shared:
+        return device_id in listed
+    leaving = distinct(listed.leaving - {device_id})
+    return share_ids(device_id, 2)[0] in listed or device_id in leaving

@@ -24,6 +24,7 @@ from devhost.watch.threads import BlockingCalls, in_thread
 RESCAN_S: Final = 60.0  # what is on NFS, or mounted, has no events
 POLL_S: Final = 5.0  # where watching is not possible, or reading has failed
 _PATIENCE_S: Final = 1.0  # for those before in the file to have found something
+_REPEATS_MAX: Final = 3  # of a scan that does not count, before those before in the file wait
 _BURST_S, _REST_MAX_S = 0.002, 0.5
 CRASH_PAUSE_S, CRASH_PAUSE_MAX_S = 1.0, 60.0
 # The part of the IDs left by declarations that is divided evenly, which a directory that fills up
@@ -84,6 +85,7 @@ class Scan:
         self.result: Result | None = None  # until it is decided about
         self._calls: BlockingCalls
         self._crash_pause = CRASH_PAUSE_S
+        self.repeats = 0  # scans in a row that did not count
         self.ids = self.cut = 0  # how many IDs it has, and how many devices had no room
 
     @property
@@ -127,8 +129,8 @@ class Scan:
 
     def release(self) -> None:
         """Stop scanning, and leave the nodes to others."""
-        self._stop()
         self._declared = False
+        self._stop()
         self._scanning.inventory.leave(self)
         self._scanning.concern(self._scanning.ownership.decide(self.member, ()))
 
@@ -138,6 +140,7 @@ class Scan:
         self._scanning.remove(self)
 
     def _stop(self) -> None:
+        self.repeats = 0
         if self._task is not None:
             self._task.cancel()
         if self._again is not None:
@@ -195,21 +198,23 @@ class Scan:
         conclude = functools.partial(
             scanner.snapshot,
             previous=self.resource.known,
-            owner_of=view.owner,
             now=began,
             links_to_come=view.links_to_come,
             thorough=thorough,
             most=most // scanner.resource.replicas,
         )
+
+        def look() -> Snapshot:
+            selected = scanner.select({root.root: root.read(since) for root in roots})
+            return conclude(selected, owner_of=seen.owner)
+
+        seen = view
         try:
-            found = await self._calls.run(
-                lambda: conclude(scanner.select({root.root: root.read(since) for root in roots})),
-                patience=ANSWER_S,
-                on_late=self.request,
-            )
+            found = await self._calls.run(look, patience=ANSWER_S, on_late=self.request)
         except TimeoutError:
-            failed = scanner.failed(unanswered())
-            found = await in_thread(f"scan {self.name}", lambda: conclude(failed))
+            view = View(self._scanning.ownership, self.member)  # not that of the thread that hangs
+            failed = functools.partial(conclude, scanner.failed(unanswered()), owner_of=view.owner)
+            found = await in_thread(f"scan {self.name}", failed)
         self.result = result = Result(found, view, most, loop.time() - began, loop.create_future())
         self._scanning.decide()
         return result
@@ -275,7 +280,7 @@ class Scanning:
         loop = asyncio.get_running_loop()
         if self._patience is not None:
             self._patience.cancel()
-        for scan in sorted(self.undecided, key=lambda one: one.member.place):
+        for scan in sorted(self.undecided, key=_turn):
             if scan.result is not None:
                 self._decide(scan, scan.result)
             elif loop.time() < scan.began + _PATIENCE_S:
@@ -295,6 +300,7 @@ class Scanning:
         except Exception as error:  # noqa: BLE001 (a mistake of ours is that resource's alone)
             result.counts.set_exception(error)
         else:
+            scan.repeats = 0 if counts else scan.repeats + 1
             if counts and not scan.due:
                 self.undecided.discard(scan)
             result.counts.set_result(counts)
@@ -307,7 +313,8 @@ class Scanning:
         # Another one had these at the last scan, and why it has left them since may be the reason
         # that has come since this scan began: they may be there no longer.
         stale = scan.due and not member.left.isdisjoint(offered)
-        if stale or not view.holds() or (ids > most and most < result.most):
+        other_room = (ids > most and most < result.most) or (found.cut and most > result.most)
+        if stale or other_room or not view.holds():
             return False
         left = [key for key, owner in view.owners.items() if owner is not None]
         expected = member.expected
@@ -336,3 +343,8 @@ class Scanning:
 
     def _tell_room(self) -> None:
         self.concern(one.member for one in tuple(self._scans.values()) if one.cut)
+
+
+def _turn(scan: Scan) -> tuple[bool, int]:
+    """Return when it is a scan's turn: first comes what others have overtaken again and again."""
+    return scan.repeats < _REPEATS_MAX, scan.member.place

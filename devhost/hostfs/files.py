@@ -354,7 +354,7 @@ class Walk:
             for entry in entries:
                 after = self._after(entry, left)
                 if after == ():
-                    self.found[f"{below}{entry.name}"] = entry.is_symlink()
+                    self.found[f"{below}{entry.name}"] = _is_link(entry)
                 elif after and f"{self._base}/{below}{entry.name}" not in self._leave_out:
                     children.setdefault(entry.name, set()).add(after)
         return children
@@ -367,7 +367,7 @@ class Walk:
             return left if shown and _is_directory(entry) else None
         if not fits(entry.name, part, hidden=self._hidden):
             return None
-        return further if not further or entry.is_symlink() or _is_directory(entry) else None
+        return further if not further or _is_link(entry) or _is_directory(entry) else None
 
     def _is_link(self, name: str) -> bool | None:
         try:
@@ -392,6 +392,13 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:  # it cannot be read: reading it as a directory says why
         return True
+
+
+def _is_link(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_symlink()
+    except OSError:
+        return False
 
 
 def is_wild(part: str) -> bool:

@@ -1,6 +1,7 @@
 """``devhost.serve``: a process that serves plugins, with the options of ``devhost run``."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, Unpack, overload
@@ -52,6 +53,8 @@ def serve(
     `TypeError` for an argument of the wrong type or an unknown option, `ValueError` for an invalid
     value or a name that is used twice.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("serve() must be called in the main thread")
     if isinstance(plugin, str):
         if len(more) != 1 or not callable(more[0]):
             raise TypeError("serve(name, get_devices): get_devices must be a function")

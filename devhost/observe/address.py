@@ -1,10 +1,14 @@
 """The address of the HTTP server: ``HOST:PORT``, ``:PORT`` (all addresses) or ``[::1]:PORT``."""
 
+import re
 import socket
 from typing import Final
 
 from devhost.model.immutable import immutable
 
+_FORM: Final = re.compile(
+    r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*)):(?P<port>[0-9]{1,10})"
+)
 _PORT_MAX: Final = 65535
 _BACKLOG: Final = 64
 
@@ -19,13 +23,12 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read an address, or raise a `ValueError` that says what would be right."""
-        host, colon, port = text.rpartition(":")
-        bracketed = host.startswith("[") and host.endswith("]")
-        if not colon or (":" in host) != bracketed or not port.isdecimal():
+        found = _FORM.fullmatch(text)
+        if found is None:
             raise ValueError(f"{text!r} is not HOST:PORT, :PORT or [ADDRESS]:PORT")
-        if int(port) > _PORT_MAX:
+        if (port := int(found["port"])) > _PORT_MAX:
             raise ValueError(f"{text!r}: the port should be at most {_PORT_MAX}")
-        return cls(host.strip("[]"), int(port))
+        return cls(found["six"] or found["host"] or "", port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import queue
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -87,10 +88,13 @@ class LogQueue(QueueHandler):
                 self._write(notice)
 
     def _write(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(Exception):  # a closed pipe, a full disk, a faulty log call
+        try:
             line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
             while line:
+                select.select([], [self._descriptor], [])  # another process may not let it block
                 line = line[os.write(self._descriptor, line) :]
+        except Exception:  # noqa: BLE001 (a closed pipe, a full disk, a faulty log call)
+            self.dropped += 1
 
 
 def set_up(level: str, form: str | None) -> None:
@@ -107,6 +111,7 @@ def set_up(level: str, form: str | None) -> None:
     root.setLevel(level.upper())
     for name, least in _LEVELS.items():
         logging.getLogger(name).setLevel(least)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
     # Python itself would write these to stderr, and block if it is not read.
     logging.captureWarnings(capture=True)
     sys.excepthook = _crashed
@@ -146,6 +151,14 @@ def dropping() -> bool:
 
 def _queues() -> list[LogQueue]:
     return [one for one in logging.getLogger().handlers if isinstance(one, LogQueue)]
+
+
+def _without_decode_traceback(record: logging.LogRecord) -> bool:
+    """Log a message that cannot be parsed without a traceback: the client is at fault."""
+    if record.exc_info and type(record.exc_info[1]).__name__ == "DecodeError":
+        record.exc_info = None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
 
 
 def _crashed(

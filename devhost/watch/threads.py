@@ -136,8 +136,11 @@ class BlockingCalls:
                 call = in_thread(self._name, work, lambda: self._ended(call, on_late))
                 try:
                     return await call
-                finally:
+                except asyncio.CancelledError:
                     self._abandoned += call.cancelled()
+                    if not call.cancelled() and on_late is not None:  # it has just returned
+                        asyncio.get_running_loop().call_soon(on_late)
+                    raise
         except TimeoutError:
             if not limit.expired():  # what the call raised
                 raise

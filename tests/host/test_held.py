@@ -129,3 +129,19 @@ async def test_held_device_that_is_missing_stays_listed_and_comes_back(
     await started.wait(SLOT, 2, 1)
     await started.free("pod")
     await started.wait(SLOT, 1, 1)
+
+
+@contract
+async def test_held_share_keeps_its_device_from_being_offered_as_a_whole(
+    started: Kubelet, hosting: Hosting
+) -> None:
+    """The first share, which no pod has, leaves the list before it."""
+    start(hosting, config("sources: [static: 1], replicas: 2"))
+    await started.wait(SLOT, 2, 2)
+    await hold(started, "one", "two")
+    await started.free("one")
+    await known(hosting, "0::1")
+    hosting.reload(config("sources: [static: 1]"))
+    await still_listed(started, hosting, 2)
+    await started.free("two")
+    await started.wait(SLOT, 1, 1)

@@ -26,7 +26,7 @@ def test_address_is_read_and_written(text: str, host: str, port: int, near: str)
 
 @pytest.mark.parametrize(
     "text",
-    ["", "9110", "localhost", "::1:80", "[::1]", "[::1]:", ":65536", ":-1", ":80\n"],
+    ["", "9110", "localhost", "::1:80", "[::1]", "[::1]:", ":65536", ":-1", "a b:1", ":80\n"],
 )
 def test_address_that_is_invalid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|at most 65535"):

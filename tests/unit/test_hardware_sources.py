@@ -15,6 +15,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
+from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
@@ -75,3 +76,14 @@ def _variables(device: HostDevice) -> Iterator[str]:
     for name, value in sorted(found.items()):
         if not name.startswith(roles) or name.endswith(".path"):
             yield f"  {name}={value}"
+
+
+def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
+    text = "sysfs: {subsystem: tty, parent: [{subsystem: usb, driver: cdc}]}"
+    (declared,) = (
+        loads(f"version: v1\nresources: [{{name: e.com/a, sources: [{{{text}}}]}}]\n")
+        .require()
+        .resources
+    )
+    scanner = Scanner.of(declared, HostFiles(), Policy(), "node", hold_s=0.0)
+    assert {name for root in scanner.roots for name in root.subsystems} == {"tty", "usb"}

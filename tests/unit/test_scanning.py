@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.ownership import Member
+from devhost.discovery.ownership import Member, View
 from devhost.discovery.scan import Scanner
 from devhost.host import scanning
 from devhost.host.inventory import Inventory
@@ -225,3 +225,36 @@ async def test_scan_with_a_flood_leaves_others_room(
     at.arrange(a=1, c=1, d=1)
     await at.until(1)
     assert at.devices()["d"] > 60
+
+
+async def test_scan_with_a_flood_has_the_room_that_came_while_it_ran(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at.add(d=200)
+    monkeypatch.setattr(limits, "DEVICE_IDS_MAX", 100)
+    at.arrange(a=1, b=30, c=1, d=1)
+    cast("Resource", at.scans["b"].resource).declare("b", 38)
+    await at.scanned("ab")
+    await at.scanned("d")
+    assert at.devices()["d"] < 60
+    released = at.hang("a")
+    for name in "ad":  # the second is done, and waits for its turn
+        at.scans[name].request()
+    while at.scans["d"].result is None:
+        await asyncio.sleep(0.001)
+    at.scans.pop("b").close()
+    at.arrange(a=1, c=1, d=1)
+    released.set()
+    while at.devices()["d"] <= 60:
+        await asyncio.sleep(0.001)
+
+
+async def test_scan_that_others_overtake_again_and_again_has_its_turn(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time when it has found something, the owners are others than it has seen."""
+    monkeypatch.setattr(
+        View, "holds", lambda view: view._member.name != "e.com/b" or at.scans["b"].repeats > 3
+    )
+    await at.scanned("ab")
+    assert at.scans["b"].repeats == 0

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -74,6 +75,22 @@ async def test_blocking_call_that_hangs_is_abandoned() -> None:
     await late.wait()
     assert not calls.hanging
     assert await calls.run(lambda: 42, patience=60) == 42
+
+
+async def test_blocking_call_that_returns_in_the_moment_of_its_end_is_late() -> None:
+    """The loop was busy: it learns of both at the same time."""
+    go_on, late = threading.Event(), asyncio.Event()
+    calls = BlockingCalls("calls")
+
+    def busy() -> None:
+        go_on.set()
+        time.sleep(0.1)  # longer than the patience
+
+    asyncio.get_running_loop().call_soon(busy)
+    with pytest.raises(NoAnswerError):
+        await calls.run(go_on.wait, patience=0.05, on_late=late.set)
+    await late.wait()
+    assert not calls._abandoned
 
 
 async def test_blocking_calls_abandoned_are_bounded() -> None:
