@@ -13,7 +13,12 @@ import click
 
 from devhost import __version__
 from devhost.cli import options, output
-from devhost.host.process import exit_on_signals, raise_descriptor_limit, until_signal
+from devhost.host.process import (
+    allocate_from_one_arena,
+    exit_on_signals,
+    raise_descriptor_limit,
+    until_signal,
+)
 from devhost.model.config import Config
 from devhost.observe import logs
 
@@ -47,6 +52,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     The flags are those of `options.kubelet_options` and `options.host_options`.
     """
     exit_on_signals()  # also for programs that use the library
+    allocate_from_one_arena()
     logs.set_up(flags["log_level"], flags["log_format"])
     _log_start(config, plugins, flags)
     from devhost.host.host import Host, Settings

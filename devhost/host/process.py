@@ -4,6 +4,7 @@ It is imported before all else, so it imports nothing large.
 """
 
 import contextlib
+import ctypes
 import logging
 import os
 import resource
@@ -12,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 _OTHER_DESCRIPTORS: Final = 64
+_M_ARENA_MAX: Final = -8  # malloc.h
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -30,6 +32,12 @@ def exit_on_signals() -> None:
 def _end(_number: int, _frame: object) -> None:
     logging.shutdown()
     os._exit(0)
+
+
+def allocate_from_one_arena() -> None:
+    """Have glibc keep the memory of all threads together: they take turns anyway."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def raise_descriptor_limit(resources: int) -> None:
