@@ -36,10 +36,10 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
 _GROUPS: Final = re.compile("groups'?:")
 _CONVERT: Final = "the format of generic-device-plugin; 'devhost convert FILE' translates it"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
-# What a problem underlines: a string in quotes, a key, or a string without quotes.
+# What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
-    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\w./-]+(?=:(?:\s|$))"""
-    r"""|(?:\$\{[^}]*\}|(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
+    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\$\{[^}]*\}|[\w./-]+(?=:(?:\s|$))"""
+    r"""|(?:(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
 )
 
 
@@ -81,7 +81,7 @@ class Document:
         line, column = at[0], at[1] + self.indent
         if self.start is not None and line <= self.start.line:  # the block as a whole
             line, column = self.start.line, self.start.column
-        excerpt = self._excerpt(line, column)
+        excerpt = self._excerpt(path, line, column)
         if self.value is not None:
             key, place = self.value
             message = f"line {line}, column {column} of '{key}': {message}"
@@ -97,7 +97,7 @@ class Document:
         name = resource.get("name") if isinstance(resource, dict) else None
         return brief(name) if isinstance(name, str) else ""
 
-    def _excerpt(self, line: int, column: int) -> Excerpt | None:
+    def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         if not text.strip() or column > len(text) + 1:
             return None
@@ -106,7 +106,11 @@ class Document:
         text = text[first : first + _EXCERPT_MAX]
         token = _TOKEN.match(text, start)
         end = max(token.end() if token else 0, start + 1)
-        return Excerpt(text, start, end, 0 if self.value else line)
+        if isinstance(self.tree, Tree):
+            found = self.tree.position(path)
+            if found.verbatim and (found.line, found.column + self.indent) == (line, column):
+                end = start + len(found.text or "") + (0 if found.plain else 2)
+        return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
 
 
 def documents(text: str, *, profiles: bool) -> list[Document]:
