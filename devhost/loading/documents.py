@@ -204,14 +204,8 @@ def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iter
         return  # a mapping `resources` is of the pods: their CPU and memory
     for key in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
         base = (*path, *key)
-        own, others = (
-            [
-                (*base, *place)
-                for place in _mappings(tree.value(base), keys)
-                if _KEYS & tree.value((*base, *place)).keys()
-            ]
-            for keys in (("config",), ("profiles", "config"))
-        )
+        own = _configs(tree, base, ("config",))
+        others = _configs(tree, base, ("profiles", "config"))
         unread = tree.position((*base, "profiles")).key if others and not profiles else None
         if unread is not None and not own:
             raise TreeError(PROFILES, *unread)
@@ -221,6 +215,11 @@ def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iter
             part.data = {"version": "v1", **part.data}  # the chart's default
             part.data.pop("existingConfigMap", None)
             yield Document(lines, part, shown(at), at, unread=unread)
+
+
+def _configs(tree: Tree, base: Path, keys: Path) -> list[Path]:
+    places = ((*base, *place) for place in _mappings(tree.value(base), keys))
+    return [place for place in places if _KEYS & tree.value(place).keys()]
 
 
 def _configuration(tree: Tree) -> Tree:
