@@ -61,27 +61,31 @@ class Wanted:
     """What a device has to be, compiled: all options match.
 
     Attributes:
+        written: By option, what it says as it is written; it is compared with other names.
         of_interface: The options that one and the same interface of a USB device has to match.
         parents: What devices above it have to be, each some device.
     """
 
     globs: _ByOption
+    written: _ByOption = field(default_factory=dict)
     of_interface: _ByOption = field(default_factory=dict)
     parents: tuple["Wanted", ...] = ()
 
     @classmethod
     def of(cls, selector: ConfigModel) -> "Wanted":
         """Compile the options of a source, or of a part of it."""
-        globs: _ByOption = {}
+        globs, written = _ByOption(), _ByOption()
         for option, value in options_of(selector).items():
             match value:
                 case dict():  # by file or key
                     globs |= {f"{option}.{name}": (glob,) for name, glob in value.items()}
                 case (str() | int(), *_):
+                    written[option] = [*map(str, value)]
                     globs[option] = [glob for one in value for glob in _globs(option, str(one))]
         split = _OF_INTERFACE & globs.keys() if isinstance(selector, UsbSelector) else ()
         of_interface = {option: globs.pop(option) for option in split}
-        return cls(globs, of_interface, tuple(map(cls.of, getattr(selector, "parent", ()))))
+        parents = tuple(map(cls.of, getattr(selector, "parent", ())))
+        return cls(globs, written, of_interface, parents)
 
     def differs(self, device: SysfsDevice, also: _ByOption | None = None) -> dict[str, str]:
         """Return what a device has instead, by option (`Missed.differs`). Blocks.
@@ -93,7 +97,8 @@ class Wanted:
             if found and "." in option:  # files are read only where the rest matches
                 break
             value = device.fact(option)
-            if not any(_fits(globs, one) for one in (value, *(also or {}).get(option, ()))):
+            others = (_fits(self.written[option], one) for one in (also or {}).get(option, ()))
+            if not _fits(globs, value) and not any(others):
                 found[option] = value
         found |= self._interfaces_differ(device)
         if self.parents and not found:
@@ -140,7 +145,7 @@ def _globs(option: str, value: str) -> Iterable[str]:
         case "driver", "none":
             return ("",)
         case "address" | "pf", _:  # as sysfs writes them: in lower case, with the first domain
-            return (value, value.lower(), f"0000:{value.lower()}")
+            return (value.lower(), f"0000:{value.lower()}")
     return (value,)
 
 

@@ -34,7 +34,8 @@ _FORBIDDEN: Final = (errno.EPERM, errno.EACCES)
 # It exists, and is opened exclusively by another process (sound devices return EAGAIN).
 _IN_USE: Final = (errno.EBUSY, errno.EAGAIN, errno.ETXTBSY)
 _ACCESS: Final = (
-    "devhost's container needs access to it: the chart's deviceAccess.privileged, or the device"
+    "devhost's user needs access to it: root, by securityContext.runAsUser; and for a device its "
+    "container, by the chart's deviceAccess.privileged"
 )
 # What the kernel shows root more of than the permission bits allow: files of processes, addresses
 # of the kernel and of its sockets, keys, the whole configuration space of PCI devices.
@@ -135,12 +136,17 @@ class _Round:
             if problem := names.path_problem(path):
                 raise _FailedError(problem)
             try:
-                content = _read(self.files.root, self.files.realpath(path), self.allow)
+                realpath = self.files.realpath(path)
+                content = _read(self.files.root, realpath, self.allow)
             except OSError as error:
                 text = f"{path}: {_reason(error)}"
                 if error.errno not in _FORBIDDEN:
                     raise _FailedError(text) from None
-                yield text
+                yield f"{text}: {_ACCESS}"
+                continue
+            if content is None:
+                flag = f"--allow-path '{realpath}'"
+                yield f"{path}: not everyone can read it: {flag} would allow it"
             else:
                 _compare(path, content, file.matches)
 
@@ -194,20 +200,20 @@ def _touch(path: str, mode: int) -> None:
 # ── contents ───────────────────────────────────────────────────────────────────────────
 
 
-def _read(root: str, realpath: str, allow: Policy) -> bytes:
-    """Return the beginning of a regular file.
+def _read(root: str, realpath: str, allow: Policy) -> bytes | None:
+    """Return the beginning of a regular file; ``None`` if it is private.
+
+    That is: not everyone can read it, and ``--allow-path`` does not name it.
 
     Its path is walked with one descriptor, so that the file that is checked is the one that is
     read. It is opened only if it is not a device: opening one may have side effects.
 
     Raises:
-        OSError: It does not exist or cannot be read, or not by everyone, and ``--allow-path`` does
-            not name it.
+        OSError: It does not exist or cannot be read.
     """
-    text = f"not everyone can read it: --allow-path '{realpath}' would allow it"
-    private, allowed = PermissionError(errno.EACCES, text), allow.allows_path(realpath)
+    allowed = allow.allows_path(realpath)
     if not allowed and _PRIVATE.fullmatch(realpath):
-        raise private
+        return None
     at = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in filter(None, realpath.split("/")):
@@ -217,7 +223,7 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes:
             mode = os.fstat(at).st_mode
             needed = stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
             if not allowed and not mode & needed:
-                raise private
+                return None
         if not stat.S_ISREG(os.fstat(at).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         file = os.open(f"/proc/self/fd/{at}", os.O_RDONLY | _POLITELY)

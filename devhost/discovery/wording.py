@@ -3,7 +3,7 @@
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from devhost.allocation.policy import SAFE
 from devhost.discovery.roots import Missed
@@ -70,7 +70,7 @@ def _is_proposed(kind: Kind, one: Missed) -> bool:
     return not one.name.startswith("/dev/") or is_proposed(one.name)
 
 
-def _distance(options: Mapping[str, object], one: Missed) -> float:
+def _distance(options: Mapping[str, Any], one: Missed) -> float:
     """Return how unlike what a source says and what something has are: each option at most 1.
 
     What is called quite otherwise, or is of another vendor, is not near at all.
@@ -81,7 +81,9 @@ def _distance(options: Mapping[str, object], one: Missed) -> float:
             texts = (_said(options.get(option, "")), value)
             said, has = (text.rpartition("/")[2].lower()[:_LENGTH_MAX] for text in texts)
             far[option] = 1 - difflib.SequenceMatcher(None, said, has).ratio()
-            if far[option] > _FAR and (option == "device" or value == one.name):
+            if option == "device" and value[:4] not in [it[:4] for it in options[option]]:
+                return math.inf
+            if far[option] > _FAR and value == one.name:
                 return math.inf
     return sum(far.values())
 

@@ -141,21 +141,27 @@ def _pci_node(found: Described) -> str | list[str] | None:
 
 
 def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
-    """Return the fewest options that match one device of a subsystem, by where it is.
+    """Return the fewest options that match one device of a subsystem, by what is above it.
 
     Its own name is the last resort: it is often counted.
     """
     reading = machine.subsystem(node.subsystem)
     if len(reading.members) == 1:
         return node.subsystem
-    above = devices_above(node.syspath, reading.sysfs)
-    placed = (one for one in above if reading.sysfs.linked(f"{one}/subsystem") in PLACES)
-    place = glob.escape(posixpath.basename(next(placed, "")))
-    wanted = Wanted({}, parents=(Wanted({"name": (place,)}),))
-    members = reading.members.values()
-    there = [one for one in members if not wanted.differs(SysfsDevice(one, reading.sysfs))]
-    if there == [node.syspath]:
-        return {"subsystem": node.subsystem, "parent": {"name": place}}
+    every = [SysfsDevice(one, reading.sysfs) for one in reading.members.values()]
+    above: list[str] = []  # the nearest whose name says where it is, and what is below it
+    tried: list[list[str]] = []
+    for path in devices_above(node.syspath, reading.sysfs):
+        name = glob.escape(posixpath.basename(path))
+        if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
+            tried = [[name], *([_COUNTER.sub("*", one, count=1), name] for one in above)]
+            break
+        above.append(name)
+    for parents in tried:
+        wanted = Wanted({}, parents=tuple(Wanted({"name": (one,)}) for one in parents))
+        if [one.syspath for one in every if not wanted.differs(one)] == [node.syspath]:
+            some = [{"name": one} for one in parents]
+            return {"subsystem": node.subsystem, "parent": some if len(some) > 1 else some[0]}
     return {"subsystem": node.subsystem, "name": _name_glob(node.name, reading.members)}
 
 

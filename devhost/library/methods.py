@@ -1,6 +1,7 @@
 """A plugin's methods: what they return is checked, and what they raise becomes a text."""
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
@@ -10,7 +11,7 @@ from devhost.library.plugin import Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.device import Skipped
-from devhost.model.values import permissions_problem
+from devhost.model.values import SHARES_MAX, permissions_problem
 
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
@@ -95,8 +96,11 @@ def _sorted_out(result: Iterable[Device | str]) -> Devices:
     """Check what ``devices`` returned: all of it, then each item."""
     if isinstance(result, str):
         raise CallError("returned a str, not a list of Devices or IDs")
+    items = list(itertools.islice(result, SHARES_MAX + 1))
+    if len(items) > SHARES_MAX:
+        raise CallError(f"returned more than {SHARES_MAX} devices")
     devices, skipped = [], []
-    for item in result:
+    for item in items:
         device = Device(item) if isinstance(item, str) else item
         if problem := _device_problem(device):
             shown = device.id if isinstance(device, Device) else device

@@ -13,6 +13,7 @@ from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent, Path, Position, Tree
 from devhost.model.names import printable
 
+PROFILES: Final = "the configurations of profiles are not read here; 'devhost validate' checks them"
 _MESSAGE_MAX: Final = 1000
 _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem
@@ -35,10 +36,10 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
 _GROUPS: Final = re.compile("groups'?:")
 _CONVERT: Final = "the format of generic-device-plugin; 'devhost convert FILE' translates it"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
-# What a problem underlines: a string in quotes, a key, or a string without quotes.
+# What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
-    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[\w./-]+(?=:(?:\s|$))"""
-    r"""|(?:\$\{[^}]*\}|(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
+    r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|\$\{[^}]*\}|[\w./-]+(?=:(?:\s|$))"""
+    r"""|(?:(?!\s\#|\s*$|:\s|,\s|[]}]+\s*$).)+"""
 )
 
 
@@ -61,6 +62,7 @@ class Document:
         indent: How much further right the document is in the file.
         value: If it is a string that the file has in another form: the key, and its position.
         start: If it is a literal block: where that begins, with its '|'.
+        unread: Where the profiles of the same values are, if these are not read.
     """
 
     lines: list[str]
@@ -70,6 +72,7 @@ class Document:
     indent: int = 0
     value: tuple[str, Position] | None = None
     start: Position | None = None
+    unread: tuple[int, int] | None = None
 
     def problem(
         self, severity: Severity, file: str, path: Path, message: str, at: tuple[int, int]
@@ -78,7 +81,7 @@ class Document:
         line, column = at[0], at[1] + self.indent
         if self.start is not None and line <= self.start.line:  # the block as a whole
             line, column = self.start.line, self.start.column
-        excerpt = self._excerpt(line, column)
+        excerpt = self._excerpt(path, line, column)
         if self.value is not None:
             key, place = self.value
             message = f"line {line}, column {column} of '{key}': {message}"
@@ -94,7 +97,7 @@ class Document:
         name = resource.get("name") if isinstance(resource, dict) else None
         return brief(name) if isinstance(name, str) else ""
 
-    def _excerpt(self, line: int, column: int) -> Excerpt | None:
+    def _excerpt(self, path: Path, line: int, column: int) -> Excerpt | None:
         text = self.lines[line - 1] if line <= len(self.lines) else ""
         if not text.strip() or column > len(text) + 1:
             return None
@@ -103,19 +106,25 @@ class Document:
         text = text[first : first + _EXCERPT_MAX]
         token = _TOKEN.match(text, start)
         end = max(token.end() if token else 0, start + 1)
-        return Excerpt(text, start, end, 0 if self.value else line)
+        if isinstance(self.tree, Tree):
+            found = self.tree.position(path)
+            if found.verbatim and (found.line, found.column + self.indent) == (line, column):
+                end = start + len(found.text or "") + (0 if found.plain else 2)
+        return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
 
 
-def documents(text: str) -> list[Document]:
-    """Return the configurations in a file, at least one; else a `TreeError`."""
+def documents(text: str, *, profiles: bool) -> list[Document]:
+    """Return the configurations in a file, at least one, also those of profiles; or `TreeError`."""
     extent = Extent()
     trees = yamltree.parse_all(text, extent)
     first, lines = trees[0], syntax.lines(text)
     manifests = [tree for tree in trees if _is_manifest(tree.data)]
     if len(trees) > 1 and not manifests:
         raise TreeError(yamltree.ONE_DOCUMENT, *trees[1].position(()).key)
-    some = (_of_manifest(lines, tree, (), extent) for tree in manifests)
-    each = itertools.chain.from_iterable(some) if manifests else _of_values(lines, first, ())
+    some = (_of_manifest(lines, tree, (), extent, profiles) for tree in manifests)
+    each = (
+        itertools.chain.from_iterable(some) if manifests else _of_values(lines, first, (), profiles)
+    )
     found = [*itertools.islice(each, _DOCUMENTS_MAX + 1)]
     if len(found) > _DOCUMENTS_MAX:
         raise TreeError(f"more than {_DOCUMENTS_MAX} configurations in one file", 1, 1)
@@ -135,12 +144,14 @@ def _is_manifest(data: Any) -> bool:
     return isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys()
 
 
-def _of_manifest(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Iterator[Document]:
+def _of_manifest(
+    lines: list[str], tree: Tree, path: Path, extent: Extent, profiles: bool
+) -> Iterator[Document]:
     """Yield the configurations in ConfigMaps, also of a List, and in values of charts."""
     match tree.value(path):
         case {"kind": "List", "items": [*items]} if not path:
             for index in range(len(items)):
-                yield from _of_manifest(lines, tree, ("items", index), extent)
+                yield from _of_manifest(lines, tree, ("items", index), extent, profiles)
         case {"kind": "ConfigMap", "data": dict() as data}:
             for key, value in data.items():
                 if isinstance(value, str) and _OURS.search(value):
@@ -148,7 +159,7 @@ def _of_manifest(lines: list[str], tree: Tree, path: Path, extent: Extent) -> It
         case {"kind": str() as kind}:
             for keys in _CHART_VALUES.get(kind, ()):
                 for place in _mappings(tree.value(path), keys):
-                    yield from _of_values(lines, tree, (*path, *place))
+                    yield from _of_values(lines, tree, (*path, *place), profiles)
 
 
 def _mappings(value: Any, keys: Path) -> Iterator[Path]:
@@ -186,21 +197,29 @@ def _parsed(text: str, extent: Extent) -> Tree | TreeError:
         return error
 
 
-def _of_values(lines: list[str], tree: Tree, path: Path) -> Iterator[Document]:
+def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
     data = tree.value(path)
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
     for key in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
-        values = tree.value((*path, *key))
-        for place in (*_mappings(values, ("config",)), *_mappings(values, ("profiles", "config"))):
-            at = (*path, *key, *place)
-            if _KEYS & tree.value(at).keys():
-                tree.refuse_problems(at)
-                part = tree.below(at)
-                part.data = {"version": "v1", **part.data}  # the chart's default
-                part.data.pop("existingConfigMap", None)
-                yield Document(lines, part, shown(at), at)
+        base = (*path, *key)
+        own = _configs(tree, base, ("config",))
+        others = _configs(tree, base, ("profiles", "config"))
+        unread = tree.position((*base, "profiles")).key if others and not profiles else None
+        if unread is not None and not own:
+            raise TreeError(PROFILES, *unread)
+        for at in own if unread else (*own, *others):
+            tree.refuse_problems(at)
+            part = tree.below(at)
+            part.data = {"version": "v1", **part.data}  # the chart's default
+            part.data.pop("existingConfigMap", None)
+            yield Document(lines, part, shown(at), at, unread=unread)
+
+
+def _configs(tree: Tree, base: Path, keys: Path) -> list[Path]:
+    places = ((*base, *place) for place in _mappings(tree.value(base), keys))
+    return [place for place in places if _KEYS & tree.value(place).keys()]
 
 
 def _configuration(tree: Tree) -> Tree:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.loading import checks, shapes, yamltree
-from devhost.loading.documents import Document, brief, documents
+from devhost.loading.documents import PROFILES, Document, brief, documents
 from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
 from devhost.loading.yamltree import Tree
 from devhost.model import limits
@@ -57,29 +57,31 @@ def unusable(file: str, message: str) -> Loaded:
 def load(file: str, policy: Policy | None = None) -> Loaded:
     """Read and check a file; ``-`` is standard input.
 
-    What the policy does not allow is a warning, or an error if the policy is enforced.
+    What the policy does not allow is a warning, or an error if the policy is enforced. Of values of
+    the chart, the configurations of profiles are not read.
     """
-    return _only(load_all(file, policy), file)
+    return _only(load_all(file, policy, profiles=False), file)
 
 
-def load_all(file: str, policy: Policy | None = None) -> list[Loaded]:
+def load_all(file: str, policy: Policy | None = None, *, profiles: bool = True) -> list[Loaded]:
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
-        return _all(read(file), file, policy)
+        return _all(read(file), file, policy, profiles=profiles)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
 
 
 def loads(text: bytes | str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text, or what `read` returned; ``file`` is its name in problems."""
-    return _only(_all(text, file, policy), file)
+    return _only(_all(text, file, policy, profiles=False), file)
 
 
-def _all(given: bytes | str, file: str, policy: Policy | None) -> list[Loaded]:
+def _all(given: bytes | str, file: str, policy: Policy | None, *, profiles: bool) -> list[Loaded]:
     text = ""
     try:
         text = given if isinstance(given, str) else decoded(given)
-        return [_one(one, file, policy or Policy()) for one in documents(text)]
+        found = documents(text, profiles=profiles)
+        return [_one(one, file, policy or Policy()) for one in found]
     except TreeError as error:
         return [_not_yaml(Document(lines(text), error), error, file)]
 
@@ -98,6 +100,8 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
         return _not_yaml(document, document.tree, file)
     resources: list[tuple[yamltree.Path, Resource]] = []
     problems: list[Problem] = []
+    if document.unread is not None:
+        problems.append(document.problem("warning", file, (), PROFILES, document.unread))
     count: Counter[Severity] = Counter()
     for severity, path, message, at in _found(document.tree, resources, policy):
         count[severity] += 1

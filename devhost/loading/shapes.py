@@ -1,13 +1,15 @@
 """Pydantic's errors, and what YAML alone gets wrong, in words and with positions in the file."""
 
 import functools
+import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
 from pydantic_core import ErrorDetails
 
 from devhost.loading.yamltree import Found, Path, Position, Tree
-from devhost.model.config import Config
+from devhost.model.config import Config, Resource
 from devhost.model.hardware import PciSelector, UsbSelector
 from devhost.model.names import printable
 from devhost.model.sources import Source
@@ -16,7 +18,8 @@ from devhost.model.template import TemplateError
 from devhost.model.values import ConfigModel, key_of
 
 _ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
-ARGUMENTS: Final = "write each argument as an item, such as [test, -e, /x]; there is no shell"
+OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
+_PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
 # What is right, by the type of pydantic's error.
 _EXPECTED: Final = {
     "bool_type": "should be true or false",
@@ -60,8 +63,11 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[Found]:
             yield from _nulls(inner, (*path, index), tree)
     elif value is None:
         around, better, at = tree.value(path[:-1]), "", tree.position(path).key
-        if isinstance(around, dict) and len(around) == 1 and at != tree.position(path[:-1])[:2]:
-            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""  # in braces
+        model = _model_at(path[:-1])  # that of the resource also for a template in it
+        is_option = model is not Resource and path[-1] in keys_of(model)
+        in_braces = isinstance(around, dict) and at != tree.position(path[:-1])[:2]
+        if in_braces and len(around) == 1 and not is_option:
+            better = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
         yield path, f"has no value{better}", at
 
 
@@ -122,15 +128,29 @@ def _better(details: ErrorDetails, message: str, at: Position) -> str:
     """Return what to write instead of a value of another type."""
     kind, given, path = details["type"], details["input"], details["loc"]
     if message == "should be a string" and at.plain and not isinstance(given, str):
+        if isinstance(given, bool) and path[-1] == "group":
+            return "write what its nodes share, such as ${usb.port}"
+        if {"pci", "device"}.issubset(path) and "." in str(at.text):
+            return f'for an address, write address: "{at.text}"'
         return f'quote it: "{at.text}"'
     match kind, given:
         case "int_type" | "bool_type", str() if given.isdecimal() or given in ("true", "false"):
             return f"remove the quotes of '{given}'"
-        case "tuple_type", str() if path[-1] in ("run", "exec"):
-            return ARGUMENTS
+        case "tuple_type", str() if path[-1] in ("run", "exec") and given.strip():
+            return command_hint(given)
         case "tuple_type", str() | dict():
             return "begin each item with '- '"
+        case "model_type", str() if path[-2:-1] == ("preStart",):
+            return f"for a command, below 'run' {command_hint(given)}"
     return ""
+
+
+def command_hint(text: str) -> str:
+    """Say how to write a command that is one string."""
+    if not OF_SHELLS.isdisjoint(text.split()):
+        return f"write [sh, -c, {json.dumps(text)}]; devhost's own image has no shell"
+    words = (one if _PLAIN.fullmatch(one) else json.dumps(one) for one in text.split())
+    return f"write [{', '.join(words)}]; there is no shell"
 
 
 def _better_key(full: Path, tree: Tree) -> str:

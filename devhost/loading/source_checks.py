@@ -21,28 +21,30 @@ _LITERAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 _WILD: Final = re.compile(r"[*?[]")
 # Names that the kernel numbers in the order of discovery, so that a reboot may assign them to other
 # devices, by subsystem; and an ID that stays, where each device has its own.
-_FORMS: Final = {
-    "tty": (("ttyUSB{}", "ttyACM{}"), "${place}"),
-    "hidraw": (("hidraw{}",), "${place}"),
-    "video4linux": (("video{}", "v4l-subdev{}"), "${place}-${attr.name}-${attr.index}"),
-    "media": (("media{}",), "${place}-${attr.model}"),
-    "gpio": (("gpiochip{}",), "${parent}"),
-    "i2c-dev": (("i2c-{}",), "${attr.name}"),
-    "iio": (("iio:device{}",), "${parent}-${attr.name}"),
-    "input": (("input/event{}", "input/js{}", "input/mouse{}"), None),
-    "usbmisc": (("usb/lp{}", "cdc-wdm{}"), "${place}"),
-    "drm": (("dri/card{}", "dri/renderD128", "dri/renderD129"), None),
-    "nvme": (("nvme{}", "nvme{}n1", "nvme{}n1p1"), "${place}"),
-    "block": (tuple(f"sd{letter}{part}" for letter in "abcdefghij" for part in ("", "1")), None),
-    "scsi": (("sr{}", "sg{}", "st{}", "nst{}"), None),
-    "sound": (("snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"), None),
-}
+_FORMS: Final = (
+    ("tty", ("ttyUSB{}", "ttyACM{}"), "${place}"),
+    ("hidraw", ("hidraw{}",), "${place}"),
+    ("video4linux", ("video{}",), "${place}-${attr.name}-${attr.index}"),
+    ("video4linux", ("v4l-subdev{}",), None),
+    ("media", ("media{}",), "${place}-${attr.model}"),
+    ("gpio", ("gpiochip{}",), "${parent}"),
+    ("i2c-dev", ("i2c-{}",), "${attr.name}"),
+    ("iio", ("iio:device{}",), "${parent}-${attr.name}"),
+    ("input", ("input/event{}", "input/js{}", "input/mouse{}"), None),
+    ("usbmisc", ("usb/lp{}", "cdc-wdm{}"), "${place}"),
+    ("drm", ("dri/card{}",), None),
+    ("drm", ("dri/renderD128", "dri/renderD129"), "${place}"),
+    ("nvme", ("nvme{}", "nvme{}n1", "nvme{}n1p1"), "${place}"),
+    ("block", tuple(f"sd{letter}{part}" for letter in "abcdefghij" for part in ("", "1")), None),
+    ("scsi", ("sr{}", "sg{}", "st{}", "nst{}"), None),
+    ("sound", ("snd/controlC{}", "snd/pcmC{}D0c", "snd/pcmC{}D0p"), None),
+)
 # The first few of each, for patterns that match only some.
-_COUNTED: Final = {
-    subsystem: [*dict.fromkeys(form.format(number) for form in forms for number in range(10))]
-    for subsystem, (forms, _) in _FORMS.items()
-}
-_ALL: Final = [name for names in _COUNTED.values() for name in names]
+_COUNTED: Final = [
+    (subsystem, name, stable)
+    for subsystem, forms, stable in _FORMS
+    for name in dict.fromkeys(form.format(number) for form in forms for number in range(10))
+]
 # What is another one after a replug or reboot, and what stays.
 _CHANGING: Final = {
     "usb.devnum": ("a replug", "usb.port"),
@@ -128,7 +130,7 @@ def _ids(path: Path, resource: Resource) -> Iterator[Finding]:
         if (name := _counted(source.kind)) is not None:
             better = "use the links below /dev/*/by-id or by-path, or set `id`"
             if isinstance(source.kind, Sysfs):
-                stable = _FORMS[source.kind.subsystem][1]
+                stable = next(one for _, path, one in _COUNTED if path.rpartition("/")[2] == name)
                 better = f"set `id: {stable}`" if stable else "select them by `usb` or `pci`"
             message = (
                 f"IDs such as '{name}' depend on the order of discovery and may change; {better}"
@@ -177,7 +179,7 @@ def _counted(kind: Kind) -> str | None:
         case Glob(paths=paths):
             return next(filter(None, map(_by_glob, paths)), None)
         case Sysfs(subsystem=subsystem, name=globs):
-            names = (one.rpartition("/")[2] for one in _COUNTED.get(subsystem, ()))
+            names = (one.rpartition("/")[2] for of, one, _ in _COUNTED if of == subsystem)
             fit = (one for one in names if any(fnmatchcase(one, glob) for glob in globs or "*"))
             return next(fit, None)
     return None
@@ -185,12 +187,12 @@ def _counted(kind: Kind) -> str | None:
 
 def _by_glob(text: str) -> str | None:
     literal = _WILD.split(text, maxsplit=1)[0]
-    paths = (path for name in _ALL if (path := f"/dev/{name}").startswith(literal))
+    paths = (path for _, name, _ in _COUNTED if (path := f"/dev/{name}").startswith(literal))
     return next((path[5:] for path in paths if pattern.glob_matches(text, path)), None)
 
 
 def _by_pattern(text: str) -> str | None:
-    names = (name for name in _ALL if pattern.fullmatch(text, name) is not None)
+    names = (name for _, name, _ in _COUNTED if pattern.fullmatch(text, name) is not None)
     try:
         return next(names, None)
     except PatternError:  # reported by another check

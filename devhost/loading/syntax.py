@@ -92,9 +92,10 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
         message = f"quote a string that begins with '{around[string.start(1)]}'"
         return TreeError(message, line + 1, string.start(1) + 1)
     if opening and "expected ','" in problem:
-        bracket = every[opening.line][opening.column : opening.column + 1]
-        message = f"missing ',' before this, or '{bracket}' on line {opening.line + 1} not closed"
-        return TreeError(message, line + 1, column + 1)
+        return _in_brackets(every, opening, line, column)
+    if "escape" in problem or "decimal number" in problem:
+        message = "invalid escape; write '\\\\' for a backslash, or use single quotes"
+        return TreeError(message, line + 1, around.rfind("\\", 0, column + 1) + 1)
     if found := _mistake(every, line):
         return found
     if opening and "expected ':'" in problem:
@@ -105,6 +106,15 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     if context:
         problem += f", {context}" + (f" on line {opening.line + 1}" if opening else "")
     return TreeError(f"invalid YAML: {problem}{hint}", line + 1, column + 1)
+
+
+def _in_brackets(every: Sequence[str], opening: yaml.Mark, line: int, column: int) -> TreeError:
+    """Explain what is wrong after an opening bracket."""
+    bracket = every[opening.line][opening.column : opening.column + 1]
+    if not "".join(every[line:])[column:].strip():
+        return TreeError(f"this '{bracket}' is not closed", opening.line + 1, opening.column + 1)
+    message = f"missing ',' before this, or '{bracket}' on line {opening.line + 1} not closed"
+    return TreeError(message, line + 1, column + 1)
 
 
 def _mistake(every: Sequence[str], line: int) -> TreeError | None:

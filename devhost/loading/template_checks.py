@@ -16,7 +16,7 @@ from devhost.allocation.variables import (
     USB_VARIABLES,
 )
 from devhost.hostfs.files import is_in_dev
-from devhost.loading.shapes import ARGUMENTS
+from devhost.loading.shapes import OF_SHELLS, command_hint
 from devhost.loading.yamltree import Finding, Path
 from devhost.model import pattern
 from devhost.model.config import (
@@ -31,8 +31,9 @@ from devhost.model.config import (
 )
 from devhost.model.hardware import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Dev, Directory, Glob, Static
-from devhost.model.spelling import did_you_mean
+from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import Template
+from devhost.model.values import PRE_START_MAX_S
 
 _WILD: Final = re.compile(r"[*?\[]")
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
@@ -63,7 +64,13 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
                 yield from _check_template(where, template, allowed, allowed)
             case DeviceNode() | Mount():
                 allowed = some if entry.optional else known
-                yield from _check_template(where, template, allowed - late, allowed)
+                yield from _check_template(where, template, allowed, allowed)
+                for name in sorted(late & template.names):
+                    message = (
+                        f"${{{name}}} is not known yet when the CDI spec is written; "
+                        "use a variable of the device, or `inject: deviceSpecs`"
+                    )
+                    yield "error", where, message, False
                 if template is entry.host_path:
                     yield from _changeable(where, template, resource)
             case Probe() | FileCheck():
@@ -81,6 +88,12 @@ def _group(
     kernel = USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
     common = frozenset.intersection(*given) - _LATER
     allowed = frozenset(name for name in common if "." not in name or name in kernel)
+    for name in sorted(group.names - allowed - BUILT_IN_VARIABLES):
+        lacking = [index for index, one in enumerate(given) if name not in one]
+        if 0 < len(lacking) < len(given):
+            message = f"sources[{lacking[0]}] has no ${{{name}}}; a group needs it of each source"
+            yield "error", path, message, False
+            allowed |= {name}
     yield from _check_template(path, group, allowed, _everywhere(resource, given))
 
 
@@ -181,6 +194,9 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
         where = (*path, "health", "checks", index)
         if isinstance(check, Probe):
             yield from _command((*where, "exec"), check.exec or ())
+            for place, text in enumerate(check.file.matches if check.file is not None else ()):
+                if mistake := pattern.content_mistake(text):
+                    yield "warning", (*where, "file", "matches", place), mistake, False
     for index, step in enumerate(resource.pre_start):
         where = (*path, "preStart", index)
         yield from _command((*where, "run"), step.run or ())
@@ -191,13 +207,24 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
                 "starts; set `every: start` if the step does no harm then"
             )
             yield "error", where, message, True
+    total = sum(step.timeout for step in resource.pre_start)
+    if total > PRE_START_MAX_S:
+        message = (
+            f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
+            f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)"
+        )
+        yield "warning", (*path, "preStart"), message, True
 
 
 def _command(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
     """Warn of what only a shell would understand."""
+    for index, word in enumerate(map(str, argv)):
+        if word in OF_SHELLS:
+            yield "warning", (*path, index), f"'{word}' is an argument: there is no shell", False
     program = str(argv[0]) if argv else ""
     if program.partition(" ")[2].startswith(("-", "/", "$")):
-        yield "warning", (*path, 0), f"no program is called {program!r}; {ARGUMENTS}", False
+        message = f"no program is called {program!r}; {command_hint(program)}"
+        yield "warning", (*path, 0), message, False
     if program.rpartition("/")[2] in _SHELLS:
         yield from _script(path, argv)
 
@@ -234,9 +261,10 @@ def _check_template(
             message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
         else:
             role, _, last = name.rpartition(".")
-            hint = did_you_mean(name, (one for one in allowed if "." in one or not role))
-            if not hint and role and last in allowed:
+            if last in allowed and not nearest(role, {one.rpartition(".")[0] for one in allowed}):
                 hint = f"; sources with `as: {role}` give it"
+            else:
+                hint = did_you_mean(name, (one for one in allowed if "." in one or not role))
             hint = hint or f" (known: {', '.join(sorted(allowed))})"
             message = f"unknown variable ${{{name}}}{hint}"
         yield "error", path, message, False

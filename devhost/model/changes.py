@@ -37,8 +37,8 @@ class Change:
 
 
 _WAITS: Final = (
-    "devices are Unhealthy until their former IDs have left the list and, by --pod-resources, "
-    "no pod has them"
+    "devices are Unhealthy until their former IDs have left the list and, if pods were given them, "
+    "--pod-resources shows that no pod has them"
 )
 _REGISTERS: Final = "registers again; no device is allocatable meanwhile"
 _MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"
@@ -89,7 +89,8 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
     registers = bool(old.pre_start) != bool(new.pre_start)
     reasons = []
     for field in differing:
-        key = reason = key_of(Resource, field)
+        key = key_of(Resource, field)
+        reason = key + _step(getattr(old, field), getattr(new, field))
         if key == moving:
             reason += f": {_WAITS}"
         if field == "pre_start" and registers:
@@ -97,6 +98,14 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
         reasons.append(reason)
     action = Action.REREGISTER if registers else Action.UPDATE
     return Change(new.name, action, (*reasons, *place), new)
+
+
+def _step(old: object, new: object) -> str:
+    """Say from what to what a value changes that is short enough."""
+    if not all(value is None or isinstance(value, int | str) for value in (old, new)):
+        return ""
+    was, becomes = ("default" if value is None else value for value in (old, new))
+    return f" {was} → {becomes}"
 
 
 def _moving(old: Resource, new: Resource) -> str | None:

@@ -27,6 +27,7 @@ PCI_CLASSES: Final = _classes(
     "usb 0c03, wireless 0d, crypto 10, accelerator 12"
 )
 _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
+_ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Reading them is slow, has effects, or gives no text.
@@ -37,6 +38,8 @@ _REFUSED_ATTRIBUTES: Final = re.compile(
 
 def vendor_product(text: str) -> str:
     """Return a pair of numbers in lower case; a `ValueError` if it is of another form."""
+    if _ADDRESS.fullmatch(text.lower()):
+        raise ValueError(f'an address, not vendor:device; write address: "{text}"')
     if not _PAIR.fullmatch(text.lower()):
         raise ValueError(
             f"{text!r} should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: "

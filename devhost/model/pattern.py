@@ -6,6 +6,7 @@ such a mistake is explained, as are those that are not valid.
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -17,6 +18,7 @@ _PARTS_MAX: Final = 100
 _ANY_DEPTHS_MAX: Final = 3
 
 NO_REGEX: Final = "a glob, not a regular expression"
+_GROUP: Final = re.compile(r"\(\?P?<(\w+)>")
 # A set of characters as `fnmatch` reads it; in what follows each is '[]', or '[^]'.
 _SET: Final = re.compile(r"\[(\^?)!?+\]?+[^]]*\]")
 _UNCLOSED: Final = re.compile(r"\[(?!\^?\])"), "unclosed '['; write '[[]' for the character itself"
@@ -38,6 +40,10 @@ _REGEX: Final = (
         r"|(?<=[-_])\.[*+]|\A\^|\$\Z|\|"
     ),
     NO_REGEX,
+)
+# The same in the text of a file, where some of it is likely to be meant so.
+_REGEX_OF_TEXT: Final = re.compile(
+    r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
 )
 GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
 # docker's form of a device or mount: docs.docker.com/reference/cli/docker/container/run
@@ -68,7 +74,16 @@ def _compiled(text: str) -> Any:
     except re2.error as error:
         reason = error.args[0]
         said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
-        raise PatternError(f"{text!r} is not an RE2 pattern: {said}") from None
+        hint = ""
+        if text.startswith(("*", "?")):
+            regex = text.replace(".", "\\.").replace("*", ".*").replace("?", ".")
+            hint = f"; this is a regular expression, not a glob, write {regex}"
+        elif any(look in text for look in ("(?=", "(?!", "(?<=", "(?<!")):
+            hint = "; RE2 has no lookaround, use `exclude` for what must not match"
+        raise PatternError(f"{text!r} is not an RE2 pattern: {said}{hint}") from None
+    for name, count in Counter(_GROUP.findall(text)).items():
+        if count > 1 and name in compiled.groupindex:
+            raise PatternError(f"{text!r} has several groups named {name!r}; rename them")
     return compiled
 
 
@@ -159,6 +174,12 @@ def _problem(text: str, *mistakes: tuple[re.Pattern[str], str]) -> str | None:
     """Return what is said of the first of some mistakes that is in a text."""
     plain = _SET.sub(r"[\1]", text)
     return next((message for mistake, message in mistakes if mistake.search(plain)), None)
+
+
+def content_mistake(text: str) -> str | None:
+    """Explain a glob for the content of a file that looks like a regular expression."""
+    found = _REGEX_OF_TEXT.search(_SET.sub("[]", text))
+    return found and f"{NO_REGEX}: '{found[0]}' matches only itself"
 
 
 def docker_problem(text: str) -> str | None:

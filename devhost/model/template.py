@@ -112,8 +112,10 @@ def _explain(text: str, offset: int) -> str:
     if rest.startswith("("):
         return "'$(' is for Kubernetes; write a variable such as ${nodeName}, or '$$(' for the text"
     if rest.startswith("{"):
+        inside, closed, _ = rest.partition("}")
+        what = f"'${inside}}}' is not a variable" if closed else "unclosed '${'"
         return (
-            "not a variable: that is ${name}, of letters, digits, '_' and '.', without "
+            f"{what}: a variable is ${{name}}, of letters, digits, '_' and '.', without "
             "expressions; write '$$' for a literal '$'"
         )
     if word := _WORD.match(rest):

@@ -1,5 +1,6 @@
 """Calls of an author's methods: what they may return, and what becomes of those that fail."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ IDS = ["a", "b", "c"]
     [
         (None, "devices() raised TypeError: 'NoneType' object is not iterable"),
         ("abc", "devices() returned a str, not a list of Devices or IDs"),
+        (map(str, itertools.count()), "devices() returned more than 20000 devices"),
     ],
 )
 def test_devices_that_are_no_list_are_an_error(returned: Any, text: str) -> None:

@@ -20,8 +20,8 @@ STEP: Final = {"mode": "0600"}
 OTHER_STEP: Final = {"mode": "0660"}
 MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"
 WAITS: Final = (
-    "devices are Unhealthy until their former IDs have left the list and, by --pod-resources, no pod "
-    "has them"
+    "devices are Unhealthy until their former IDs have left the list and, if pods were given them, "
+    "--pod-resources shows that no pod has them"
 )
 REGISTERS: Final = "preStart: registers again; no device is allocatable meanwhile"
 
@@ -76,10 +76,10 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         # one key
         ({}, {"sources": ["/dev/y*"]}, "update", ["sources"]),
         ({}, {"allocate": {"devices": []}}, "update", ["allocate"]),
-        ({"maxDevices": 4}, {"maxDevices": 2}, "update", ["maxDevices"]),
-        ({}, {"minDevices": 2}, "update", ["minDevices"]),
-        (SHARED, {}, "update", ["overlap"]),
-        ({}, {"topology": 0}, "update", ["topology"]),
+        ({"maxDevices": 4}, {"maxDevices": 2}, "update", ["maxDevices 4 → 2"]),
+        ({}, {"minDevices": 2}, "update", ["minDevices default → 2"]),
+        (SHARED, {}, "update", ["overlap allow → deny"]),
+        ({}, {"topology": 0}, "update", ["topology auto → 0"]),
         ({}, {"removeMissingAfter": "never"}, "update", ["removeMissingAfter"]),
         ({"health": ["readable"]}, {}, "update", ["health"]),
         ({"preStart": [STEP]}, {"preStart": [OTHER_STEP, STEP]}, "update", ["preStart"]),
@@ -88,17 +88,17 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
         # other IDs of nodes; tokens are none
         ({}, {"id": "${name}"}, "update", [f"id: {WAITS}"]),
         ({}, {"group": "${name}"}, "update", [f"group: {WAITS}"]),
-        ({}, {"replicas": 3}, "update", [f"replicas: {WAITS}"]),
-        ({"replicas": 2}, {}, "update", [f"replicas: {WAITS}"]),
-        ({"replicas": 3}, {"replicas": 2}, "update", ["replicas"]),
-        ({"replicas": 2}, {"replicas": 3}, "update", ["replicas"]),
-        (TOKENS, {**TOKENS, "replicas": 2}, "update", ["replicas"]),
+        ({}, {"replicas": 3}, "update", [f"replicas 1 → 3: {WAITS}"]),
+        ({"replicas": 2}, {}, "update", [f"replicas 2 → 1: {WAITS}"]),
+        ({"replicas": 3}, {"replicas": 2}, "update", ["replicas 3 → 2"]),
+        ({"replicas": 2}, {"replicas": 3}, "update", ["replicas 2 → 3"]),
+        (TOKENS, {**TOKENS, "replicas": 2}, "update", ["replicas 1 → 2"]),
         # several keys, in the order of the language; the first to blame
         (
             {},
             {"preStart": [STEP], "replicas": 2, **HERE, "id": "${name}"},
             "reregister",
-            [f"id: {WAITS}", "replicas", REGISTERS],
+            [f"id: {WAITS}", "replicas 1 → 2", REGISTERS],
         ),
         # other nodes
         ({}, ELSEWHERE, "drain", ["removed"]),

@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -115,6 +116,19 @@ def test_health_check_of_node_that_cannot_be_opened_fails_unless_busy_or_forbidd
     assert outcome.failure == failure
     assert (unknown is None) is (outcome.unknown is None)
     assert (unknown or "") in (outcome.unknown or "")
+
+
+def test_file_check_that_may_not_be_read_names_the_setting(
+    files: HostFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, number = state(files, "x"), errno.EACCES
+    refuse = Mock(side_effect=OSError(number, os.strerror(number)))
+    with monkeypatch.context() as patch:
+        patch.setattr("devhost.discovery.health.os.open", refuse)
+        outcome = content(files, path, "x")
+    assert outcome.unknown is not None
+    assert "Permission denied: devhost's user needs access to it" in outcome.unknown
+    assert "securityContext.runAsUser" in outcome.unknown
 
 
 def test_health_checks_all_run_and_the_first_failure_is_reported(files: HostFiles) -> None:

@@ -104,6 +104,25 @@ def test_load_of_several_configurations_names_each(tmp_path: Path) -> None:
     assert [part.name for part in load_all(str(file))] == ["a.config", "b.config"]
 
 
+def test_load_of_chart_values_leaves_profiles_out(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    profiles = "profiles: [{name: a, config: {resources: [{name: a.b/c, sources: []}]}}]"
+    file.write_text(f"config: {{resources: []}}\n{profiles}\n")
+    loaded = load(str(file))
+    assert loaded.config is not None
+    message = "the configurations of profiles are not read here; 'devhost validate' checks them"
+    assert [str(problem) for problem in loaded.problems] == [f"{file}:2:1: warning: {message}"]
+    own, other = load_all(str(file))
+    assert own.problems == ()
+    assert [problem.path for problem in other.problems] == [
+        "profiles[0].config.resources[0].sources"
+    ]
+    file.write_text(profiles)
+    assert [str(problem) for problem in load(str(file)).problems] == [
+        f"{file}:1:1: error: {message}"
+    ]
+
+
 def test_problem_in_configmap_block_has_the_line_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     text = "apiVersion: v1\nkind: ConfigMap\ndata:\n  a: |\n    version: v1\n    resources: 1\n"
