@@ -157,11 +157,14 @@ class Records:
         the next process finds.
         """
         entries = tuple(entries)
-        former = {one.identity: self.entries.get(one.identity) for one in entries}
-        former = {it: one for it, one in former.items() if it not in self._unsaved}
-        self.put(one for one in entries if not self.has(one))
-        if all(map(self.is_saved, entries)):
-            return None
+        # What is known may be out of date if another instance has served the resource meanwhile,
+        # so that an equal entry is written too.
+        former = {
+            it.identity: was
+            for it in entries
+            if (was := self.entries.get(it.identity)) not in (it, None) and self.is_saved(it)
+        }
+        self.put(entries)
         problem = await self.sync(within)
         late = [one for one in entries if not self.is_saved(one)]
         if not late:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
@@ -461,7 +461,14 @@ EVENTS: Final = [
 ]
 
 
+SERVED_BY_ANOTHER_IN_BETWEEN: Final = [
+    (what, "a")
+    for what in ("allocate", "take_over", "start", "take_over", "end", "allocate", "start")
+]
+
+
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("aab")), min_size=10))
+@example(SERVED_BY_ANOTHER_IN_BETWEEN)
 @settings(max_examples=200)
 def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:
     """And each pod's first start follows a run of its own."""
