@@ -469,6 +469,7 @@ SERVED_BY_ANOTHER_IN_BETWEEN: Final = [
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("aab")), min_size=10))
 @example(SERVED_BY_ANOTHER_IN_BETWEEN)
+@example([("allocate", "a"), ("start_and_be_replaced", "a"), ("start", "a")])
 @settings(max_examples=200)
 def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:
     """And each pod's first start follows a run of its own."""
