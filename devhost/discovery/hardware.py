@@ -104,10 +104,8 @@ class Wanted:
         if self.parents and not found:
             sysfs, above = device.sysfs, list[SysfsDevice]()
             for one in devices_above(device.syspath, sysfs):
-                own = {
-                    "driver": sysfs.linked(f"{one}/driver") or ""
-                }  # and not the nearest above it
-                above.append(SysfsDevice(one, sysfs, own))
+                driver = sysfs.linked(f"{one}/driver") or ""  # its own, not the nearest above it
+                above.append(SysfsDevice(one, sysfs, {"driver": driver}))
             if any(all(parent.differs(one) for one in above) for parent in self.parents):
                 found["parent"] = ", ".join(one.name for one in above)
         return found
