@@ -44,10 +44,10 @@ class Kubelet(rpc.RegistrationServicer):
 
     async def stop(self) -> None:
         assert self._server is not None
+        await self._server.stop(None)  # first: nobody can register with a kubelet that has ended
         for stream in self._streams:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
-        await self._server.stop(None)
         self.counts.clear()
         self._plugins.clear()
 

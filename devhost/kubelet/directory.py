@@ -141,11 +141,14 @@ class PluginDirectory:
         reason = f"cannot connect to {KUBELET_SOCKET}: {os.strerror(error)}"
         return f"no kubelet: {_PROBLEMS.get(error, reason)}"
 
-    async def until_kubelet(self, waiting: Callable[[str], None]) -> None:
-        """Wait until a kubelet accepts connections; `waiting` gets the reason if there is none."""
+    async def until_kubelet(self, waiting: Callable[[str], None]) -> SocketIdentity | None:
+        """Wait until a kubelet accepts connections; return which.
+
+        `waiting` gets the reason if there is none.
+        """
         clock, pause = asyncio.get_running_loop().time, _CONNECT_FIRST_S
         if clock() < self._reached_until:
-            return
+            return self.identity()
         while (problem := self.kubelet_problem()) is not None:
             waiting(problem)
             try:
@@ -155,6 +158,7 @@ class PluginDirectory:
             except TimeoutError:
                 pause = min(pause * 1.25, _CONNECT_MAX_S)
         self._reached_until = clock() + _REACHED_S
+        return self.identity()
 
     async def register(self, resource: str, endpoint: str) -> SocketIdentity | None:
         """Register one resource; return which kubelet has connected and asked for the options.

@@ -1,6 +1,6 @@
 """Keeps one resource registered: exactly one live stream, through restarts and doubt.
 
-Each registration has a server of its own, on a fresh socket.
+Each registration has a fresh socket. A server is kept while kubelet ends its streams itself.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from devhost.kubelet import sockets
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory, SocketIdentity
 from devhost.kubelet.podresources import ServedNames
-from devhost.kubelet.resource_lock import fresh_name
+from devhost.kubelet.resource_lock import linked, server_socket
 from devhost.kubelet.servicer import Answering, Servicer
 from devhost.model import limits
 from devhost.model.state import State
@@ -56,12 +56,12 @@ Report = Callable[[State, str | None], None]
 
 @contextlib.asynccontextmanager
 async def serving(
-    answers: Answering, device_list: DeviceList, directory: PluginDirectory, endpoint: str
+    answers: Answering, device_list: DeviceList, directory: PluginDirectory, name: str
 ) -> AsyncIterator[Servicer]:
     """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
     servicer, server = Servicer(answers, device_list), grpc.aio.server(options=_OPTIONS)
     pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
-    path = str(directory.path / endpoint)
+    path = str(directory.path / name)
     async with directory.concurrency:
         try:
             server.add_insecure_port(f"unix:{quote(path)}")
@@ -114,25 +114,31 @@ class Registration:
             self._servicer.changed.set()
 
     async def run(self) -> None:
-        """Serve a fresh socket, register it, keep it until the stream ends; again and again."""
+        """Serve, register, keep that until the stream ends; again and again."""
+        name, directory = self._answers.name, self._directory
         try:
             while True:
-                identity = self._directory.identity()
+                identity = directory.identity()
                 try:
                     await self._until_locked()
-                    await self._directory.until_kubelet(self._wait)
-                    identity = self._directory.identity()
-                    await self._until_free()
-                    endpoint = fresh_name(self._answers.name)
+                    identity = await directory.until_kubelet(self._wait)
+                    socket = server_socket(name)
                     async with serving(
-                        self._answers, self._device_list, self._directory, endpoint
+                        self._answers, self._device_list, directory, socket
                     ) as servicer:
                         self._servicer = servicer
-                        self._report(State.SERVING, None)
-                        identity = await self._register(servicer, endpoint)
-                        self._report(State.REGISTERED, None)
-                        reason = await self._until_to_be_renewed(servicer, identity)
-                    self._report(State.SERVING, reason)
+                        while True:
+                            await self._until_free()
+                            with linked(directory.path, socket, name) as endpoint:
+                                self._report(State.SERVING, None)
+                                identity = await self._register(servicer, endpoint)
+                                self._report(State.REGISTERED, None)
+                                reason = await self._until_to_be_renewed(servicer, identity)
+                            self._report(State.SERVING, reason)
+                            if servicer.is_watched or servicer.options_changed:
+                                break
+                            await self._pause(identity)
+                            identity = await directory.until_kubelet(self._wait)
                     await self._pause(identity)
                 except (KubeletError, OSError) as error:
                     self._report(State.BACKING_OFF, str(error))

@@ -1,8 +1,11 @@
-"""Which devhost on a node serves a resource: the one that has its lock.
+"""Which devhost on a node serves a resource: the one that has its lock; its sockets.
 
 The lock is an ``flock`` of a file in a directory of the plugin directory; kubelet, which removes
 the files there when it starts, leaves directories alone. The kernel frees the lock when the
 process ends, however it ends, so that who gets it knows that no other devhost serves the resource.
+
+A server listens in that directory, too, and has another name beside kubelet.sock for each
+registration: so it outlives a restart of kubelet.
 """
 
 import contextlib
@@ -11,6 +14,7 @@ import hashlib
 import itertools
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +26,13 @@ _OWN: Final = secrets.token_hex(4)
 _SERIAL: Final = itertools.count(1)
 
 
+def server_socket(resource: str) -> str:
+    """Return where a new server of a resource listens, below the plugin directory."""
+    return f"{_LOCKS}/{_hash(resource)}-{_OWN}-{next(_SERIAL)}"
+
+
 def fresh_name(resource: str) -> str:
-    """Return a socket name that no server had before.
+    """Return a socket name that kubelet has not seen before.
 
     Kubelet leaves 75 bytes of a socket path's 107, so the resource is hashed. Since 1.37
     kubelet refuses a path that it takes as connected, and the refusal hides the end of that
@@ -33,9 +42,26 @@ def fresh_name(resource: str) -> str:
     return f"{_PREFIX}{_hash(resource)}-{_OWN}-{next(_SERIAL)}.sock"
 
 
+@contextlib.contextmanager
+def linked(directory: Path, socket: str, resource: str) -> Iterator[str]:
+    """Give a server's socket a fresh name beside kubelet.sock, or raise `OSError`."""
+    endpoint = fresh_name(resource)
+    try:
+        os.link(directory / socket, directory / endpoint)
+    except OSError as error:
+        # Without the names, which differ each time: the same reason is the same text.
+        raise OSError(f"cannot make a socket in {directory}: {error.strerror}") from None
+    try:
+        yield endpoint
+    finally:
+        with contextlib.suppress(OSError):  # it is gone, or the directory became read-only
+            os.unlink(directory / endpoint)  # noqa: PTH108 (quick)
+
+
 def path_length_problem(directory: Path) -> str | None:
     """Say that a directory's path leaves no room for a socket's name, or return ``None``."""
-    longest = len(os.fsencode(directory)) + 1 + len(fresh_name("")) + len("00000")
+    longest_name = max(len(server_socket("")), len(fresh_name(""))) + len("00000")
+    longest = len(os.fsencode(directory)) + 1 + longest_name
     if longest <= _SOCKET_PATH_MAX:
         return None
     return f"{directory} is too long: with a socket's name, {longest} bytes of {_SOCKET_PATH_MAX}"
@@ -76,8 +102,9 @@ class ResourceLock:
             raise OSError(reason) from None
         if self._descriptor is None:
             return False
-        for left in self._directory.glob(f"{_PREFIX}{self._hash}-*"):
-            left.unlink(missing_ok=True)
+        for name in (f"{_PREFIX}{self._hash}-*", f"{_LOCKS}/{self._hash}-*"):
+            for left in self._directory.glob(name):
+                left.unlink(missing_ok=True)
         return True
 
     def release(self) -> None:

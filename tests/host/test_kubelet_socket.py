@@ -75,16 +75,26 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
 
 
 @contract
-async def test_stream_of_somebody_else_does_not_hold_up_the_next_registration(
+async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    hosting.start(tokens(t=3))
+    """That stream could be one of the former kubelet's, whose end unregisters the resource."""
+    host = hosting.start(tokens(t=3))
     await started.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
+    (before,), first = sockets(directory), directory / "first"
+    first.hardlink_to(before)
+    host._directory._reached_until = 0.0  # it was not reached just now
+    await started.restart()
+    await started.wait(T, 3, 3)
+    (after,) = sockets(directory)
+    assert after != before
+    assert after.samefile(first)
     async with foreign_stream(directory):
-        await started.kill()
-        await started.start()
+        await started.restart()
         await started.wait(T, 3, 3)
+        (last,) = sockets(directory)
+        assert not last.samefile(first)
 
 
 # ── the plugin directory ──

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.resource_lock import ResourceLock, fresh_name, path_length_problem
+from devhost.kubelet.resource_lock import (
+    ResourceLock,
+    fresh_name,
+    linked,
+    path_length_problem,
+    server_socket,
+)
 
 T, U = "example.com/t", "example.com/u"
 
@@ -24,16 +30,16 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
 
 def test_resource_lock_removes_dead_sockets_of_the_resource(tmp_path: Path) -> None:
     """Kubelet's own, and those of other resources, stay."""
-    dead, other, kubelet = (
-        tmp_path / fresh_name(T),
-        tmp_path / fresh_name(U),
-        tmp_path / "kubelet.sock",
+    dead, server, other, kubelet = (
+        tmp_path / name for name in (fresh_name(T), server_socket(T), fresh_name(U), "kubelet.sock")
     )
-    for path in (dead, other, kubelet):
+    server.parent.mkdir()
+    for path in (dead, server, other, kubelet):
         path.touch()
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
     assert first.acquire()
     assert not dead.exists()
+    assert not server.exists()
     dead.touch()
     assert not second.acquire()
     assert dead.exists()
@@ -57,9 +63,18 @@ def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
         ResourceLock(tmp_path / "gone", T).acquire()
 
 
-def test_socket_names_are_fresh() -> None:
-    assert fresh_name(T) != fresh_name(T)
-    assert fresh_name(T).startswith("devhost-")
+def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
+    """What fails has one text, not another one for each name."""
+    (tmp_path / "server").touch()
+    names = set()
+    for _ in range(2):
+        with linked(tmp_path, "server", T) as name:
+            assert (tmp_path / name).samefile(tmp_path / "server")
+        names.add(name)
+        assert not (tmp_path / name).exists()
+    assert len(names) == 2
+    with pytest.raises(OSError, match="^cannot make a socket in [^:]*: No such file or directory$"):
+        linked(tmp_path, "none", T).__enter__()
 
 
 def test_plugin_directory_path_too_long_is_a_problem() -> None:
