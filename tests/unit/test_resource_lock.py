@@ -73,7 +73,9 @@ def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
         names.add(name)
         assert not (tmp_path / name).exists()
     assert len(names) == 2
-    with pytest.raises(OSError, match="^cannot make a socket in [^:]*: No such file or directory$"):
+    with pytest.raises(
+        OSError, match=r"^cannot make a socket in [^:]*: No such file or directory$"
+    ):
         linked(tmp_path, "none", T).__enter__()
 
 
