@@ -26,7 +26,7 @@ from devhost.model.names import distinct, share_ids, without_share
 
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
-_WAIT_S: Final = 0.25  # Allocate waits for the state directory
+_WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
 _LOAD_S: Final = 2.0
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
@@ -184,11 +184,15 @@ class Owners:
     # ── Allocate ──
 
     async def allocated(
-        self, resource: Resource, devices: Iterable[HostDevice], fresh: Sequence[Mark] = ()
+        self,
+        resource: Resource,
+        devices: Iterable[HostDevice],
+        fresh: Sequence[Mark] = (),
+        waited: float = 0.0,
     ) -> None:
         """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s for a slow disk.
+        It waits at most 0.25 s for a slow disk, less those that the call has `waited`.
 
         Raises:
             AllocationError: Something of it was handed out under another name, or it could not be
@@ -204,7 +208,7 @@ class Owners:
         new = [record for record in records if not self.records.has(record)]
         if not (new or fresh):
             return
-        problem = await self.records.save([*new, *fresh], _WAIT_S)
+        problem = await self.records.save([*new, *fresh], _WAIT_S - waited)
         try:  # of two instances, the second finds what the first has written
             self._refuse_others(resource, devices)
         except AllocationError:

@@ -30,7 +30,7 @@ from devhost.model.state import State, Status
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 _STEP_S: Final = 0.2  # while IDs are leaving
-_CHANGE_WAIT_S: Final = 0.25  # for devices that are being found by a new declaration
+_CHANGE_WAIT_S: Final = 0.2  # for devices that are being found by a new declaration
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"
@@ -129,13 +129,15 @@ class ServedResource:
         Raises:
             AllocationError: A device is gone or refused; the text names it.
         """
+        clock, ids = asyncio.get_running_loop().time, tuple(advertised_ids)
+        began = clock()
         scanner, snapshot = await self._current()
-        ids = tuple(advertised_ids)
+        waited = clock() - began
         try:
             answer = await self._calls.run(lambda: scanner.allocate(snapshot, ids))
             devices = [snapshot.devices[one] for one in distinct(ids)]
             fresh = self._preparation.allocated(scanner.resource, ids) if pre_start else []
-            await self._shared.owners.allocated(scanner.resource, devices, fresh)
+            await self._shared.owners.allocated(scanner.resource, devices, fresh, waited)
         except NoAnswerError as error:
             raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
         return answer

@@ -11,6 +11,7 @@ from devhost.host import records as module
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
 from devhost.host.records import Mark
+from devhost.host.state_files import locked
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
@@ -176,13 +177,11 @@ async def test_owners_share_nodes_by_overlap(
     assert await allocated(who, two, device("b")) is (said >= (1 if declared else 2))
 
 
-async def test_owners_with_a_slow_state_directory_write_nodes_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An Allocate does not fail for that, nor wait long."""
-    monkeypatch.setattr("devhost.host.owners._WAIT_S", 0.0)
+async def test_owners_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
+    """An Allocate does not fail for that, nor wait long, together with what it has waited."""
     who = owners(tmp_path)
-    assert await allocated(who, resource(A), device("a"))
+    with locked(tmp_path):
+        await who.allocated(resource(A), [device("a")], waited=60.0)
     assert await who.records.sync(60) is None
     assert A in (tmp_path / "state.json").read_text()
 
