@@ -116,15 +116,18 @@ def _is_wanted(one: "DraftEntry") -> bool:
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=options.FILE)
 @draft_options
+@options.root_option
 def convert(
-    files: tuple[str, ...], domain: str | None, output: str, force: bool, values: bool
+    files: tuple[str, ...], domain: str | None, output: str, force: bool, values: bool, root: str
 ) -> None:
-    """Convert settings of generic-device-plugin.
+    """Convert settings of generic-device-plugin or smarter-device-manager.
 
-    FILE is its configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
-    '-' is standard input. Resources keep their names, so that pods need no change.
+    FILE is the configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
+    '-' is standard input. Resources keep their names, so that pods need no change. A pattern of
+    smarter-device-manager means what it matches below /dev of this host.
     """
     from devhost.drafts import conversion, draft
+    from devhost.hostfs.files import HostFiles
     from devhost.loading.loader import read
     from devhost.loading.syntax import TreeError, decoded
 
@@ -134,11 +137,11 @@ def convert(
             devices += (found := conversion.found(decoded(read(file))))
             if not found:
                 printer.fail(
-                    f"{file}: no devices of generic-device-plugin; if they are in the templates of "
-                    "a chart, use the output of `helm template` or `kubectl get daemonset NAME -o "
-                    "yaml`"
+                    f"{file}: no devices of generic-device-plugin or smarter-device-manager; if "
+                    "they are in the templates of a chart, use the output of `helm template` or "
+                    "`kubectl get daemonset NAME -o yaml`"
                 )
-        entries = conversion.converted(devices, domain)
+        entries = conversion.converted(devices, domain, HostFiles(root))
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:

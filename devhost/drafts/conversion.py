@@ -1,7 +1,8 @@
-"""The settings of generic-device-plugin as a configuration.
+"""The settings of generic-device-plugin and smarter-device-manager as a configuration.
 
-Its rules, from its sources: a device is made of groups; a group is a set of paths, each a glob, or
-of USB devices. The n-th device of a group has the n-th match of each path, in sorted order.
+The rules of the former, from its sources: a device is made of groups; a group is a set of paths,
+each a glob, or of USB devices. The n-th device of a group has the n-th match of each path, in
+sorted order.
 """
 
 import contextlib
@@ -14,16 +15,15 @@ from typing import Any, Final, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from devhost.drafts import draft
+from devhost.drafts import draft, smarter
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.files import is_wild
+from devhost.hostfs.files import HostFiles, is_wild
 from devhost.loading import yamltree
 from devhost.loading.loader import loads
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent
 from devhost.model import limits
 
-_DIRECTORIES: Final = ("/dev/snd", "/dev/dri", "/dev/input", "/dev/dvb")
 _HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
 _COMMAND: Final = re.compile(r"--device[= ]'(\{[^']*)'")
@@ -52,7 +52,9 @@ class _Path(_Settings):
 
     def source(self) -> _Entry | str:
         path = self.path.replace("[^", "[!")
-        types = _ANY if self.type == "Mount" else "directory" if path in _DIRECTORIES else None
+        types = (
+            _ANY if self.type == "Mount" else "directory" if path in smarter.DIRECTORIES else None
+        )
         return {"glob": {"paths": path, "types": types}} if types else path
 
     def rule(self, *, found: bool) -> _Entry:
@@ -116,6 +118,8 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
     match value:
         case {"name": str(), "groups": _}:
             yield value, domain
+        case {"devicematch": _}:
+            yield value, smarter.DOMAIN
         case dict():
             if "domain" in value or "image" in value:
                 domain = _domain(str(value)) or domain
@@ -124,7 +128,9 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
         case list():
             for one in value:
                 yield from _below(one, domain, extent)
-        case str() if "groups" in value:  # in a ConfigMap, or an argument of a container
+        case str() if (
+            "groups" in value or "devicematch" in value
+        ):  # in a ConfigMap, or an argument of a container
             with contextlib.suppress(TreeError):
                 yield from _within(value.removeprefix("--device="), domain, extent)
 
@@ -138,7 +144,9 @@ def _domain(text: str) -> str | None:
     return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"
 
 
-def converted(devices: Sequence[ForeignDevice], domain: str | None = None) -> list[DraftEntry]:
+def converted(
+    devices: Sequence[ForeignDevice], domain: str | None = None, files: HostFiles | None = None
+) -> list[DraftEntry]:
     """Return the same resources as devhost has them, in a domain or in the one that they had.
 
     Those that it cannot have are comments. A `ValueError` if nothing says what domain one is in, or
@@ -146,27 +154,46 @@ def converted(devices: Sequence[ForeignDevice], domain: str | None = None) -> li
     """
     if len(devices) > limits.RESOURCES_MAX:
         raise ValueError(f"{len(devices)} devices, more than {limits.RESOURCES_MAX}")
-    entries: list[DraftEntry] = []
+    entries, names = list[DraftEntry](), set[str]()
     for device, own in devices:
-        if (domain or own) is None:
+        where, what = domain or own, device.get("devicematch") or device.get("name")
+        if where is None:
             raise ValueError(
-                f"nothing says in which domain {device['name']} is: give it by --domain; the "
+                f"nothing says in which domain {what} is: give it by --domain; the "
                 "plugin's default is devic.es since 0.2.0, and was squat.ai before"
             )
-        name = f"{domain or own}/{device['name']}"
         try:
-            entry = _entry(name, device, {one.resource.get("name", "") for one in entries})
+            if "devicematch" in device:
+                made = smarter.resources(device, where, files or HostFiles())
+            else:
+                made = [_resource(f"{where}/{what}", device)]
         except ValueError as error:
-            why = str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            entry = DraftEntry({}, (f"Not carried over: {name}: {why}",))
-        entries.append(entry)
+            entries.append(_lost(f"{where}/{what}", error))
+            continue
+        for resource in made:
+            problem = _problem(resource, names)
+            entry = DraftEntry(resource) if problem is None else _lost(resource["name"], problem)
+            entries.append(entry)
+            names.add(resource["name"])
     return entries
 
 
-def _entry(name: str, device: _Entry, names: Collection[str]) -> DraftEntry:
+def _lost(name: str, why: ValueError | str) -> DraftEntry:
+    if isinstance(why, ValidationError):
+        first = why.errors()[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return DraftEntry({}, (f"Not carried over: {name}: {why}",))
+
+
+def _problem(resource: _Entry, names: Collection[str]) -> str | None:
+    """Return why a file may not have a resource beside those of these names, or ``None``."""
+    if resource["name"] in names:
+        return "a second resource of this name"
+    problems = loads(draft.text((), [DraftEntry(resource)])).problems
+    return next((one.message for one in problems if one.severity == "error"), None)
+
+
+def _resource(name: str, device: _Entry) -> _Entry:
     """Return a device as a resource, or raise `ValueError` if devhost has no such resource."""
     groups = _Device.model_validate(device).groups
     paths, usb = [one.paths for one in groups], [one.usb for one in groups]
@@ -179,13 +206,7 @@ def _entry(name: str, device: _Entry, names: Collection[str]) -> DraftEntry:
     counts = {one.count or 1 for one in groups}
     if len(counts) > 1:
         raise ValueError("groups with different counts")
-    if name in names:
-        raise ValueError("a second resource of this name")
-    entry = DraftEntry(resource | ({"replicas": max(counts)} if max(counts) > 1 else {}))
-    for problem in loads(draft.text((), [entry])).problems:
-        if problem.severity == "error":  # what is wrong is wrong in the original
-            raise ValueError(problem.message)
-    return entry
+    return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
 
 
 def _of_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:

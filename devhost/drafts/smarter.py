@@ -1,0 +1,54 @@
+"""A setting of smarter-device-manager as resources.
+
+Its rules, from its sources: a pattern is searched for in the paths below /dev. Each path that has
+it is a resource of its own, with the path in its name, and "_" for "/"; so many pods may have it.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from devhost.discovery.roots import NOT_DEVICES
+from devhost.hostfs.files import HostFiles, Walk
+from devhost.model import pattern
+from devhost.model.device import FileKind
+from devhost.model.names import natural
+
+DOMAIN: Final = "smarter-devices"
+DIRECTORIES: Final = ("/dev/snd", "/dev/dri", "/dev/input", "/dev/dvb")  # on other hosts, too
+_LITERAL: Final = re.compile(r"\^((?:[A-Za-z0-9/_:-]|\\.)+)\$")
+
+
+class _Setting(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    devicematch: str = Field(max_length=pattern.LENGTH_MAX)
+    nummaxdevices: int = Field(ge=1)
+
+
+def resources(setting: Mapping[str, Any], domain: str, files: HostFiles) -> list[dict[str, Any]]:
+    """Return a resource for each path that a setting means, or raise `ValueError`. Blocks.
+
+    A pattern that is no single path means those of this host.
+    """
+    given = _Setting.model_validate(setting)
+    if (one := _LITERAL.fullmatch(given.devicematch)) is not None:
+        paths = [re.sub(r"\\(.)", r"\1", one[1])]
+    else:
+        there = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).found)
+        paths = [path for path in there if pattern.is_in(given.devicematch, path)]
+    if not paths:
+        raise ValueError("nothing below /dev of this host matches: convert it on one that has some")
+    shared = {"replicas": given.nummaxdevices} if given.nummaxdevices > 1 else {}
+    return [{**_resource(path, domain, files), **shared} for path in paths]
+
+
+def _resource(below: str, domain: str, files: HostFiles) -> dict[str, Any]:
+    name, path = f"{domain}/{below.replace('/', '_')}", f"/dev/{below}"
+    state = files.stat(path)
+    if path not in DIRECTORIES and (state is None or state.kind is not FileKind.DIRECTORY):
+        return {"name": name, "sources": [path]}
+    directory = {"glob": {"paths": path, "types": "directory"}}
+    return {"name": name, "sources": [directory], "allocate": {"devices": ["${path}"]}}
