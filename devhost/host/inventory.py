@@ -194,14 +194,9 @@ class Inventory:
     def __init__(self, files: HostFiles, watcher: Watcher) -> None:
         self._files, self._watcher = files, watcher
         self._entries = Budget()
-        self._uevents = Uevents()
+        self.uevents = Uevents()
         self._roots: dict[Root, InventoryRoot] = {}
         self._used: dict[Hashable, tuple[Root, ...]] = {}
-
-    @property
-    def uevent_overruns(self) -> int:
-        """How many times the kernel had more device events than could be held."""
-        return self._uevents.overruns
 
     def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
         """Call a user for changes of these roots, which it reads, and no longer for others."""
@@ -210,7 +205,7 @@ class Inventory:
             one = self._roots.get(root)
             if one is None:
                 one = self._roots[root] = InventoryRoot(
-                    root, self._files, self._watcher, self._uevents, self._entries
+                    root, self._files, self._watcher, self.uevents, self._entries
                 )
             one.users[user] = changed
         self._used[user] = wanted

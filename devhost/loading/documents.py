@@ -118,7 +118,8 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
     extent = Extent()
     trees = yamltree.parse_all(text, extent)
     first, lines = trees[0], syntax.lines(text)
-    manifests = [tree for tree in trees if _is_manifest(tree.data)]
+    kept = {"apiVersion", "kind"}
+    manifests = [one for one in trees if isinstance(one.data, dict) and kept <= one.data.keys()]
     if len(trees) > 1 and not manifests:
         raise TreeError(yamltree.ONE_DOCUMENT, *trees[1].position(()).key)
     some = (_of_manifest(lines, tree, (), extent, profiles) for tree in manifests)
@@ -138,10 +139,6 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
         at = tree.position(("kind",))
         raise TreeError(message, at.line, at.column)
     return found or [Document(lines, _configuration(first))]
-
-
-def _is_manifest(data: Any) -> bool:
-    return isinstance(data, dict) and {"apiVersion", "kind"} <= data.keys()
 
 
 def _of_manifest(
