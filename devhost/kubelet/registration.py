@@ -5,6 +5,7 @@ Each registration has a fresh socket. A server is kept while kubelet ends its st
 
 import asyncio
 import contextlib
+import functools
 import os
 import random
 from collections.abc import AsyncIterator, Callable
@@ -103,6 +104,7 @@ class Registration:
     ) -> None:
         self._answers, self._device_list = answers, device_list
         self._directory, self._report = directory, report
+        self._wait = functools.partial(report, State.WAITING)
         self._served = served
         self._servicer: Servicer | None = None  # the last one
         self._lock = directory.lock(answers.name)
@@ -127,7 +129,7 @@ class Registration:
                         self._answers, self._device_list, directory, socket
                     ) as servicer:
                         self._servicer = servicer
-                        while True:
+                        while not servicer.must_end:
                             await self._until_free()
                             with linked(directory.path, socket, name) as endpoint:
                                 self._report(State.SERVING, None)
@@ -135,7 +137,7 @@ class Registration:
                                 self._report(State.REGISTERED, None)
                                 reason = await self._until_to_be_renewed(servicer, identity)
                             self._report(State.SERVING, reason)
-                            if servicer.is_watched or servicer.options_changed:
+                            if servicer.must_end:  # before the pause
                                 break
                             await self._pause(identity)
                             identity = await directory.until_kubelet(self._wait)
@@ -151,9 +153,6 @@ class Registration:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:
                 self._lock.release()
-
-    def _wait(self, reason: str) -> None:
-        self._report(State.WAITING, reason)
 
     async def _until_locked(self) -> None:
         """Wait while another instance serves the resource: kubelet gets one list at a time."""

@@ -60,8 +60,7 @@ def linked(directory: Path, socket: str, resource: str) -> Iterator[str]:
 
 def path_length_problem(directory: Path) -> str | None:
     """Say that a directory's path leaves no room for a socket's name, or return ``None``."""
-    longest_name = max(len(server_socket("")), len(fresh_name(""))) + len("00000")
-    longest = len(os.fsencode(directory)) + 1 + longest_name
+    longest = len(os.fsencode(directory)) + 1 + len(server_socket("")) + len("00000")
     if longest <= _SOCKET_PATH_MAX:
         return None
     return f"{directory} is too long: with a socket's name, {longest} bytes of {_SOCKET_PATH_MAX}"

@@ -90,6 +90,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
         """Whether a stream is open; gRPC does not show who opened it."""
         return bool(self._streams)
 
+    @property
+    def must_end(self) -> bool:
+        """Whether it must not be registered again: a stream is open, or kubelet has old options."""
+        return self.is_watched or self.options_changed
+
     async def until_watched(self, *, watched: bool) -> None:
         """Wait until a stream is open, or none."""
         while self.is_watched is not watched:

@@ -80,6 +80,6 @@ def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
 
 
 def test_plugin_directory_path_too_long_is_a_problem() -> None:
-    room = 107 - len(f"/{fresh_name(T)}") - 5
+    room = 107 - len(f"/{server_socket(T)}") - 5
     assert path_length_problem(Path("/" + "x" * (room - 3))) is None
     assert "is too long" in str(path_length_problem(Path("/" + "x" * room)))
