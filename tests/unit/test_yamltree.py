@@ -144,7 +144,7 @@ def chain(first: str, link: str, length: int) -> str:
         ("a: &a " + "x" * 500_000 + "\nb: [" + "*a, " * 10 + "]", "characters, including aliases"),
         ("? &a " + "x" * 500_000 + "\n: b\nc: [" + "{*a : b}, " * 10 + "]", "characters, including aliases"),
         ("[" + "a," * 200_000 + "]", f"more than {NODES_MAX} values"),
-        ("[" * 50_000, f"nested deeper than {DEPTH_MAX} levels"),
+        ("[" * 900, f"nested deeper than {DEPTH_MAX} levels"),
         ("- " * 50_000, f"nested deeper than {DEPTH_MAX} levels"),
         ("? " * 50_000, f"nested deeper than {DEPTH_MAX} levels"),
         (chain("{x: y}", "[{0}]", 3000), f"nested deeper than {DEPTH_MAX} levels"),
