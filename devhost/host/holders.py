@@ -39,7 +39,7 @@ class Holders:
         self._lists: list[_List] = []
         self._kubelet: object = None  # which one has given the newest list
         self._since = 0.0  # when its first one was requested
-        self._soon = asyncio.Event()
+        self.soon = asyncio.Event()  # has `run` ask now, and once more `AGAIN_S` later
         self._failure: str | None = None
         self._ended = 0  # calls
         self._calling = asyncio.Lock()
@@ -98,10 +98,6 @@ class Holders:
         found = _advertised(held, resource, device_id, shared)
         return sorted({pod for one in found for pod in held[resource][one]})
 
-    def ask_soon(self) -> None:
-        """Let `run` ask now, and once more `AGAIN_S` later."""
-        self._soon.set()
-
     async def refresh(self) -> None:
         """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""
         ended = self._ended
@@ -121,15 +117,15 @@ class Holders:
     async def run(self) -> None:
         """Ask every `POLL_S`; return without --pod-resources."""
         while self.asked:
-            self._soon.clear()
+            self.soon.clear()
             before = self._counted()
             await self.refresh()
             if self._counted() != before:
-                self._soon.set()
+                self.soon.set()
             await asyncio.sleep(_again())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S - _again()):
-                    await self._soon.wait()
+                    await self.soon.wait()
 
     async def _ask(self, pod_resources: Pods) -> None:
         # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet

@@ -27,6 +27,7 @@ from devhost.model.names import distinct, share_ids, without_share
 WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
+_WRITE_S: Final = 0.1  # of it, for the latter at least
 _LOAD_S: Final = 2.0
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
@@ -192,7 +193,7 @@ class Owners:
     ) -> None:
         """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s for a slow disk, less those that the call has `waited`.
+        It waits at most 0.25 s for a slow disk, less those that the call has `waited` before.
 
         Raises:
             AllocationError: Something of it was handed out under another name, or it could not be
@@ -208,7 +209,7 @@ class Owners:
         new = [record for record in records if not self.records.has(record)]
         if not (new or fresh):
             return
-        problem = await self.records.save([*new, *fresh], _WAIT_S - waited)
+        problem = await self.records.save([*new, *fresh], max(_WAIT_S - waited, _WRITE_S))
         try:  # of two instances, the second finds what the first has written
             self._refuse_others(resource, devices)
         except AllocationError:
@@ -274,7 +275,7 @@ class Owners:
         if self._holders.unheld(owner.resource, owner.device, since=since, **held):
             return True
         if not self._holders.holding(owner.resource, owner.device, **held):
-            self._holders.ask_soon()
+            self._holders.soon.set()
         return False
 
     def _allocatable_until(self, record: Allocated) -> float | None:

@@ -30,7 +30,7 @@ from devhost.model.state import State, Status
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 _STEP_S: Final = 0.2  # while IDs are leaving
-_CHANGE_WAIT_S: Final = 0.2  # for devices that are being found by a new declaration
+_CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new declaration
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 _FIRST_ROUND_S: Final = 1.0
 _REMOVED: Final = "its resource was removed from the configuration"

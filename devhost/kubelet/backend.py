@@ -56,7 +56,7 @@ class PublishedResource:
         return Published(
             listed=len(device_list),
             healthy=sum(entry.healthy for entry in device_list.entries.values()),
-            streams=device_list.stream_count,
+            streams=len(device_list.streams),
             lists_sent=device_list.lists_sent,
             warnings=(cut,) if device_list.omitted else (),
         )

@@ -77,7 +77,7 @@ class DeviceList:
         self.leaving: AbstractSet[str] = frozenset()
         self._known: set[str] = set()  # the IDs that kubelet may know, listed or not
         self._kubelet_has_devices = False
-        self._streams: set[Stream] = set()
+        self.streams: set[Stream] = set()
         self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
         self.last_answer_at = -math.inf  # to one of those calls
         self.lists_sent = 0
@@ -88,11 +88,6 @@ class DeviceList:
 
     def __contains__(self, advertised_id: object) -> bool:
         return advertised_id in self.entries
-
-    @property
-    def stream_count(self) -> int:
-        """How many streams are open."""
-        return len(self._streams)
 
     @property
     def device_ids(self) -> AbstractSet[str]:
@@ -173,7 +168,7 @@ class DeviceList:
         if entries == self.entries:
             return False
         self.entries = entries
-        for stream in self._streams:
+        for stream in self.streams:
             stream.wake()
         return True
 
@@ -184,7 +179,7 @@ class DeviceList:
 
     def may_leave(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
-        times = [stream.unhealthy_since.get(advertised_id) for stream in self._streams]
+        times = [stream.unhealthy_since.get(advertised_id) for stream in self.streams]
         known = [time for time in times if time is not None]
         if not known or len(known) < len(times):
             return False
@@ -198,12 +193,12 @@ class DeviceList:
     def open_stream(self, wake: Callable[[], object]) -> Stream:
         """Record a new stream."""
         stream = Stream(wake)
-        self._streams.add(stream)
+        self.streams.add(stream)
         return stream
 
     def close_stream(self, stream: Stream) -> None:
         """Record the end of a stream."""
-        self._streams.discard(stream)
+        self.streams.discard(stream)
 
     def may_be_known(self, advertised_ids: Collection[str]) -> None:
         """Record IDs that kubelet may know from now on, whether they are listed or not."""

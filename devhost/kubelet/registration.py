@@ -106,7 +106,8 @@ class Registration:
         self._directory, self._report = directory, report
         self._wait = functools.partial(report, State.WAITING)
         self._served = served
-        self._servicer: Servicer | None = None  # the last one
+        self._servicer: Servicer | None = None  # of the last server, which listens there:
+        self._socket = ""
         self._lock = directory.lock(answers.name)
         self._ends = 0  # of streams and attempts, since the last steady stream
 
@@ -117,34 +118,10 @@ class Registration:
 
     async def run(self) -> None:
         """Serve, register, keep that until the stream ends; again and again."""
-        name, directory = self._answers.name, self._directory
         try:
-            while True:
-                identity = directory.identity()
-                try:
-                    await self._until_locked()
-                    identity = await directory.until_kubelet(self._wait)
-                    socket = server_socket(name)
-                    async with serving(
-                        self._answers, self._device_list, directory, socket
-                    ) as servicer:
-                        self._servicer = servicer
-                        while not servicer.must_end:
-                            await self._until_free()
-                            with linked(directory.path, socket, name) as endpoint:
-                                self._report(State.SERVING, None)
-                                identity = await self._register(servicer, endpoint)
-                                self._report(State.REGISTERED, None)
-                                reason = await self._until_to_be_renewed(servicer, identity)
-                            self._report(State.SERVING, reason)
-                            if servicer.must_end:  # before the pause
-                                break
-                            await self._pause(identity)
-                            identity = await directory.until_kubelet(self._wait)
-                    await self._pause(identity)
-                except (KubeletError, OSError) as error:
-                    self._report(State.BACKING_OFF, str(error))
-                    await self._pause(identity, at_least=_FAILURE_PAUSE_S)
+            async with contextlib.AsyncExitStack() as server:
+                while True:
+                    await self._registered(server)
         finally:
             # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
             # and dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
@@ -153,6 +130,36 @@ class Registration:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:
                 self._lock.release()
+
+    async def _registered(self, server: contextlib.AsyncExitStack) -> None:
+        """Register until that has to be done again, with another `server` if that is in doubt."""
+        name, directory, pause = self._answers.name, self._directory, 0.0
+        identity = directory.identity()
+        try:
+            if not self._lock.held:
+                await server.aclose()  # its socket is gone, too
+            await self._until_locked()
+            identity = await directory.until_kubelet(self._wait)
+            await self._until_free()
+            if self._servicer is None or self._servicer.must_end:
+                await server.aclose()
+                self._socket = server_socket(name)
+                serves = serving(self._answers, self._device_list, directory, self._socket)
+                self._servicer = await server.enter_async_context(serves)
+            servicer = self._servicer
+            with linked(directory.path, self._socket, name) as endpoint:
+                self._report(State.SERVING, None)
+                identity = await self._register(servicer, endpoint)
+                self._report(State.REGISTERED, None)
+                reason = await self._until_to_be_renewed(servicer, identity)
+            if servicer.must_end:
+                await server.aclose()
+            self._report(State.SERVING, reason)
+        except (KubeletError, OSError) as error:
+            await server.aclose()
+            pause = _FAILURE_PAUSE_S
+            self._report(State.BACKING_OFF, str(error))
+        await self._pause(identity, at_least=pause)
 
     async def _until_locked(self) -> None:
         """Wait while another instance serves the resource: kubelet gets one list at a time."""
@@ -213,7 +220,7 @@ class Registration:
             self._ends = 0
         return reason
 
-    async def _pause(self, identity: SocketIdentity | None, at_least: float = 0.0) -> None:
+    async def _pause(self, identity: SocketIdentity | None, at_least: float) -> None:
         """Wait before the next attempt, longer each time, but not when another kubelet came."""
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1

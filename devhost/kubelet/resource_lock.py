@@ -77,10 +77,10 @@ class ResourceLock:
     @property
     def elsewhere(self) -> bool:
         """Whether another process has it."""
-        return not self._held and _is_locked(self._path)
+        return not self.held and _is_locked(self._path)
 
     @property
-    def _held(self) -> bool:
+    def held(self) -> bool:
         """Whether this process has it, and the file is still the one that others would lock."""
         if self._descriptor is None:
             return False
@@ -90,7 +90,7 @@ class ResourceLock:
 
     def acquire(self) -> bool:
         """Take the lock, unless another process has it; remove sockets that others have left."""
-        if self._held:
+        if self.held:
             return True
         self.release()
         try:

@@ -92,8 +92,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     @property
     def must_end(self) -> bool:
-        """Whether it must not be registered again: a stream is open, or kubelet has old options."""
-        return self.is_watched or self.options_changed
+        """Whether it cannot be registered again: it was closed, has a stream, or other options."""
+        return self._closing or self.is_watched or self.options_changed
 
     async def until_watched(self, *, watched: bool) -> None:
         """Wait until a stream is open, or none."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -74,27 +75,43 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
 # ── streams that are not the kubelet's ──
 
 
-@contract
 async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
-    started: Kubelet, hosting: Hosting, directory: Path
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """That stream could be one of the former kubelet's, whose end unregisters the resource."""
     host = hosting.start(tokens(t=3))
-    await started.wait(T, 3, 3)
+    await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
     (before,), first = sockets(directory), directory / "first"
     first.hardlink_to(before)
     host._directory._reached_until = 0.0  # it was not reached just now
-    await started.restart()
-    await started.wait(T, 3, 3)
+    await standin.restart()
+    await standin.wait(T, 3, 3)
     (after,) = sockets(directory)
     assert after != before
     assert after.samefile(first)
     async with foreign_stream(directory):
-        await started.restart()
-        await started.wait(T, 3, 3)
+        await standin.restart()
+        await standin.wait(T, 3, 3)
         (last,) = sockets(directory)
         assert not last.samefile(first)
+
+
+async def test_restart_finds_resources_though_the_directory_of_locks_was_removed(
+    standin: SimulatedKubelet,
+    hosting: Hosting,
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With it, the servers' own sockets: others take their place, without a failed attempt."""
+    host = hosting.start(tokens(t=3))
+    await standin.wait(T, 3, 3)
+    await hosting.until(T, State.REGISTERED)
+    shutil.rmtree(directory / "plugins" / "devhost-locks")
+    host._directory._reached_until = 0.0  # it was not reached just now
+    await standin.restart()
+    await standin.wait(T, 3, 3)
+    assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == []
 
 
 # ── the plugin directory ──
