@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from devhost.drafts import draft, smarter
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.files import HostFiles, is_wild
+from devhost.hostfs.files import HostFiles, failure, is_wild
 from devhost.loading import yamltree
 from devhost.loading.loader import loads
 from devhost.loading.syntax import TreeError
@@ -52,10 +52,9 @@ class _Path(_Settings):
 
     def source(self) -> _Entry | str:
         path = self.path.replace("[^", "[!")
-        types = (
-            _ANY if self.type == "Mount" else "directory" if path in smarter.DIRECTORIES else None
-        )
-        return {"glob": {"paths": path, "types": types}} if types else path
+        if self.type == "Device" and path not in smarter.DIRECTORIES:
+            return path
+        return {"glob": {"paths": path, "types": _ANY if self.type == "Mount" else "directory"}}
 
     def rule(self, *, found: bool) -> _Entry:
         """Return the entry of `allocate` for what its source finds, or for the path itself."""
@@ -128,9 +127,8 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
         case list():
             for one in value:
                 yield from _below(one, domain, extent)
-        case str() if (
-            "groups" in value or "devicematch" in value
-        ):  # in a ConfigMap, or an argument of a container
+        # In a ConfigMap, or an argument of a container.
+        case str() if "groups" in value or "devicematch" in value:
             with contextlib.suppress(TreeError):
                 yield from _within(value.removeprefix("--device="), domain, extent)
 
@@ -167,7 +165,7 @@ def converted(
                 made = smarter.resources(device, where, files or HostFiles())
             else:
                 made = [_resource(f"{where}/{what}", device)]
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             entries.append(_lost(f"{where}/{what}", error))
             continue
         for resource in made:
@@ -178,10 +176,12 @@ def converted(
     return entries
 
 
-def _lost(name: str, why: ValueError | str) -> DraftEntry:
+def _lost(name: str, why: Exception | str) -> DraftEntry:
     if isinstance(why, ValidationError):
         first = why.errors()[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    elif isinstance(why, OSError):  # what is below /dev cannot be read
+        why = failure(why)
     return DraftEntry({}, (f"Not carried over: {name}: {why}",))
 
 

@@ -107,6 +107,13 @@ SETTINGS: Final = {
 }
 
 
+def test_setting_of_what_cannot_be_read_is_not_carried_over() -> None:
+    setting = "- {devicematch: ^%s$, nummaxdevices: 1}\n"
+    lost, fuse = conversion.converted(conversion.found(setting % ("x" * 300) + setting % "fuse"))
+    assert "File name too long" in lost.comments[0]
+    assert fuse.resource["name"] == "smarter-devices/fuse"
+
+
 @pytest.mark.parametrize("case", SETTINGS)
 def test_huge_settings_of_another_plugin_are_judged_in_bounded_time(case: str) -> None:
     with bounded():
