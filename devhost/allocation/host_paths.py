@@ -215,7 +215,7 @@ class HostPaths:
             state = self.lookup(node.path).state
             if problem is not None or state is None:
                 raise AllocationError(problem or f"{node.path} no longer exists")
-            if not state.kind.is_node and state.identity != node.state.identity:
+            if not state.kind.is_node and state.inode != node.state.inode:
                 reason = "is another file than at the last scan; a scan is due"
                 raise AllocationError(f"{node.path} {reason}")
             found.append((node, state))

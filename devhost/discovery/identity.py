@@ -369,13 +369,8 @@ def remembered(resource: Resource, device: HostDevice) -> float:
 
 
 def files_of(device: HostDevice) -> set[File]:
-    """Return of each file what stays of it under another name, and what no other file has.
-
-    A filesystem may reuse an inode immediately, but what the new file holds is of another time.
-    Device nodes are not renamed, and that time tells when they were used.
-    """
-    states = (node.state for node in device.nodes if node.state)
-    return {one.stamp if one.number else (*one.identity, one.modified) for one in states}
+    """Return what stays of each file of a device under another name."""
+    return {node.state.version for node in device.nodes if node.state}
 
 
 def _moved(present: Identified) -> set[File]:

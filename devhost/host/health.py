@@ -229,8 +229,7 @@ def _identity(device: HostDevice) -> tuple[object, ...]:
     They change with the permissions and the content, too.
     """
     return tuple(
-        (node.state.stamp[:2], node.state.number) if node.state else node.name
-        for node in device.nodes
+        (node.state.inode, node.state.number) if node.state else node.name for node in device.nodes
     )
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from devhost.errors import AllocationError
 from devhost.host.backend import Backend, ListedDevices
 from devhost.host.holders import Holders
-from devhost.host.records import FILE_KEY, Allocated, Identity, Mark, Owner, Records
+from devhost.host.records import Allocated, Identity, Mark, Owner, Records
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
 from devhost.model.names import distinct, share_ids, without_share
@@ -156,7 +156,7 @@ class Owners:
         own = self._served[resource.name].device_list
         if _lists(own, device.id, shared=resource.replicas == 1):
             return "its former IDs are still in the kubelet's list"
-        keys = [key for node in _owned(device) for key in keys_of(node)]
+        keys = [key for node in _owned(device) for key in node.id.keys]
         for name, other in (one for key in keys for one in self._listing.get(key, ())):
             if name == resource.name:
                 beside = devices.get(other)
@@ -171,7 +171,7 @@ class Owners:
     def _follow(self, device: HostDevice, owner: Owner) -> None:
         """Update what is known of a device's records by what a scan has found of it."""
         for node in _owned(device):
-            for record in self.records.at(keys_of(node)):
+            for record in self.records.at(node.id.keys):
                 if record.owner != owner:
                     continue
                 gone = not device.replaced and not _is_there(device, node)
@@ -228,8 +228,13 @@ class Owners:
                 raise AllocationError(f"{resource.name}: device {device.id}: {text}")
 
     def _record(self, owner: Owner, node: Node, *, overlap: bool) -> Allocated:
-        its = {"key": key_of(node), "names": names_of(node), "boot": self.records.boot}
-        return Allocated.model_validate({**owner._asdict(), **its, "overlap": overlap})
+        return Allocated(
+            **owner._asdict(),
+            key=node.id.entity,
+            names=node.id.names,
+            boot=self.records.boot,
+            overlap=overlap,
+        )
 
     # ── the end of records ──
 
@@ -304,7 +309,7 @@ class Owners:
         if not self.records.entries:
             return None
         owner, nodes = owner_of(resource, device), _owned(device)
-        for record in (record for node in nodes for record in self.records.at(keys_of(node))):
+        for record in (record for node in nodes for record in self.records.at(node.id.keys)):
             if record.owner == owner or self._may_share(resource, record):
                 continue
             if (record.resource, record.shared) == (owner.resource, owner.shared):
@@ -350,33 +355,6 @@ def owner_of(resource: Resource, device: HostDevice) -> Owner:
     return Owner(resource.name, device.id, shared=resource.replicas > 1)
 
 
-def key_of(node: Node) -> str:
-    """Return what a node is, in one boot: two names of one node are not two devices.
-
-    That is the number of a device node, inode and time of content of another file (which is also
-    known by its path), and for what has none, such as a network interface, its place in sysfs.
-    """
-    if node.state is None:
-        return _text(node.key)
-    if node.state.number:
-        return "{} {}:{}".format(node.state.kind.value, *node.state.number)
-    return FILE_KEY + " ".join(map(str, (*node.state.identity, node.state.modified)))
-
-
-def names_of(node: Node) -> frozenset[str]:
-    """Return what a node is known by across boots."""
-    return frozenset(_text(one) for one in (node.key, node.path) if one)
-
-
-def keys_of(node: Node) -> frozenset[str]:
-    """Return all that a record may know a node by."""
-    return names_of(node) | {key_of(node)}
-
-
-def _text(path: str) -> str:
-    return path.encode(errors="backslashreplace").decode()  # it may not be UTF-8, which JSON is
-
-
 def _owned(device: HostDevice) -> Iterator[Node]:
     """Yield the nodes of a device that no other may have: those that the kernel knows."""
     return (node for node in device.nodes if node.state or node.hardware)
@@ -387,9 +365,9 @@ def _is_there(device: HostDevice, node: Node) -> bool:
 
 
 def _present(device: HostDevice) -> set[str]:
-    """Return what a device has now (`keys_of`); nothing if it is to leave."""
+    """Return what a device has now (`NodeId.keys`); nothing if it is to leave."""
     nodes = () if device.replaced else _owned(device)
-    return {key for node in nodes if _is_there(device, node) for key in keys_of(node)}
+    return {key for node in nodes if _is_there(device, node) for key in node.id.keys}
 
 
 def _taken(device: HostDevice) -> Iterator[str]:
@@ -397,7 +375,7 @@ def _taken(device: HostDevice) -> Iterator[str]:
     if not (device.reason or "").startswith(WITHHELD):
         for node in _owned(device):
             if device.replaced or _is_there(device, node):
-                yield from keys_of(node)
+                yield from node.id.keys
 
 
 def _lists(listed: ListedDevices, device_id: str, *, shared: bool) -> bool:

@@ -19,6 +19,7 @@ from devhost.host.state_files import (
     report,
     write_atomically,
 )
+from devhost.model.node_id import NodeId
 from devhost.watch.threads import PATIENCE_S, in_thread
 
 FILE: Final = "state.json"
@@ -47,8 +48,8 @@ class Allocated(_Entry):
 
     device: str
     shared: bool
-    key: str  # `devhost.host.owners.key_of`
-    names: frozenset[str]  # `devhost.host.owners.names_of`
+    key: str  # `NodeId.entity`
+    names: frozenset[str]  # `NodeId.names`
     boot: str  # the kernel's ID of it
     overlap: bool  # whether the resource had ``overlap: allow``
 
@@ -60,17 +61,16 @@ class Allocated(_Entry):
     @property
     def identity(self) -> "Identity":
         """What there is one record of."""
-        return self.owner, min(self.names) if self._is_file else self.key
-
-    def keys(self, boot: str) -> frozenset[str]:
-        """Return what identifies the node in a boot: numbers are others after another one."""
-        if boot != self.boot:
-            return self.names
-        return self.names | {self.key} if self._is_file else frozenset([self.key])
+        return self.owner, min(self.names) if self.node.is_file else self.key
 
     @property
-    def _is_file(self) -> bool:
-        return self.key.startswith(FILE_KEY)
+    def node(self) -> NodeId:
+        """The node."""
+        return NodeId(self.key, self.names)
+
+    def keys(self, boot: str) -> frozenset[str]:
+        """Return what identifies the node in a boot."""
+        return self.node.keys_in(same_boot=boot == self.boot)
 
 
 class Mark(_Entry):
@@ -89,7 +89,6 @@ Entry = Allocated | Mark
 Identity = tuple[object, object]
 _Entries = dict[Identity, Entry]
 _Changes = Mapping[Identity, Entry | None]  # ``None`` to drop it
-FILE_KEY: Final = "file "  # how the key of what is no device node begins
 _CONTENT: Final = TypeAdapter(list[Entry])
 
 

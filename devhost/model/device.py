@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from devhost.model.immutable import immutable
+from devhost.model.node_id import NodeId
 
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
 # From a path of the host to the path at which a reader sees it.
@@ -52,9 +53,18 @@ class FileState:
     raw: tuple[int, ...] = field(default=(), compare=False)
 
     @property
-    def identity(self) -> tuple[int, int]:
+    def inode(self) -> tuple[int, int]:
         """What stays when it is changed: its device and inode."""
         return self.stamp[:2]
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """What stays of a file under another name, and what no other file has.
+
+        A filesystem may reuse an inode immediately, but what the new file holds is of another time.
+        Device nodes are not renamed, and that time tells when they were used.
+        """
+        return self.stamp if self.number else (*self.inode, self.modified)
 
 
 @immutable
@@ -116,6 +126,16 @@ class Node:
     def __post_init__(self) -> None:
         at = self.hardware.syspath if self.hardware else f"\0{self.name}"
         object.__setattr__(self, "key", self.state.realpath if self.state else at)
+
+    @property
+    def id(self) -> NodeId:
+        """Which thing of the host it is: two names of one node are not two devices."""
+        names, state = filter(None, (self.key, self.path)), self.state
+        if state is None:
+            return NodeId.of_place(self.key, names)
+        if state.number:
+            return NodeId.of_number(state.kind.value, state.number, names)
+        return NodeId.of_file(state.inode, state.modified, names)
 
     @property
     def keys(self) -> tuple[str, ...]:

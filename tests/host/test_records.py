@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from devhost.host import records, state_files
-from devhost.host.owners import key_of, keys_of, names_of
 from devhost.host.records import FILE, Allocated, Mark, Owner, Records, boot_id
 from devhost.model.device import FileKind, FileState, Hardware, Node
 
@@ -212,22 +211,22 @@ async def test_state_file_without_a_record_is_not_made(tmp_path: Path) -> None:
 
 async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) -> None:
     odd = Node("", FileState("/d/\udcff", FileKind.FILE, None, (5, 1, 9)), 0, "x")
-    one = record(key=key_of(odd), names=names_of(odd))
+    one = record(key=odd.id.entity, names=odd.id.names)
     await put(opened(tmp_path), one)
     who = opened(tmp_path)
     assert await who.sync(10) is None
-    assert who.at(keys_of(odd)) == [one]
+    assert who.at(odd.id.keys) == [one]
 
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
     """A block device is another one than a character device of its number."""
-    assert [key_of(node(kind)) for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
+    assert [node(kind).id.entity for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
         "char 4:64",
         "block 4:64",
     ]
-    assert key_of(node(FileKind.FILE, None)) == "file 5 1 0"
+    assert node(FileKind.FILE, None).id.entity == "file 5 1 0"
     interface = Node("", None, 0, "eth0", hardware=Hardware(PLACE, "eth0", PLACE, None, "net", ""))
-    assert (key_of(interface), names_of(interface)) == (PLACE, frozenset({PLACE}))
+    assert (interface.id.entity, interface.id.names) == (PLACE, frozenset({PLACE}))
 
 
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
     def at(path: str, inode: int) -> Node:
         return Node(path, FileState(path, FileKind.FILE, None, (5, inode, 9)), 0, "x")
 
-    one = record(key=key_of(at("/d/x", 1)), names=names_of(at("/d/x", 1)), boot=who.boot)
+    one = record(key=at("/d/x", 1).id.entity, names=at("/d/x", 1).id.names, boot=who.boot)
     await put(who, one)
-    assert who.at(keys_of(at("/d/y", 1))) == who.at(keys_of(at("/d/x", 2))) == [one]
-    assert who.at(keys_of(at("/d/y", 2))) == []
+    assert who.at(at("/d/y", 1).id.keys) == who.at(at("/d/x", 2).id.keys) == [one]
+    assert who.at(at("/d/y", 2).id.keys) == []
