@@ -76,7 +76,7 @@ def patient() -> Iterator[None]:
         patch.setattr("devhost.host.resource._CHANGE_WAIT_S", 60.0)
         patch.setattr("devhost.host.owners._WAIT_S", 60.0)
         patch.setattr("devhost.kubelet.podresources.LIST_TIMEOUT_S", 60.0)
-        patch.setattr("devhost.host.scanning.RESCAN_S", 3600.0)
+        patch.setattr("devhost.host.reconciler.RESCAN_S", 3600.0)
         patch.setattr("devhost.host.config_source.POLL_S", 3600.0)
         patch.setattr("devhost.kubelet.device_list.LISTS_BURST", 1e9)  # tests are quick
         yield

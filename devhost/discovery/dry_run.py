@@ -1,6 +1,5 @@
 """The dry run: what this host would advertise, why, and what a container would receive."""
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
@@ -13,7 +12,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
 from devhost.discovery import wording
 from devhost.discovery.health import check
-from devhost.discovery.ownership import Ownership
+from devhost.discovery.resolve import Finding, Resolver
 from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
@@ -121,20 +120,18 @@ def report(
 
     `requests` has what to allocate, by resource name: a number, or IDs separated by commas.
     """
-    ownership = Ownership()
+    resources = [one for one in config.resources if one.applies_to(node_name)]
+    resolver = Resolver()
+    resolver.reconfigure(resources)
     readings: dict[Root, Reading] = {}  # of all resources
     reports = []
-    for resource in config.resources:
-        if not resource.applies_to(node_name):
-            continue
+    for resource in resources:
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
-        member = ownership.add(resource.name)
-        member.shares = resource.overlap == "allow"
         readings |= read_all((root for root in scanner.roots if root not in readings), files)
-        owner_of = functools.partial(ownership.owner, member)
-        snapshot = scanner.snapshot(scanner.select(readings), Snapshot(), owner_of, now=0.0)
-        ownership.decide(member, {key for one in snapshot.devices.values() for key in one.keys})
-        snapshot = _checked(scanner, snapshot)
+        finding = Finding(scanner, scanner.select(readings), Snapshot(), now=0.0)
+        identified, _ = resolver.resolve(finding)
+        assert identified is not None  # noqa: S101 (it was not outdated)
+        snapshot = _checked(scanner, scanner.verify(identified))
         if resource.inject == "cdi":
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
         warnings = (*snapshot.notes, *snapshot.why_none(), *mistakes(resource, snapshot))

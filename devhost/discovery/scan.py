@@ -79,7 +79,7 @@ class Scanner(Declaration):
         """Return what is found where the host does not say."""
         return Selection(failed=dict.fromkeys(range(len(self.resource.sources)), reason))
 
-    def snapshot(
+    def identify(
         self,
         found: Selection,
         previous: Snapshot,
@@ -87,19 +87,23 @@ class Scanner(Declaration):
         now: float,
         *,
         links_to_come: bool = False,
-        thorough: bool = True,
         most: int = DEVICE_IDS_MAX,
-    ) -> Snapshot:
-        """Return the next snapshot, with at most so many devices. Blocks: looks at host paths.
-
-        Only if it is `thorough`, the host is asked again about devices that are as they were.
-        """
+    ) -> Identified:
+        """Return the devices, at most so many, of what was found; pure."""
         moment = Moment(
             previous, owner_of, now, self.hold_s, self.constants, self._limit, links_to_come
         )
         identified = identity.identify(self.resource, found, moment)
         identified.cut_to(most)
+        return identified
+
+    def verify(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
+        """Return the next snapshot. Blocks: looks at host paths.
+
+        Only if it is `thorough`, the host is asked again about devices that are as they were.
+        """
         thorough = thorough or not self.self_contained
+        found, previous = identified.selection, identified.moment.previous
         devices, unseen = self._judged(identified, thorough=thorough)
         devices, mixed = placed(
             self.resource.topology, devices, previous, self.files, thorough=thorough
@@ -120,6 +124,18 @@ class Scanner(Declaration):
             scanned=True,
             cut=identified.cut,
         )
+
+    def snapshot(
+        self,
+        found: Selection,
+        previous: Snapshot,
+        owner_of: OwnerOf,
+        now: float,
+        *,
+        thorough: bool = True,
+    ) -> Snapshot:
+        """Return the next snapshot of a resource alone. Blocks: looks at host paths."""
+        return self.verify(self.identify(found, previous, owner_of, now), thorough=thorough)
 
     def _judged(
         self, identified: Identified, *, thorough: bool

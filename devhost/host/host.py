@@ -18,8 +18,8 @@ from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
+from devhost.host.reconciler import CRASH_PAUSE_MAX_S, CRASH_PAUSE_S, Reconciler
 from devhost.host.resource import ServedResource
-from devhost.host.scanning import CRASH_PAUSE_MAX_S, CRASH_PAUSE_S, Scanning
 from devhost.host.shared import CodeResource, Shared
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.backend import PublishedResource
@@ -84,7 +84,7 @@ class Host:
         self.shared = Shared(
             backend=self._directory,
             publish=functools.partial(PublishedResource, self._directory),
-            scanning=Scanning(Inventory(settings.files, self._watcher), metrics),
+            reconciler=Reconciler(Inventory(settings.files, self._watcher), metrics),
             holders=holders,
             owners=Owners(
                 holders,
@@ -123,8 +123,8 @@ class Host:
                 start(self._directory.run(watcher), name="plugin directory")
                 start(shared.holders.run(), name="holders")
                 start(shared.owners.run(), name="owners")
-                shared.scanning.ownership.expect(await shared.owners.load())
-                start(shared.scanning.run(), name="scan")
+                shared.reconciler.reserve(await shared.owners.load())
+                start(shared.reconciler.run(), name="scan")
                 self.apply(self._first)
                 if self.source:
                     start(self.source.run(watcher, self.apply), name="configuration")
@@ -161,8 +161,7 @@ class Host:
                 served.change(self._scanner(change.resource))
         for served in self._served.values():
             served.count.accepted = True
-        declared = {one.name: one.declared_ids for one in here}
-        self.shared.scanning.arrange([one.name for one in config.resources], declared)
+        self.shared.reconciler.reconfigure(here)
 
     def _start(self, resource: Resource) -> None:
         code = self._code.get(resource.name)

@@ -61,7 +61,7 @@ class ServedResource:
         self.draining = False
         self._held: AbstractSet[str] = shared.holders.held(self.name)
         self._up_to_date, self._changed = asyncio.Event(), asyncio.Event()
-        self.scan = shared.scanning.add(self)
+        self.scan = shared.reconciler.add(self)
         self.trigger_scan, self.rescan = self.scan.request, self.scan.rescan
         self.health: HealthMonitor | None = None  # while there are checks
         self._injection = CdiInjection(self.name, shared.cdi_files, self.trigger_scan)
@@ -244,7 +244,7 @@ class ServedResource:
 
     # ── what is found, and published ──
 
-    async def found(self, snapshot: Snapshot) -> None:
+    async def apply_scan(self, snapshot: Snapshot) -> None:
         """Publish what a scan has found, after all that has to be so before."""
         if self.resource.health is None:
             self._end_checks()

@@ -9,7 +9,7 @@ from devhost.host.cdi import CdiFiles
 from devhost.host.holders import Holders
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
-from devhost.host.scanning import Scanning
+from devhost.host.reconciler import Reconciler
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
@@ -22,7 +22,7 @@ class Shared:
 
     backend: Backend
     publish: Callable[..., Publication]  # `devhost.kubelet.backend.PublishedResource`
-    scanning: Scanning
+    reconciler: Reconciler
     holders: Holders
     owners: Owners
     cdi_files: CdiFiles

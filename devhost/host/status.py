@@ -10,8 +10,8 @@ from devhost.discovery.dry_run import ResourceReport, mistakes
 from devhost.host.config_source import ConfigSource
 from devhost.host.host import Host
 from devhost.host.owners import WITHHELD
+from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
-from devhost.host.scanning import POLL_S
 from devhost.host.shared import Shared
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.state import State

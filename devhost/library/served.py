@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from devhost.allocation.declaration import rules_of
-from devhost.discovery.identity import OwnerOf
+from devhost.discovery.identity import Identified
 from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection
@@ -127,14 +127,12 @@ class CodeScanner(Scanner):
         whole = tuple(node.key for node in nodes if node.state)
         return tuple(replace(node, whole=whole) for node in nodes)
 
-    def snapshot(
-        self, found: Selection, previous: Snapshot, owner_of: OwnerOf, now: float, **how: Any
-    ) -> Snapshot:
+    def verify(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""
-        snapshot = super().snapshot(found, previous, owner_of, now, **how)
-        failure = found.failed.get(0)
+        snapshot = super().verify(identified, thorough=thorough)
+        failure = identified.selection.failed.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
-        times = (now + self.methods.interval, snapshot.again_at)
+        times = (identified.moment.now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)
         return replace(snapshot, devices=self._placed(devices), again_at=again_at)
 

@@ -17,8 +17,8 @@ from tests.support.root import needs_root
 
 A, B = "example.com/a", "example.com/b"
 SHORT = {
-    "host.scanning.POLL_S": 0.3,
-    "host.scanning.RESCAN_S": 0.3,
+    "host.reconciler.POLL_S": 0.3,
+    "host.reconciler.RESCAN_S": 0.3,
     "host.config_source.POLL_S": 0.3,
 }
 

@@ -73,10 +73,10 @@ async def test_node_that_an_earlier_resource_shares_meanwhile_stays(
 ) -> None:
     """It was the second resource's alone when that judged: it stays there."""
     judged, go_on = threading.Event(), threading.Event()
-    snapshot = Scanner.snapshot
+    verify = Scanner.verify
 
     def slow(self: Scanner, *arguments: Any, **options: Any) -> Snapshot:
-        found = snapshot(self, *arguments, **options)
+        found = verify(self, *arguments, **options)
         if self.resource.name == B:
             judged.set()
             go_on.wait(60)
@@ -93,7 +93,7 @@ resources:
 """)
     await started.wait(A, 0, 0)
     await started.wait(B, 1, 1)
-    monkeypatch.setattr(Scanner, "snapshot", slow)
+    monkeypatch.setattr(Scanner, "verify", slow)
     second = hosting.hosts[-1].resources[1]
     second.trigger_scan()
     assert await asyncio.to_thread(judged.wait, 60)

@@ -241,7 +241,7 @@ class Bench:
         # The machine's patience, not the product's.
         self._patch.setattr("devhost.kubelet.backend._STEP_S", 0.02)
         for poll in (
-            "devhost.host.scanning.RESCAN_S",
+            "devhost.host.reconciler.RESCAN_S",
             "devhost.host.config_source.POLL_S",
             "devhost.kubelet.directory._POLL_S",
         ):

@@ -16,7 +16,7 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
-BY_EVENTS = {"host.config_source.POLL_S": 3600.0, "host.scanning.RESCAN_S": 3600.0}
+BY_EVENTS = {"host.config_source.POLL_S": 3600.0, "host.reconciler.RESCAN_S": 3600.0}
 # Tests change much in a short time.
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,

@@ -1,7 +1,7 @@
 """Run `devhost` with other times and limits: `launch.py CONSTANTS CODE ARGUMENT...`.
 
 Of the constants, a JSON object, each is the path of a number in devhost, such as
-`host.scanning.RESCAN_S`. The code, which may be empty, runs after that and before devhost does.
+`host.reconciler.RESCAN_S`. The code, which may be empty, runs after that and before devhost does.
 """
 
 import importlib

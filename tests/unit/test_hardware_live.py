@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host import scanning
+from devhost.host import reconciler
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
@@ -30,7 +30,7 @@ pytestmark = needs_root
 
 @pytest.fixture(autouse=True)
 def no_rescan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "RESCAN_S", 3600.0)
+    monkeypatch.setattr(reconciler, "RESCAN_S", 3600.0)
 
 
 @pytest.fixture

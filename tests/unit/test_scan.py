@@ -186,7 +186,7 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
     survey = selected(host.scanner)
     for modified, replaced in ((former.modified + 1, set()), (former.modified, {"a"})):
         nodes = tuple(
-            replace(one, state=replace(one.state, stamp=(*former.identity, 99), modified=modified))
+            replace(one, state=replace(one.state, stamp=(*former.inode, 99), modified=modified))
             if one.state and one.name == "b"
             else one
             for one in survey.nodes

@@ -1,0 +1,121 @@
+"""Who offers a node when several resources find it; ownership.txt has examples.
+
+`DEVHOST_TEST_WRITE=1 pytest …` writes what comes of them now.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.discovery.node_claims import NodeClaims
+from devhost.loading.loader import loads
+from devhost.model.config import Resource
+
+GOLDEN: Final = Path(__file__).with_name("ownership.txt")
+
+
+def resource(name: str, *, shares: bool) -> Resource:
+    text = f"version: v1\nresources: [{{name: e.com/{name}, sources: [dev: x]{', overlap: allow' if shares else ''}}}]"
+    (loaded,) = loads(text).require().resources
+    return loaded.model_copy(update={"name": name})
+
+
+class File:
+    """The resources of a file, and which of them were to be read again."""
+
+    def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
+        self.claims, self.again, self.sharing = NodeClaims(reserved), set[str](), set[str]()
+        self.skipped: dict[str, set[str]] = {}
+        self.reorder("abc")
+        self.again.clear()
+
+    def reorder(self, order: Iterable[str]) -> None:
+        self.order = list(order)
+        self.again |= self.claims.reconfigure(
+            [resource(n, shares=n in self.sharing) for n in self.order]
+        )
+
+    def claim(self, name: str, offers: Iterable[str], skipped: Iterable[str] = ()) -> None:
+        self.again.discard(name)
+        self.again |= self.claims.claim(name, offers, skipped, ())
+
+    def find(self, name: str, found: set[str]) -> set[str]:
+        """Claim what nobody else has; return that."""
+        skipped = {key for key in found if self.claims.owner(name, key)}
+        self.claim(name, found - skipped, skipped)
+        return found - skipped
+
+    def step(self, step: str) -> None:
+        match step.split():
+            case ["order", order]:
+                self.reorder(order)
+            case ["add", name]:
+                pass
+            case ["remove", name]:
+                self.reorder(one for one in self.order if one != name)
+            case ["share", name]:
+                self.sharing.add(name)
+                self.reorder(self.order)
+                self.again.clear()
+            case [name, "fails"]:
+                self.again |= self.claims.claim(name, (), (), self.claims.reserved(name))
+            case [name, _, *words]:
+                offers, _, left = " ".join(words).partition("and leaves")
+                if "leaves" in step and "offers" not in step:
+                    offers, left = "", offers
+                self.claim(name, offers.split(), left.split())
+
+
+def shown(case: str) -> str:
+    """Return a case with what comes of its steps now."""
+    head, *steps = re.split(r"^\$ ", case, flags=re.MULTILINE)
+    reserved = re.findall(r"(\w+): ([^,]+)", head.partition("expected:")[2])
+    file = File({name: keys.split() for name, keys in reserved})
+    keys: set[str] = {key for _, some in reserved for key in some.split()}
+    for line in (one.partition("\n")[0] for one in steps):
+        for step in line.split(" ; "):
+            file.step(step)
+            keys.update(re.findall(r"\b[m-p]\b", step))
+        owners = " ".join(
+            f"{key}:{''.join(file.claims.owner(one, key) or '.' for one in sorted(file.order))}"
+            for key in sorted(keys)
+        )
+        again, file.again = file.again, set()
+        head += f"$ {line}\n  scanned: {' '.join(sorted(again)) or '-'}; {owners}\n"
+    return head
+
+
+def test_claims_are_as_the_golden_file_shows() -> None:
+    text = GOLDEN.read_text()
+    head, *cases = re.split(r"^(?=== )", text, flags=re.MULTILINE)
+    now = head + "".join(map(shown, cases))
+    if os.environ.get("DEVHOST_TEST_WRITE"):
+        GOLDEN.write_text(now)
+    assert now == text
+
+
+found = st.sets(st.sampled_from("nmop"))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), found)),
+    st.dictionaries(st.sampled_from("abc"), found),
+)
+def test_node_is_moved_by_no_finding(
+    findings: list[tuple[str, set[str]]], before: Mapping[str, set[str]]
+) -> None:
+    file = File(before)
+    has: dict[str, str] = {}
+    for name, finds in findings:
+        got = file.find(name, finds)
+        has = {key: owner for key, owner in has.items() if owner != name or key in got}
+        for key in got:
+            assert has.setdefault(key, name) == name, "it was another's"
+        for one in "abc":
+            free = [key for key in file.claims.skipped(one) if file.claims.owner(one, key) is None]
+            assert one in file.again or not free, "nothing reads it again"
