@@ -25,6 +25,10 @@ class Backend(Protocol):
         """Whether another instance of devhost serves a resource."""
         ...
 
+    def has_served(self, resource: str) -> bool:
+        """Whether an instance of devhost has served a resource on this node."""
+        ...
+
 
 class Pods(Protocol):
     """Tells which pods hold devices."""

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.errors import KubeletError
 from devhost.host.backend import Pods
+from devhost.host.records import Owner
 from devhost.model.immutable import immutable
 from devhost.model.names import without_share
 from devhost.model.state import HeldBy
@@ -28,6 +30,7 @@ class _List:
     held: Mapping[str, HeldBy]  # by resource
     at: float  # when it was requested, on the event loop's clock
     trusted: bool  # it has all pods: a kubelet that has just started lists those admitted so far
+    pods: Mapping[Owner, AbstractSet[str]]  # by the name under which a device was advertised
 
 
 class Holders:
@@ -44,6 +47,7 @@ class Holders:
         self._ended = 0  # calls
         self._calling = asyncio.Lock()
         self._callbacks: list[Callable[[], None]] = []
+        self.on_list: Callable[[], object] = int  # after each list, the same or another
 
     @property
     def asked(self) -> bool:
@@ -79,7 +83,7 @@ class Holders:
                 break
         return counted or [{}]
 
-    def unheld(self, resource: str, device_id: str, *, shared: bool, since: float) -> bool:
+    def unheld(self, owner: Owner, since: float) -> bool:
         """Whether no pod holds a device, by two trusted lists requested ``since`` a moment.
 
         They are `AGAIN_S` apart, and of the present kubelet.
@@ -89,14 +93,17 @@ class Holders:
         return (
             bool(lists)
             and lists[-1].at - lists[0].at >= _again()
-            and not any(_advertised(one.held, resource, device_id, shared) for one in lists)
+            and not any(owner in one.pods for one in lists)
         )
 
-    def holding(self, resource: str, device_id: str, *, shared: bool) -> list[str]:
+    def holding(self, owner: Owner) -> AbstractSet[str]:
         """Return the pods that hold a device, as last listed."""
-        held = self._counted()[0]
-        found = _advertised(held, resource, device_id, shared)
-        return sorted({pod for one in found for pod in held[resource][one]})
+        return self.by_owner.get(owner, frozenset())
+
+    @property
+    def by_owner(self) -> Mapping[Owner, AbstractSet[str]]:
+        """The pods that hold devices, by the names of these, as last listed."""
+        return self._lists[-1].pods if self._lists else {}
 
     async def refresh(self) -> None:
         """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""
@@ -154,6 +161,7 @@ class Holders:
         if self._counted() != before:
             for callback in tuple(self._callbacks):
                 callback()
+        self.on_list()
 
     def _keep(self, held: Mapping[str, HeldBy], at: float, kubelet: object) -> None:
         """Add a list, and drop the one before it where `held` and `unheld` need it no longer."""
@@ -163,19 +171,19 @@ class Holders:
         near = len(lists) > 1 and lists[-2].at > max(at - _again(), self._since)
         if lists and (near or not lists[-1].trusted):
             lists.pop()
-        self._lists = [*lists[1 - _LISTS_MAX :], _List(held, at, at >= self._since + POLL_S)]
+        latest = _List(held, at, at >= self._since + POLL_S, _by_owner(held))
+        self._lists = [*lists[1 - _LISTS_MAX :], latest]
 
 
 def _again() -> float:
     return min(AGAIN_S, POLL_S)
 
 
-def _advertised(
-    held: Mapping[str, HeldBy], resource: str, device_id: str, shared: bool
-) -> list[str]:
-    """Return the advertised IDs of a device that are held."""
-    return [
-        one
-        for one in held.get(resource, ())
-        if without_share(one) == device_id and (one != device_id) is shared
-    ]
+def _by_owner(held: Mapping[str, HeldBy]) -> Mapping[Owner, AbstractSet[str]]:
+    pods: dict[Owner, AbstractSet[str]] = {}
+    for resource, holders in held.items():
+        for advertised_id, names in holders.items():
+            device = without_share(advertised_id)
+            owner = Owner(resource, device, shared=device != advertised_id)
+            pods[owner] = pods.get(owner, frozenset()) | names
+    return pods

@@ -123,6 +123,7 @@ class Host:
                 start(self._directory.run(watcher), name="plugin directory")
                 start(shared.holders.run(), name="holders")
                 start(shared.owners.run(), name="owners")
+                start(shared.owners.records.follow(watcher), name="state file")
                 shared.reconciler.reserve(await shared.owners.load())
                 start(shared.reconciler.run(), name="scan")
                 self.apply(self._first)
@@ -132,6 +133,7 @@ class Host:
             raise errors.exceptions[0] from None
         finally:
             try:
+                await shared.owners.records.close()
                 await self._directory.close()
             finally:
                 await asyncio.gather(*(one.ended() for one in self._code.values()))

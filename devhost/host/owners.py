@@ -8,9 +8,15 @@ is refused.
 
 What is not allocated is not recorded. Under a second name of this process it waits only until the
 first one has left kubelet's list, so that no pod asks for what it would not get.
+
+A record may be missing: the file was lost, or the disk was full. While a pod holds a device of
+devhost under a name for which there is no record, it may have any node: a device waits, unless it
+has a record, or a pod holds it, too.
 """
 
 import asyncio
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +29,14 @@ from devhost.host.records import Allocated, Identity, Mark, Owner, Records
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Node, Snapshot
 from devhost.model.names import distinct, share_ids, without_share
+from devhost.model.node_id import NodeId
 
 WITHHELD: Final = "withheld"  # how the reason begins
-_TICK_S: Final = 0.5
+_TICK_S: Final = 0.5  # at least, between two looks for records of what is free
+_POLL_S: Final = 10.0  # at most: what another instance serves has no event
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
 _WRITE_S: Final = 0.1  # of it, for the latter at least
+_MARK_S: Final = 1.0  # for the latter, where it fails without
 _LOAD_S: Final = 2.0
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
@@ -68,13 +77,18 @@ class Owners:
     ) -> None:
         self._holders, self._backend = holders, backend
         self._assume_free, self._leave_after = assume_free, leave_after
-        self.records = Records(state_dir, backend.served_elsewhere)
-        self._since: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
+        self.records = Records(state_dir, backend.served_elsewhere, self._records_read)
+        self._handed_out: dict[Identity, float] = {}  # when a record was allocated last
+        self._ended: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
         self._gone: set[Identity] = set()  # the device is missing, and its node too
+        self._on_offer: dict[Identity, HostDevice] = {}  # by which a record's node is on offer
+        self._unaccounted: Owner | None = None  # a device that a pod holds without a record
         self._served: dict[str, _Served] = {}
         self._listing: dict[str, tuple[tuple[str, str], ...]] = {}  # who lists a node, by `_taken`
         self._overlap: Mapping[str, bool] = {}
+        self._due = asyncio.Event()  # a record may be one of what is free, or one may be missing
         holders.subscribe(self._look_again)  # the reason may be another one
+        holders.on_list = self._due.set
 
     # ── resources ──
 
@@ -87,16 +101,19 @@ class Owners:
     def serve(self, name: str, device_list: ListedDevices, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
         self._served[name] = _Served(device_list, rescan)
+        self._due.set()
 
     def end(self, name: str) -> None:
         """Remove a resource that is no longer served."""
         self._list(name, self._served.pop(name).devices, {})
+        self._due.set()
 
     # ── what kubelet may learn ──
 
     async def load(self) -> Mapping[str, frozenset[str]]:
         """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
-        await self.records.sync(_LOAD_S)
+        await asyncio.gather(self.records.sync(_LOAD_S), self._holders.refresh())
+        self._account()
         found: dict[str, frozenset[str]] = {}
         for record in self.records.allocated:
             if not record.overlap:
@@ -107,18 +124,21 @@ class Owners:
         """Return a snapshot in which devices are unhealthy whose nodes others may have."""
         served, devices = self._served[resource.name], dict[str, HostDevice]()
         for device in snapshot.devices.values():
-            known = not self.records.entries and served.devices.get(device.id) is device
+            known = not (self.records.entries or self._unaccounted)
+            known = known and served.devices.get(device.id) is device
             if device.reason is None and not device.replaced and not known:
                 if (record := self._other(resource, device, snapshot.devices)) is not None:
                     reason: str | None = self._why_not_free(record)
                 else:
                     reason = self._still_listed(resource, device, snapshot.devices)
+                    reason = reason or self._why_unaccounted(resource, device)
                 if reason is not None:
                     devices[device.id] = replace(device, reason=f"{WITHHELD}: {reason}")
         return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
     def published(self, resource: Resource, snapshot: Snapshot) -> None:
         """Note what the list of a resource has now, as judged."""
+        self._due.set()
         served = self._served[resource.name]
         former, served.devices = served.devices, snapshot.devices
         served.shared = resource.replicas > 1
@@ -201,15 +221,21 @@ class Owners:
         """
         devices, overlap = tuple(devices), resource.overlap == "allow"
         self._refuse_others(resource, devices)
-        records = (
+        records = [
             self._record(owner_of(resource, device), node, overlap=overlap)
             for device in devices
-            for node in _owned(device)
-        )
+            for node in tuple(_owned(device)) or (None,)
+        ]
         new = [record for record in records if not self.records.has(record)]
-        if not (new or fresh):
+        now = asyncio.get_running_loop().time()
+        self._handed_out |= {record.identity: now for record in records}
+        if not any(record.key for record in new) and not fresh:
+            self.records.put(
+                new
+            )  # nobody else can have what has no node: it need not be waited for
             return
-        problem = await self.records.save([*new, *fresh], max(_WAIT_S - waited, _WRITE_S))
+        within = max((_MARK_S if fresh else _WAIT_S) - waited, _WRITE_S)
+        problem = await self.records.save([*new, *fresh], within)
         try:  # of two instances, the second finds what the first has written
             self._refuse_others(resource, devices)
         except AllocationError:
@@ -227,75 +253,170 @@ class Owners:
                 text = f"it was handed out as {record.owner}"
                 raise AllocationError(f"{resource.name}: device {device.id}: {text}")
 
-    def _record(self, owner: Owner, node: Node, *, overlap: bool) -> Allocated:
+    def _record(self, owner: Owner, node: Node | None, *, overlap: bool) -> Allocated:
+        node_id = NodeId("", frozenset()) if node is None else node.id
         return Allocated(
             **owner._asdict(),
-            key=node.id.entity,
-            names=node.id.names,
+            key=node_id.entity,
+            names=node_id.names,
             boot=self.records.boot,
             overlap=overlap,
         )
+
+    # ── what pods hold without a record ──
+
+    def _account(self) -> None:
+        """Record what pods hold of what is offered under its name, and note what cannot be."""
+        has_served = functools.cache(self._backend.has_served)
+        before, self._unaccounted = self._unaccounted, None
+        for owner in self._holders.by_owner:
+            if self.records.has_owner(owner):
+                continue
+            served = self._served.get(owner.resource)
+            if served is not None and (device := served.devices.get(owner.device)) is not None:
+                nodes = tuple(_owned(device)) or (None,)
+                overlap = self._overlap.get(owner.resource, False)
+                self.records.put(self._record(owner, node, overlap=overlap) for node in nodes)
+            elif has_served(owner.resource):
+                self._unaccounted = self._unaccounted or owner
+        if before != self._unaccounted:
+            for served in self._served.values():
+                served.rescan()
+
+    def _why_unaccounted(self, resource: Resource, device: HostDevice) -> str | None:
+        """Return why a device waits that may be what a pod holds under another name."""
+        if (other := self._unaccounted) is None or resource.overlap == "allow":
+            return None
+        owner = owner_of(resource, device)
+        if self.records.has_owner(owner) or self._holders.holding(owner) or not any(_owned(device)):
+            return None
+        pods = ", ".join(sorted(self._holders.holding(other)))
+        return f"{pods} holds {other}, of which no record says which node it is: it may be this one"
+
+    def _records_read(self, records: Iterable[Allocated]) -> None:
+        """Look again at what another instance has handed out, or has no longer."""
+        self._due.set()
+        names = {
+            name
+            for record in records
+            for key in record.keys(self.records.boot)
+            for name, _ in self._listing.get(key, ())
+        }
+        for name in names:
+            self._served[name].rescan()
+        self._look_again()
 
     # ── the end of records ──
 
     async def run(self) -> None:
         """Drop records of what is free, and write what could not be written, until cancelled."""
-        try:
-            while True:
-                self.drop_free()
-                if self.records.problem is not None:
-                    self.records.reload()
-                await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
-        finally:
-            await self.records.close()
+        while True:
+            self._due.clear()
+            self._account()
+            pause = self.drop_free()
+            if self.records.problem is not None:
+                self.records.reload()
+                pause = 0.0
+            await asyncio.sleep(min(_TICK_S, self._leave_after / 3))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
 
-    def drop_free(self) -> None:
-        """Drop records of what kubelet can no longer allocate by them, and that no pod holds."""
-        free = [record for record in self.records.allocated if self._is_free(record)]
-        for record in free:
-            del self._since[record.identity]
-            self._gone.discard(record.identity)
-            served = self._served.get(record.resource)
-            if self._holders.asked and not (
-                served and _lists(served.device_list, record.device, shared=record.shared)
-            ):
-                marks = self.records.marks(record.resource).values()
-                self.records.drop(one for one in marks if without_share(one.id) == record.device)
+    def drop_free(self) -> float:
+        """Drop records of what kubelet can no longer allocate by them, and that no pod holds.
+
+        Returns in how many seconds there may be more, if nothing happens.
+        """
+        now, pause, free = asyncio.get_running_loop().time(), _POLL_S, list[Allocated]()
+        elsewhere = functools.cache(self._backend.served_elsewhere)
+        for record in self.records.allocated:
+            since = self._since(record, now)
+            if since is None:
+                pause = 0.0
+            elif since > now:
+                pause = min(pause, since - now)
+            elif self._is_free(record, since) and not elsewhere(record.resource):
+                free.append(record)
         if free:
-            self.records.drop(free)
+            self.records.drop([*free, *self._marks_of(free)])
+            for record in free:
+                self._forget(record.identity)
             self._look_again()
+        return pause
 
-    def _is_free(self, record: Allocated) -> bool:
-        owner, identity, now = record.owner, record.identity, asyncio.get_running_loop().time()
-        if (until := self._allocatable_until(record)) is not None:
-            self._since[identity] = until
+    def _marks_of(self, free: Iterable[Allocated]) -> list[Mark]:
+        """Return the marks of devices that no pod has and none can get as they are."""
+        owners = {(it.resource, it.device): it.owner for it in free} if self._holders.asked else {}
+        marks = []
+        for mark in self.records.entries.values() if owners else ():
+            if isinstance(mark, Mark) and (
+                owner := owners.get((mark.resource, without_share(mark.id)))
+            ):
+                served = self._served.get(owner.resource)
+                if served is None or not _lists(
+                    served.device_list, owner.device, shared=owner.shared
+                ):
+                    marks.append(mark)
+        return marks
+
+    def _forget(self, identity: Identity) -> None:
+        for noted in (self._handed_out, self._ended, self._on_offer):
+            noted.pop(identity, None)
+        self._gone.discard(identity)
+
+    def _since(self, record: Allocated, now: float) -> float | None:
+        """Return from when it can be asked whether a pod has what was allocated by a record.
+
+        That is ``None`` while kubelet may allocate by it, but for what is on offer under its name:
+        if that is allocated again, it is recorded again.
+        """
+        identity, served = record.identity, self._served.get(record.resource)
+        if served is not None:
+            device = served.devices.get(record.device)
+            if device is not None and self._is_on_offer(record, device, served):
+                self._ended.pop(identity, None)
+                # By another instance, it may have been allocated until now.
+                return self._handed_out.setdefault(identity, now + self._leave_after)
+            self._on_offer.pop(identity, None)
+            if self._may_be_allocated(record, served, now):
+                self._ended[identity] = now
+                return None
+        # What another instance, or an earlier list, offered may be in an Allocate that still runs.
+        return self._ended.setdefault(identity, now + self._leave_after)
+
+    def _is_on_offer(self, record: Allocated, device: HostDevice, served: _Served) -> bool:
+        """Whether a device has the node of a record, under its name."""
+        if record.shared is not served.shared:
             return False
-        # What another instance offered may be in an Allocate that still runs.
-        since = self._since.setdefault(identity, now + self._leave_after)
-        if now < since or self._backend.served_elsewhere(owner.resource):
-            return False
+        if self._on_offer.get(record.identity) is not device:
+            if record.key:
+                if record.keys(self.records.boot).isdisjoint(_present(device)):
+                    return False
+            elif device.missing_since is not None:
+                return False
+            self._on_offer[record.identity] = device
+        return True
+
+    def _is_free(self, record: Allocated, since: float) -> bool:
         if not self._holders.asked:
-            return self._assume_free or identity in self._gone
-        held = {"shared": owner.shared}
-        if self._holders.unheld(owner.resource, owner.device, since=since, **held):
+            if record.identity in self._on_offer:
+                return False  # it cannot be told
+            return self._assume_free or record.identity in self._gone
+        if self._holders.unheld(record.owner, since):
             return True
-        if not self._holders.holding(owner.resource, owner.device, **held):
+        if not self._holders.holding(record.owner):
             self._holders.soon.set()
         return False
 
-    def _allocatable_until(self, record: Allocated) -> float | None:
-        """Return when the last Allocate by a record has ended, if one may begin now."""
-        if (served := self._served.get(record.resource)) is None:
-            return None
-        device, now = served.devices.get(record.device), asyncio.get_running_loop().time()
-        if device is not None and record.shared is served.shared and (there := _present(device)):
-            stays = not there.isdisjoint(record.keys(self.records.boot))
-            return now + self._leave_after if stays else None
+    def _may_be_allocated(self, record: Allocated, served: _Served, now: float) -> bool:
+        """Whether an Allocate may begin, or run, by a record."""
+        device = served.devices.get(record.device)
+        if device and record.shared is served.shared and (keys := _present(device)):
+            return not keys.isdisjoint(record.keys(self.records.boot))
         first = share_ids(record.device, 2)[0] if record.shared else record.device
-        stays = first in served.device_list and first not in served.device_list.leaving
-        if stays:
-            return None if served.device_list.may_leave(first, now) else now
-        return now if _lists(served.device_list, record.device, shared=record.shared) else None
+        if first in served.device_list and first not in served.device_list.leaving:
+            return not served.device_list.may_leave(first, now)
+        return _lists(served.device_list, record.device, shared=record.shared)
 
     # ── who else may have a node ──
 
@@ -330,10 +451,11 @@ class Owners:
 
     def _why_not_free(self, record: Allocated) -> str:
         owner, served = record.owner, self._served.get(record.resource)
-        if pods := self._holders.holding(owner.resource, owner.device, shared=owner.shared):
-            return f"held as {owner} by {', '.join(pods)}"
+        if pods := self._holders.holding(owner):
+            return f"held as {owner} by {', '.join(sorted(pods))}"
         listed = served and _lists(served.device_list, record.device, shared=record.shared)
-        if listed and self._allocatable_until(record) is not None:
+        now = asyncio.get_running_loop().time()
+        if listed and served and self._may_be_allocated(record, served, now):
             return f"still in the kubelet's list as {owner}"
         if self._backend.served_elsewhere(owner.resource):
             return f"another instance of devhost serves {owner.resource}, which had it as {owner}"

@@ -86,6 +86,10 @@ class PluginDirectory:
         """Whether another instance of devhost serves a resource."""
         return self.lock(resource).elsewhere
 
+    def has_served(self, resource: str) -> bool:
+        """Whether an instance of devhost has served a resource on this node."""
+        return ResourceLock(self.path, resource).exists
+
     async def run(self, watcher: Watcher) -> None:
         """Watch the directory; check it regularly too, in case the watch missed something.
 

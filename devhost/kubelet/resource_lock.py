@@ -75,6 +75,11 @@ class ResourceLock:
         self._descriptor: int | None = None
 
     @property
+    def exists(self) -> bool:
+        """Whether a process has had it."""
+        return self._path.exists()
+
+    @property
     def elsewhere(self) -> bool:
         """Whether another process has it."""
         return not self.held and _is_locked(self._path)

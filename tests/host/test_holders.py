@@ -11,6 +11,7 @@ import pytest
 from devhost.errors import KubeletError
 from devhost.host import holders as module
 from devhost.host.holders import AGAIN_S, POLL_S, Holders
+from devhost.host.records import Owner
 from devhost.kubelet.podresources import PodResources
 from devhost.model.state import HeldBy
 from devhost.standin.kubelet import SimulatedKubelet
@@ -223,7 +224,7 @@ class Clock:
         await asking
 
     def unheld(self, since: float = 0.0) -> bool:
-        return self.holders.unheld(COLA, "a", shared=False, since=since)
+        return self.holders.unheld(Owner(COLA, "a", shared=False), since)
 
 
 @pytest.fixture

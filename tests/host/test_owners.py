@@ -1,6 +1,7 @@
 """Which nodes are withheld, and until when."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from devhost.errors import AllocationError
 from devhost.host import records as module
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
-from devhost.host.records import Mark
+from devhost.host.records import Mark, Owner
 from devhost.host.state_files import locked
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.kubelet.directory import PluginDirectory
@@ -32,8 +33,22 @@ class Told(Holders):
     def unheld(self, *_: object, **__: object) -> bool:
         return not self.pods
 
-    def holding(self, *_: object, **__: object) -> list[str]:
-        return self.pods
+    def holding(self, *_: object, **__: object) -> frozenset[str]:
+        return frozenset(self.pods)
+
+
+class Holding(Holders):
+    """Says which pods hold which devices."""
+
+    asked = True
+
+    def __init__(self, pods: Mapping[Owner, frozenset[str]]) -> None:
+        super().__init__(None)
+        self._by_owner = pods
+
+    @property
+    def by_owner(self) -> Mapping[Owner, frozenset[str]]:
+        return self._by_owner
 
 
 def resource(name: str, **keys: object) -> Resource:
@@ -240,6 +255,41 @@ async def test_owners_free_a_node_that_no_pod_holds_and_have_others_scanned() ->
     assert looks.is_set()
     assert who.records.marks(A).keys() == {"b"}
     assert await allocated(who, resource(B), device("b"))
+
+
+async def test_owners_free_a_node_on_offer_that_no_pod_holds() -> None:
+    """It is recorded again when it is allocated again; so the records are as many as held nodes."""
+    told = Told("default/pod")
+    who = owners(None, told)
+    assert await allocated(who, resource(A), device("a"))
+    who.drop_free()
+    assert who.records.allocated
+    told.pods.clear()
+    who.drop_free()
+    assert not who.records.allocated
+    assert await allocated(who, resource(A), device("a"))
+    assert who.records.allocated
+
+
+class Plugins(PluginDirectory):
+    """Says of some resources that devhost has served them."""
+
+    def has_served(self, resource: str) -> bool:
+        return resource == A
+
+
+@pytest.mark.parametrize(("held", "waits"), [(A, True), ("vendor.com/gpu", False)])
+async def test_owners_withhold_nodes_while_pods_hold_what_is_not_recorded_of_devhost_alone(
+    held: str, waits: bool
+) -> None:
+    """What another device plugin gave to pods is none of ours."""
+    pods = {Owner(held, "gone", shared=False): frozenset({"default/pod"})}
+    who = owners(None, Holding(pods))
+    who._backend = Plugins(Path("/nowhere"))
+    await who.load()
+    (reason,) = published(who, resource(B), device("b"))
+    assert (reason is not None) is waits
+    assert published(who, resource(B, overlap="allow"), device("b")) == [None]
 
 
 async def test_owners_without_pod_resources_free_what_went_away() -> None:

@@ -66,6 +66,23 @@ async def test_mark_is_what_the_file_says_and_node_what_the_process_knows(
     assert await one.sync(10) is None
     assert one.allocated == [record()]
     assert one.marks("example.com/a") == {}
+    after_restart = opened(tmp_path)
+    assert await after_restart.sync(10) is None
+    assert after_restart.allocated == [record()]
+
+
+async def test_node_that_the_file_has_lost_is_forgotten_if_another_instance_serves_it(
+    tmp_path: Path,
+) -> None:
+    """That one has dropped it, because no pod has it any longer."""
+    read: list[Allocated] = []
+    one, two = opened(tmp_path), Records(tmp_path, lambda _: True, read.extend)
+    await put(one, record())
+    assert await two.sync(10) is None
+    one.drop([record()])
+    assert await one.sync(10) is None
+    assert await two.sync(10) is None
+    assert (two.allocated, read) == ([], [record(), record()])
 
 
 async def test_mark_of_what_another_instance_serves_now_is_left_as_it_is(tmp_path: Path) -> None:
@@ -103,7 +120,7 @@ async def test_record_dropped_while_it_is_written_does_not_stay_in_the_file(
     assert two.allocated == []
 
 
-@pytest.mark.parametrize("content", [b"", b"null", b'[{"key": "x"}]', b"\xff", b"[" * 9999])
+@pytest.mark.parametrize("content", [b"", b"null", b'{"key": "x"}', b"\xff", b"[" * 9999])
 async def test_state_file_that_is_damaged_is_moved_aside(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,6 +140,28 @@ async def test_state_file_that_is_damaged_is_moved_aside(
     again = opened(tmp_path)
     assert await again.sync(10) is None
     assert (again.allocated, again.lost) == ([record()], None)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        pytest.param({"resource": "example.com/a", "claim": "1f-9"}, id="kind"),
+        pytest.param({"resource": "example.com/b", "id": "b", "prepared": "twice"}, id="value"),
+        pytest.param("a text", id="text"),
+    ],
+)
+async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
+    tmp_path: Path, foreign: object
+) -> None:
+    path, newer = tmp_path / FILE, {**record().model_dump(mode="json"), "claim": "1f-9"}
+    path.write_text(json.dumps([foreign, newer]))
+    who = opened(tmp_path)
+    await put(who, record("b", 65), mark())
+    assert [each.device for each in who.at(["char 4:64"])] == ["a"]
+    assert (who.lost, path.with_name("state.json.damaged").exists()) == (None, False)
+    who.drop([record("b", 65), mark()])
+    assert await who.sync(10) is None
+    assert json.loads(path.read_text()) == [foreign, newer]
 
 
 async def test_state_file_does_not_grow_beyond_what_is_read(

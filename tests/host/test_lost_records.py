@@ -1,0 +1,128 @@
+"""What pods were given is known though its record is lost, or was never written."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from devhost.host.records import FILE
+from tests.support.daemon import until
+from tests.support.hosting import Hosting, Kubelet, contract
+
+ALPHA, BETA, OTHER = "example.com/alpha", "example.com/beta", "example.com/other"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask often who holds what."""
+    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.05)
+
+
+@pytest.fixture
+def files(directory: Path) -> Path:
+    """Two files to offer."""
+    path = directory / "files"
+    path.mkdir()
+    for name in ("a", "b"):
+        (path / name).touch()
+    return path
+
+
+def config(files: Path, *names: str, more: str = "") -> str:
+    resources = "".join(f"- {{name: {name}, sources: [directory: {files}]}}\n" for name in names)
+    return f"version: v1\nresources:\n{resources}{more}"
+
+
+def recorded(state: Path) -> set[tuple[str, str]]:
+    """Return the resources and devices of which the file has a record."""
+    try:
+        content = json.loads((state / FILE).read_bytes())
+    except (OSError, ValueError):
+        return set()
+    return {(entry["resource"], entry["device"]) for entry in content}
+
+
+def lose(state: Path, loss: str) -> None:
+    if loss == "directory":
+        shutil.rmtree(state)
+    elif loss == "removed":
+        (state / FILE).unlink()
+    else:
+        (state / FILE).write_text(loss)
+
+
+@pytest.mark.parametrize("loss", ["removed", "directory", "[]", "{", ""])
+async def test_state_file_that_is_lost_while_devhost_runs_is_written_again(
+    started: Kubelet, hosting: Hosting, directory: Path, files: Path, loss: str
+) -> None:
+    """After a restart with another name, the nodes still belong to the pods."""
+    state = directory / "state"
+    hosting.start(config(files, ALPHA), state_dir=state, assume_free=False)
+    await started.wait(ALPHA, 2, 2)
+    await started.admit("one", {"app": {ALPHA: 1}})
+    await until(lambda: len(recorded(state)) == 1, "the record")
+    lose(state, loss)
+    await until(lambda: len(recorded(state)) == 1, "the record again")
+    await started.admit("two", {"app": {ALPHA: 1}})
+    await until(lambda: recorded(state) == {(ALPHA, "a"), (ALPHA, "b")}, "both records")
+    await hosting.stop()
+    hosting.start(config(files, BETA), state_dir=state, assume_free=False)
+    await started.wait(BETA, 2, 0)
+
+
+@contract
+async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
+    started: Kubelet, hosting: Hosting, directory: Path, files: Path
+) -> None:
+    """It may be the same under a former name; tokens have no node that two pods could have."""
+    state = directory / "state"
+    hosting.start(config(files, ALPHA), state_dir=state, pod_resources=hosting.pod_resources)
+    await started.wait(ALPHA, 2, 2)
+    await started.admit("one", {"app": {ALPHA: 1}})
+    await hosting.stop()
+    (state / FILE).unlink()
+    tokens = f"- {{name: {OTHER}, sources: [static: 1]}}\n"
+    renamed = config(files, BETA, more=tokens)
+    host = hosting.start(renamed, state_dir=state, pod_resources=hosting.pod_resources)
+    await started.wait(BETA, 2, 0)
+    await started.wait(OTHER, 1, 1)
+    reasons = [device.reason or "" for device in host.resources[0].snapshot.devices.values()]
+    assert all(reason.startswith("withheld: default/one holds") for reason in reasons)
+    assert not recorded(state)
+    await started.free("one")
+    await started.wait(BETA, 2, 2)
+
+
+async def test_device_that_a_pod_holds_is_recorded_again_under_its_name(
+    started: Kubelet, hosting: Hosting, directory: Path, files: Path
+) -> None:
+    """So that nothing waits after a start without the file, if nothing was renamed."""
+    state, token = directory / "state", f"- {{name: {OTHER}, sources: [static: 1]}}\n"
+    text, options = config(files, ALPHA, more=token), {"pod_resources": hosting.pod_resources}
+    hosting.start(text, **options)
+    await started.wait(ALPHA, 2, 2)
+    await started.wait(OTHER, 1, 1)
+    await started.admit("one", {"app": {ALPHA: 1, OTHER: 1}})
+    held = started.devices(ALPHA)
+    await hosting.stop()
+    hosting.start(text, state_dir=state, **options)
+    await started.wait(ALPHA, 2, 2)
+    assert started.devices(ALPHA) == held
+    await until(lambda: len(recorded(state)) == 2, "the records")
+    await started.free("one")
+    await until(lambda: not recorded(state), "no records, because no pod holds it")
+
+
+async def test_device_that_another_instance_has_handed_out_under_another_name_is_unhealthy(
+    started: Kubelet, hosting: Hosting, directory: Path, files: Path
+) -> None:
+    """Before a pod asks for it, which would fail: the instances share the file."""
+    (files / "b").unlink()
+    state = directory / "state"
+    hosting.start(config(files, ALPHA), state_dir=state)
+    hosting.start(config(files, BETA), state_dir=state)
+    await started.wait(ALPHA, 1, 1)
+    await started.wait(BETA, 1, 1)
+    await started.admit("one", {"app": {ALPHA: 1}})
+    await started.wait(BETA, 1, 0)
