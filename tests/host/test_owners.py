@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from devhost.errors import AllocationError
+from devhost.host import owners as owners_module
 from devhost.host import records as module
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
@@ -199,6 +200,22 @@ async def test_owners_with_a_slow_state_directory_write_nodes_later(tmp_path: Pa
         await who.allocated(resource(A), [device("a")], waited=60.0)
     assert await who.records.sync(60) is None
     assert A in (tmp_path / "state.json").read_text()
+
+
+async def test_owners_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mark of a former pod has to be replaced."""
+    monkeypatch.setattr(owners_module, "_MARK_S", 60.0)
+    who = owners(tmp_path)
+    await who.records.save([Mark(resource=A, id="a", prepared=True)], 60)
+    fresh = [Mark(resource=A, id="a", prepared=False)]
+    with locked(tmp_path):
+        allocate = asyncio.ensure_future(who.allocated(resource(A), [device("a")], fresh))
+        # Longer than an Allocate that does not fail waits.
+        assert not (await asyncio.wait({allocate}, timeout=0.3))[0]
+    await allocate
+    assert who.records.marks(A) == {"a": fresh[0]}
 
 
 async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> Owners:
