@@ -309,6 +309,14 @@ async def test_owners_withhold_nodes_while_pods_hold_what_is_not_recorded_of_dev
     assert published(who, resource(B, overlap="allow"), device("b")) == [None]
 
 
+async def test_owners_without_pod_resources_keep_what_is_on_offer() -> None:
+    """Nobody tells whether a pod has it."""
+    who = owners(assume_free=True)
+    assert await allocated(who, resource(A), device("a"))
+    who.drop_free()
+    assert who.records.allocated
+
+
 async def test_owners_without_pod_resources_free_what_went_away() -> None:
     """A node that is no longer found is nobody's."""
     who = owners()
