@@ -213,7 +213,8 @@ class Owners:
     ) -> None:
         """Record that devices are handed out, before a container has them, and that some are fresh.
 
-        It waits at most 0.25 s for a slow disk, less those that the call has `waited` before.
+        It waits at most 0.25 s for a slow disk, and a second if something is fresh, less those that
+        the call has `waited` before.
 
         Raises:
             AllocationError: Something of it was handed out under another name, or it could not be
@@ -230,9 +231,7 @@ class Owners:
         now = asyncio.get_running_loop().time()
         self._handed_out |= {record.identity: now for record in records}
         if not any(record.key for record in new) and not fresh:
-            self.records.put(
-                new
-            )  # nobody else can have what has no node: it need not be waited for
+            self.records.put(new)  # no other pod can have what has no node: do not wait
             return
         within = max((_MARK_S if fresh else _WAIT_S) - waited, _WRITE_S)
         problem = await self.records.save([*new, *fresh], within)
@@ -291,7 +290,7 @@ class Owners:
         if self.records.has_owner(owner) or self._holders.holding(owner) or not any(_owned(device)):
             return None
         pods = ", ".join(sorted(self._holders.holding(other)))
-        return f"{pods} holds {other}, of which no record says which node it is: it may be this one"
+        return f"{other} is held by {pods}, and no record says which node that is: maybe this one"
 
     def _records_read(self, records: Iterable[Allocated]) -> None:
         """Look again at what another instance has handed out, or has no longer."""

@@ -87,7 +87,7 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     await started.wait(BETA, 2, 0)
     await started.wait(OTHER, 1, 1)
     reasons = [device.reason or "" for device in host.resources[0].snapshot.devices.values()]
-    assert all(reason.startswith("withheld: default/one holds") for reason in reasons)
+    assert all("is held by default/one, and no record says" in reason for reason in reasons)
     assert not recorded(state)
     await started.free("one")
     await started.wait(BETA, 2, 2)
