@@ -87,9 +87,10 @@ def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") 
         fail(f"no resource {name}{where}{hint}")
 
 
-def print_nothing(node_name: str) -> None:
-    """Explain why there is no output."""
-    note(f"devhost: no resources for node {node_name} (--node-name)")
+def print_nothing(node_name: str, *, listed: bool) -> None:
+    """Explain why there is no output, with or without resources in the file."""
+    reason = f"no resources for node {node_name} (--node-name)"
+    note(f"devhost: {reason if listed else 'no resources in the file; see `devhost init`'}")
 
 
 # ── a terminal ──

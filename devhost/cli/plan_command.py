@@ -84,7 +84,7 @@ def command(
     if names:
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
     if not reports and output in ("text", "wide"):
-        printer.print_nothing(node_name)
+        printer.print_nothing(node_name, listed=bool(loaded.resources))
     shown = [one.as_json() for one in reports]
     if output in ("json", "yaml"):
         printer.print_value({"resources": shown}, output)

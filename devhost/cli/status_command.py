@@ -82,6 +82,8 @@ def _print(shown: StatusJson, *, wide: bool) -> None:
     """Print a status, with the problems at the end."""
     for line in _head(shown):
         printer.echo(line)
+    if not shown["resources"]:
+        printer.print_nothing(shown["nodeName"], listed=True)
     for resource in shown["resources"]:
         printer.echo()
         printer.print_resource(resource, printer.pods(resource["holders"]), wide=wide)

@@ -77,13 +77,13 @@ def run(
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
+        if not trial.names:
+            output.print_nothing(settings.node_name, listed=bool(first.resources or plugins))
         serve(trial.host, lambda: _live(trial, config), source, flags, output.note)
 
 
 async def _live(trial: "Trial", config: str | None) -> None:
     """Show what happens until cancelled; signals are handled by now."""
-    if not trial.names:
-        output.print_nothing(trial.host.settings.node_name)
     if config != "-" and _can_ask():
         from devhost.cli.playground import Playground
 

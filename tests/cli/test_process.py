@@ -110,9 +110,10 @@ async def test_try_shows_changes_until_it_is_interrupted(config: Path) -> None:
     assert running.stderr is not None
     nothing = await running.stderr.readline()
     assert nothing == b"devhost: no resources for node here (--node-name)\n"
-    write(config, tokens(token=2))
-    line = await running.stdout.readline()
-    assert line == b"example.com/token: 2 of 2 allocatable: 0 1\n"
+    write(config, tokens(token=23).replace(" sources", " replicas: 2, sources"))
+    line = (await running.stdout.readline()).decode()
+    first = " ".join(map(str, range(20)))
+    assert line == f"example.com/token: 46 of 46 shares allocatable: {first} and 3 more\n"
     running.send_signal(signal.SIGINT)
     _, errors = await running.communicate()
     assert running.returncode == 0
