@@ -153,12 +153,16 @@ class Command(click.Command):
     """A command with `trust_options`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and those about what is allowed as a group."""
+        """Write the options, and where devices are served those about what is allowed."""
         super().format_options(ctx, formatter)
-        some = (one for one in self.get_params(ctx) if isinstance(one, _AllowOption))
-        rows = [(f"{one.opts[0]} {one.metavar or ''}", one.help or "") for one in some]
         with formatter.section("What a configuration may use"):
-            formatter.write_dl(rows)
+            if "plugin_dir" not in {param.name for param in self.params}:
+                formatter.write_text("The flags --allow-… that `devhost run --help` explains.")
+                return
+            flags = [param for param in self.params if isinstance(param, _AllowOption)]
+            formatter.write_dl(
+                [(f"{flag.opts[0]} {flag.metavar or ''}", flag.help or "") for flag in flags]
+            )
             formatter.write_text(
                 "All but the last can be repeated. Each has a variable, such as "
                 "DEVHOST_ALLOW_PATH, where values are split at spaces."

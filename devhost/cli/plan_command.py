@@ -62,6 +62,8 @@ def command(
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
+
+    Example: `devhost plan first.yaml --allocate example.com/serial=1`
     """
     from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles

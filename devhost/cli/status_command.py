@@ -32,6 +32,8 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     """Show the state of a running devhost: resources, devices, and the pods that have them.
 
     With NAME: only these resources. devhost must run with --status-listen.
+
+    Example: `devhost status example.com/serial -o wide`
     """
     for name in names:
         if ":" in name:

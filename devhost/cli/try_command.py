@@ -32,6 +32,8 @@ def command(config: str, **flags: Any) -> None:
     devices, to restart kubelet and to edit the configuration. Follows the configuration, until
     Ctrl-C.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
+
+    Example: `devhost try first.yaml`
     """
     run(config, **flags)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -38,12 +39,14 @@ def test_version_and_schema_are_printed() -> None:
     assert json.loads(process("schema").stdout) == json_schema()
 
 
-def test_every_command_has_help() -> None:
+def test_every_command_has_help_with_an_example() -> None:
     listed = called("--help").stdout.partition("Commands:\n")[2].splitlines()
     names = [line.split()[0] for line in listed if line.startswith("  ") and line[2] != " "]
     assert len(names) == 9
     for name in names:
-        assert called(name, "--help").stdout.startswith(f"Usage: devhost {name} ")
+        text = called(name, "--help").stdout
+        assert text.startswith(f"Usage: devhost {name} ")
+        assert re.search(rf"^  Example: `devhost {name} .+`$", text, re.MULTILINE)
 
 
 IMPORTS: Final = """\
