@@ -71,8 +71,7 @@ def print_value(value: Any, output: str) -> None:
         return
     import yaml
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast
-    _print(yaml.dump(value, Dumper=dumper, sort_keys=False, width=2**31 - 1).rstrip())
+    _print(yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
 
 
 def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") -> None:
