@@ -100,11 +100,6 @@ def moves_cursor() -> bool:
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
-def on_a_terminal() -> bool:
-    """Whether a person reads the output."""
-    return bool(sys.stdout and sys.stdout.isatty())
-
-
 # ── tables as kubectl prints them: a line for each row, nothing folded or cut ──
 
 

@@ -96,5 +96,5 @@ async def _live(trial: "Trial", config: str | None) -> None:
 
 def _can_ask() -> bool:
     """Whether there is a person, a cursor, and readline, which the image is without."""
-    person = sys.stdin is not None and sys.stdin.isatty() and output.on_a_terminal()
+    person = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     return person and output.moves_cursor() and find_spec("readline") is not None
