@@ -75,7 +75,8 @@ class Viewer:
         shown.on("console", lambda message: self.complain(f"{message.text} {message.location}"))
         shown.on("pageerror", lambda error: self.complain(str(error)))
         if clock:
-            await shown.clock.install(time="2026-11-21T12:00:00Z")
+            await shown.clock.install(time="2026-11-21T11:00:00Z")
+            await shown.clock.pause_at("2026-11-21T12:00:00Z")  # or it asks a server that has ended
         await shown.goto(url)
         await shown.wait_for_selector("#overview")
         return shown
