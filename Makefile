@@ -144,7 +144,7 @@ clean: ## Remove all that was made, but for what was built in .tools
 	@$(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[test]'
 	@touch $@
 
-.venv/.docs: .venv/.stamp
+.venv/.docs: .venv/.runtime
 	@echo 'setting up .venv: what builds the documentation'
 	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@

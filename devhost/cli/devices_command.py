@@ -43,6 +43,8 @@ def command(
 
     WHAT is a node or a link to it (ttyUSB0, /dev/serial/by-id/NAME), a USB name (1-2), a PCI
     address (00:14.0) or a number (0403:6001).
+
+    Example: `devhost devices ttyUSB0 -o yaml`
     """
     from devhost.discovery.machine import Machine
     from devhost.hostfs.files import HostFiles

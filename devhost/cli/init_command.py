@@ -80,6 +80,8 @@ def command(
     containers may want: serial adapters, cameras, GPUs, sound cards, /dev/kvm and the like; not
     disks, network interfaces, keyboards. On a terminal, asks for each. Equal devices are one
     resource.
+
+    Example: `devhost init ttyUSB0 --domain example.com -o first.yaml`
     """
     from devhost.discovery.machine import Machine
     from devhost.drafts import host
@@ -125,6 +127,8 @@ def convert(
     FILE is the configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
     '-' is standard input. Resources keep their names, so that pods need no change. A pattern of
     smarter-device-manager means what it matches below /dev of this host.
+
+    Example: `devhost convert daemonset.yaml -o first.yaml`
     """
     from devhost.drafts import conversion, draft
     from devhost.hostfs.files import HostFiles

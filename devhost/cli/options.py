@@ -1,7 +1,6 @@
 """Options that several commands share, with their environment variables."""
 
 import functools
-import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -50,13 +49,6 @@ def option(flag: str, text: str, *, name: str | None = None, **more: Any) -> _De
     return click.option(*flags, envvar=variable, show_envvar=True, help=text, **more)
 
 
-def _directory(_context: click.Context, _option: click.Parameter, path: str) -> str:
-    """Return the absolute path of an existing directory, with links resolved."""
-    if not os.path.isdir(path):
-        raise click.BadParameter(f"{path!r} is not a directory")
-    return os.path.realpath(path)
-
-
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """Refuse everything but a plain file name."""
     if not name or "/" in name or name in (".", ".."):
@@ -86,8 +78,7 @@ root_option = option(
     "Directory where the host's files are mounted. Paths in the configuration are the host's, "
     "without it.",
     default="/",
-    type=_PathName("directory"),
-    callback=_directory,
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
@@ -153,24 +144,20 @@ class Command(click.Command):
     """A command with `trust_options`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and those about what is allowed as a group."""
+        """Write the options, and where devices are served those about what is allowed."""
         super().format_options(ctx, formatter)
-        some = (one for one in self.get_params(ctx) if isinstance(one, _AllowOption))
-        rows = [(f"{one.opts[0]} {one.metavar or ''}", one.help or "") for one in some]
         with formatter.section("What a configuration may use"):
-            formatter.write_dl(rows)
+            if "plugin_dir" not in {param.name for param in self.params}:
+                formatter.write_text("The flags --allow-… that `devhost run --help` explains.")
+                return
+            flags = [param for param in self.params if isinstance(param, _AllowOption)]
+            formatter.write_dl(
+                [(f"{flag.opts[0]} {flag.metavar or ''}", flag.help or "") for flag in flags]
+            )
             formatter.write_text(
                 "All but the last can be repeated. Each has a variable, such as "
                 "DEVHOST_ALLOW_PATH, where values are split at spaces."
             )
-
-
-def _allow_option(field: str, value: str, text: str) -> _Decorator[Any]:
-    flag = f"--{field.removesuffix('s').replace('_', '-')}"
-    more = {"multiple": True, "metavar": value, "callback": _allowable}
-    return option(
-        flag, text, name=field, cls=_AllowOption, **(more if value else {"is_flag": True})
-    )
 
 
 def trust_options(command: _Command) -> _Command:
@@ -183,8 +170,13 @@ def trust_options(command: _Command) -> _Command:
         policy = Policy(**{field: chosen.pop(field) for field in _ALLOW})
         return command(*arguments, policy=policy, **chosen)
 
-    some = (_allow_option(field, *shown) for field, shown in _ALLOW.items())
-    return cast("_Command", together(*some)(with_policy))
+    flags = []
+    for field, (value, text) in _ALLOW.items():
+        flag = f"--{field.removesuffix('s').replace('_', '-')}"
+        more = {"multiple": True, "metavar": value, "callback": _allowable}
+        more = more if value else {"is_flag": True}
+        flags.append(option(flag, text, name=field, cls=_AllowOption, **more))
+    return cast("_Command", together(*flags)(with_policy))
 
 
 # ── what `run`, `try` and programs with the library share ──

@@ -71,8 +71,7 @@ def print_value(value: Any, output: str) -> None:
         return
     import yaml
 
-    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast
-    _print(yaml.dump(value, Dumper=dumper, sort_keys=False, width=2**31 - 1).rstrip())
+    _print(yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
 
 
 def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") -> None:
@@ -87,9 +86,10 @@ def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") 
         fail(f"no resource {name}{where}{hint}")
 
 
-def print_nothing(node_name: str) -> None:
-    """Explain why there is no output."""
-    note(f"devhost: no resources for node {node_name} (--node-name)")
+def print_nothing(node_name: str, *, listed: bool) -> None:
+    """Explain why there is no output, with or without resources in the file."""
+    reason = f"no resources for node {node_name} (--node-name)"
+    note(f"devhost: {reason if listed else 'no resources in the file; see `devhost init`'}")
 
 
 # ── a terminal ──
@@ -98,11 +98,6 @@ def print_nothing(node_name: str) -> None:
 def moves_cursor() -> bool:
     """Whether a terminal knows escape sequences, if there is one."""
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-
-
-def on_a_terminal() -> bool:
-    """Whether a person reads the output."""
-    return bool(sys.stdout and sys.stdout.isatty())
 
 
 # ── tables as kubectl prints them: a line for each row, nothing folded or cut ──

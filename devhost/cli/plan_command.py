@@ -62,6 +62,8 @@ def command(
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
 
     With --against: what a running devhost would do if its configuration changed.
+
+    Example: `devhost plan first.yaml --allocate example.com/serial=1`
     """
     from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles
@@ -84,7 +86,7 @@ def command(
     if names:
         reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
     if not reports and output in ("text", "wide"):
-        printer.print_nothing(node_name)
+        printer.print_nothing(node_name, listed=bool(loaded.resources))
     shown = [one.as_json() for one in reports]
     if output in ("json", "yaml"):
         printer.print_value({"resources": shown}, output)

@@ -4,16 +4,12 @@ import asyncio
 import contextlib
 import itertools
 import os
+import readline
 import shlex
 import signal
 import sys
 import termios
 from typing import Any, Final
-
-try:
-    import readline
-except ImportError:  # not in the image: lines come without history and completion
-    readline = None  # type: ignore[assignment]
 
 from devhost.cli import output
 from devhost.host.status import reported

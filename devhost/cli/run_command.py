@@ -42,6 +42,8 @@ def command(config: str, **flags: Any) -> None:
     """Serve the resources of a configuration to kubelet until SIGTERM.
 
     The file is reloaded when it changes and on SIGHUP; an invalid one is rejected.
+
+    Example: `devhost run first.yaml --status-listen 127.0.0.1:9111`
     """
     run(config, **flags)
 

@@ -32,6 +32,8 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     """Show the state of a running devhost: resources, devices, and the pods that have them.
 
     With NAME: only these resources. devhost must run with --status-listen.
+
+    Example: `devhost status example.com/serial -o wide`
     """
     for name in names:
         if ":" in name:
@@ -82,6 +84,8 @@ def _print(shown: StatusJson, *, wide: bool) -> None:
     """Print a status, with the problems at the end."""
     for line in _head(shown):
         printer.echo(line)
+    if not shown["resources"]:
+        printer.print_nothing(shown["nodeName"], listed=True)
     for resource in shown["resources"]:
         printer.echo()
         printer.print_resource(resource, printer.pods(resource["holders"]), wide=wide)

@@ -32,6 +32,8 @@ def command(config: str, **flags: Any) -> None:
     devices, to restart kubelet and to edit the configuration. Follows the configuration, until
     Ctrl-C.
     A device that `run` would refuse with the same flags is unhealthy, with the reason.
+
+    Example: `devhost try first.yaml`
     """
     run(config, **flags)
 
@@ -77,13 +79,13 @@ def run(
             shown = asyncio.run(trial.once())
             output.print_json(shown)
             sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
+        if not trial.names:
+            output.print_nothing(settings.node_name, listed=bool(first.resources or plugins))
         serve(trial.host, lambda: _live(trial, config), source, flags, output.note)
 
 
 async def _live(trial: "Trial", config: str | None) -> None:
     """Show what happens until cancelled; signals are handled by now."""
-    if not trial.names:
-        output.print_nothing(trial.host.settings.node_name)
     if config != "-" and _can_ask():
         from devhost.cli.playground import Playground
 
@@ -94,5 +96,5 @@ async def _live(trial: "Trial", config: str | None) -> None:
 
 def _can_ask() -> bool:
     """Whether there is a person, a cursor, and readline, which the image is without."""
-    person = sys.stdin is not None and sys.stdin.isatty() and output.on_a_terminal()
+    person = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
     return person and output.moves_cursor() and find_spec("readline") is not None

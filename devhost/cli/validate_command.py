@@ -33,6 +33,8 @@ def command(
 
     Prints one line per problem: file:line:column: severity: path: message. On a terminal, prints
     also the line of the file, and how many problems there are.
+
+    Example: `devhost validate first.yaml --strict`
     """
     from devhost.loading.loader import load_all
 
@@ -54,7 +56,10 @@ def command(
 
 @click.command("schema")
 def schema() -> None:
-    """Print the JSON Schema of configuration files, for editors and other tools."""
+    """Print the JSON Schema of configuration files, for editors and other tools.
+
+    Example: `devhost schema > devhost.schema.json`
+    """
     from devhost.loading.schema import json_schema
 
     printer.print_json(json_schema())

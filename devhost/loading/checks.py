@@ -10,7 +10,7 @@ from devhost.errors import Severity
 from devhost.loading.shapes import shown
 from devhost.loading.source_checks import check_amounts, check_sources, is_single, named_paths
 from devhost.loading.template_checks import check_owners, check_steps, check_templates
-from devhost.loading.yamltree import Finding, Path
+from devhost.loading.yamltree import CheckProblem, Path
 from devhost.model import pattern
 from devhost.model.config import Probe, Resource
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
@@ -24,7 +24,7 @@ _PATTERNS: Final = ("paths", "include", "exclude")  # options of sources
 _COMPARISONS_MAX: Final = 50_000
 
 
-def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[Finding]:
+def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[CheckProblem]:
     """Yield errors and warnings of resources, which have the right shape, and their paths."""
     first: dict[str, Path] = {}
     for path, resource in resources:
@@ -48,7 +48,7 @@ def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterato
     yield from _check_between((resource.name, entries) for _, resource, entries in sound)
 
 
-def _alone(path: Path, resource: Resource) -> Iterator[Finding]:
+def _alone(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     found = [*check_sources(path, resource)]
     yield from found
     if any(where[-1] == "pattern" for severity, where, _, _ in found if severity == "error"):
@@ -73,7 +73,7 @@ def _entries(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
     yield from zip(paths, rules_of(resource), strict=True)
 
 
-def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[Finding]:
+def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
     """Refuse a node that each device of a resource would get, and that is a device by itself.
 
     Where a source finds it by a link, or by what the kernel says of it, that is not known here.
@@ -131,7 +131,7 @@ def _offers(kind: object, path: str) -> bool:
     return found and not pattern.fits(below, name, kind.exclude)
 
 
-def _check_number(path: Path, entries: Entries) -> Iterator[Finding]:
+def _check_number(path: Path, entries: Entries) -> Iterator[CheckProblem]:
     """Refuse more entries than can be put together for each device."""
     made = sum(rule.exclusive for _, rule in entries)
     for count, most, what in (
@@ -142,7 +142,7 @@ def _check_number(path: Path, entries: Entries) -> Iterator[Finding]:
             yield "error", (*path, "allocate"), f"{count} {what}, more than {most}", True
 
 
-def _check_collisions(resource: Resource, entries: Entries) -> Iterator[Finding]:
+def _check_collisions(resource: Resource, entries: Entries) -> Iterator[CheckProblem]:
     """Find values that cannot be told apart, and container paths that are set twice."""
     taken: dict[Template, tuple[Path, Rule]] = {}
     one_device = resource.max_devices == 1 or is_single(resource)
@@ -173,7 +173,7 @@ def _differ(one: Rule, other: Rule) -> bool:
     return (one.target, one.value, one.spec) != (other.target, other.value, other.spec)
 
 
-def _check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[Finding]:
+def _check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[CheckProblem]:
     """Warn of constant names that two resources set: kubelet picks one value at random."""
     taken: dict[tuple[str, Template], tuple[str, Rule]] = {}
     for own, entries in resources:
@@ -202,7 +202,7 @@ def _executed(path: Path, resource: Resource) -> Iterator[Path]:
 
 def _check_trust(
     path: Path, resource: Resource, entries: Entries, policy: Policy
-) -> Iterator[Finding]:
+) -> Iterator[CheckProblem]:
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
     for where in () if policy.allow_exec else _executed(path, resource):

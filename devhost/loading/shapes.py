@@ -167,6 +167,10 @@ def _better_key(full: Path, tree: Tree) -> str:
     any_kind = model is not Source or len(present) == len(below) == 1
     if owners := [one for one in below if one in present or any_kind]:
         return f"; it belongs below '{owners[0]}'"
+    for depth in range(len(path) - 2, -1, -1):
+        beside, keys = path[depth], keys_of(_model_at(path[:depth]))
+        if beside in keys and key in keys and key not in tree.value(path[:depth]):
+            return f"; it belongs beside '{beside}'"
     if meant := nearest(key, absent, _ALIKE):
         return f"; did you mean '{meant}'?"
     return f"; known keys: {', '.join(keys_of(model))}"

@@ -7,7 +7,7 @@ from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
 from devhost.hostfs.files import is_in_dev, is_wild
-from devhost.loading.yamltree import Finding, Path
+from devhost.loading.yamltree import CheckProblem, Path
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
 from devhost.model.hardware import USB_NODE, Pci, Sysfs, Usb
@@ -53,7 +53,7 @@ _CHANGING: Final = {
 }
 
 
-def check_amounts(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Finding]:
+def check_amounts(resources: Iterable[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
     """Refuse more patterns than can be compiled in bounded time and memory, and more device IDs."""
     patterns: set[str] = set()
     total = 0
@@ -79,7 +79,7 @@ def check_amounts(resources: Iterable[tuple[Path, Resource]]) -> Iterator[Findin
             return
 
 
-def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
+def check_sources(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of a resource's sources, and of IDs that would change."""
     for index, source in enumerate(resource.sources):
         where = (*path, "sources", index)
@@ -107,7 +107,7 @@ def check_sources(path: Path, resource: Resource) -> Iterator[Finding]:
     yield from _ids(path, resource)
 
 
-def _roles(path: Path, resource: Resource) -> Iterator[Finding]:
+def _roles(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Check the options of sources for devices that have several nodes."""
     roles: set[str | None] = set()
     for index, source in enumerate(resource.sources):
@@ -123,7 +123,7 @@ def _roles(path: Path, resource: Resource) -> Iterator[Finding]:
         yield "error", (*path, "sources"), message, True
 
 
-def _ids(path: Path, resource: Resource) -> Iterator[Finding]:
+def _ids(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Warn of IDs that change."""
     given = resource.id is not None or resource.group is not None
     for index, source in enumerate(() if given else resource.sources):
@@ -143,7 +143,7 @@ def _ids(path: Path, resource: Resource) -> Iterator[Finding]:
             yield "warning", (*path, "id", index), message, False
 
 
-def _pattern(path: Path, text: str) -> Iterator[Finding]:
+def _pattern(path: Path, text: str) -> Iterator[CheckProblem]:
     try:
         groups = pattern.group_names(text)
     except PatternError as error:
@@ -160,7 +160,7 @@ def _pattern(path: Path, text: str) -> Iterator[Finding]:
         yield "warning", path, message, False
 
 
-def _paths(path: Path, globs: Sequence[str]) -> Iterator[Finding]:
+def _paths(path: Path, globs: Sequence[str]) -> Iterator[CheckProblem]:
     for index, text in enumerate(globs):
         if text.endswith("/"):
             message = f"ends with '/'; write {text}* for what is in a directory"

@@ -17,7 +17,7 @@ from devhost.allocation.variables import (
 )
 from devhost.hostfs.files import is_in_dev
 from devhost.loading.shapes import OF_SHELLS, command_hint
-from devhost.loading.yamltree import Finding, Path
+from devhost.loading.yamltree import CheckProblem, Path
 from devhost.model import pattern
 from devhost.model.config import (
     Allocate,
@@ -47,7 +47,7 @@ _BY_KIND: Final[dict[type, frozenset[str]]] = {
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
 
-def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
+def check_templates(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Yield unknown variables, and what known ones would do that is surely not meant."""
     given = _by_source(resource)
     known, some = _everywhere(resource, given), frozenset.union(*given)
@@ -82,7 +82,7 @@ def check_templates(path: Path, resource: Resource) -> Iterator[Finding]:
 
 def _group(
     path: Path, resource: Resource, group: Template, given: Sequence[frozenset[str]]
-) -> Iterator[Finding]:
+) -> Iterator[CheckProblem]:
     """Check the key of a group, whose variables each source needs."""
     # The variables that each node has by itself, before it is part of a device.
     kernel = USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
@@ -99,7 +99,7 @@ def _group(
 
 def _ids(
     path: Path, templates: Sequence[Template], given: Sequence[frozenset[str]], some: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[CheckProblem]:
     """Check the templates of device IDs: each source needs one whose variables it has."""
     known = frozenset.intersection(*given)
     allowed = (some if len(templates) > 1 else known) - _LATER
@@ -145,7 +145,7 @@ def _attributes(resource: Resource) -> frozenset[str]:
     return frozenset(name for name in resource.mentioned if name.startswith("attr."))
 
 
-def _changeable(path: Path, template: Template, resource: Resource) -> Iterator[Finding]:
+def _changeable(path: Path, template: Template, resource: Resource) -> Iterator[CheckProblem]:
     """Warn of a host path that is made from what others than the host may change."""
     used = template.names - CONTAINER_VARIABLES - {"index"}
     found: list[str] = []
@@ -164,7 +164,7 @@ def _changeable(path: Path, template: Template, resource: Resource) -> Iterator[
         yield "warning", path, message, False
 
 
-def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
+def _paths_of_links(base: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Warn of variables with the path of a link that the container does not have."""
     linked = any(source.finds_links for source in resource.sources)
     if resource.allocate.devices is not None or not linked:
@@ -179,7 +179,7 @@ def _paths_of_links(base: Path, resource: Resource) -> Iterator[Finding]:
             yield "warning", (*base, "env", key), message, False
 
 
-def check_owners(path: Path, resource: Resource) -> Iterator[Finding]:
+def check_owners(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Yield owners and modes of nodes, which kubelet does not know."""
     for index, node in enumerate(resource.allocate.devices or ()):
         for option in ("uid", "gid", "mode") if resource.inject != "cdi" else ():
@@ -188,7 +188,7 @@ def check_owners(path: Path, resource: Resource) -> Iterator[Finding]:
                 yield "error", (*path, "allocate", "devices", index, option), message, True
 
 
-def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
+def check_steps(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of ``health`` and ``preStart``."""
     for index, check in enumerate(resource.health.checks if resource.health is not None else ()):
         where = (*path, "health", "checks", index)
@@ -216,7 +216,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[Finding]:
         yield "warning", (*path, "preStart"), message, True
 
 
-def _command(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
+def _command(path: Path, argv: Sequence[Template]) -> Iterator[CheckProblem]:
     """Warn of what only a shell would understand."""
     for index, word in enumerate(map(str, argv)):
         if word in OF_SHELLS:
@@ -229,7 +229,7 @@ def _command(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
         yield from _script(path, argv)
 
 
-def _script(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
+def _script(path: Path, argv: Sequence[Template]) -> Iterator[CheckProblem]:
     """Warn of a shell that would run what the name of a device contains."""
     for index, (option, text) in enumerate(pairwise(argv), 1):
         if str(option).startswith("-") and str(option).endswith("c"):
@@ -245,7 +245,7 @@ def _script(path: Path, argv: Sequence[Template]) -> Iterator[Finding]:
 
 def _check_template(
     path: Path, template: Template, allowed: frozenset[str], known: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[CheckProblem]:
     """Yield the variables that are not allowed; some may be known in other places."""
     if found := _GO_TEMPLATE.search(str(template)):
         message = f"{found[0]} is not replaced; write a variable, such as ${{name}}"

@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 # A problem: its path, the message, and line and column.
 Found = tuple[Path, str, tuple[int, int]]
 # What a check found: how bad, where, the message, and whether to point at the key or the value.
-Finding = tuple[Severity, Path, str, bool]
+CheckProblem = tuple[Severity, Path, str, bool]
 
 ONE_DOCUMENT: Final = "only one YAML document is allowed per file"
 DEPTH_MAX: Final = 32

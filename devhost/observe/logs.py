@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler
-from types import TracebackType
 from typing import Final, NoReturn
 
 from devhost.model.names import printable
@@ -114,9 +113,13 @@ def set_up(level: str, form: str | None) -> None:
     logging.getLogger("grpc._cython.cygrpc").addFilter(_without_decode_traceback)
     # Python itself would write these to stderr, and block if it is not read.
     logging.captureWarnings(capture=True)
-    sys.excepthook = _crashed
-    sys.unraisablehook = _unraisable
-    threading.excepthook = _thread_crashed
+    sys.excepthook = lambda *crash: _LOG.critical("unexpected error, exiting", exc_info=crash)
+    sys.unraisablehook = lambda ignored: _LOG.error(
+        "unexpected error ignored in %r", ignored.object, exc_info=ignored.exc_value
+    )
+    threading.excepthook = lambda crash: _LOG.error(
+        "unexpected error in a thread", exc_info=crash.exc_value
+    )
 
 
 @contextlib.contextmanager
@@ -159,20 +162,6 @@ def _without_decode_traceback(record: logging.LogRecord) -> bool:
         record.exc_info = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True
-
-
-def _crashed(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
-    _LOG.critical("unexpected error, exiting", exc_info=(kind, error, traceback))
-
-
-def _thread_crashed(args: threading.ExceptHookArgs) -> None:
-    _LOG.error("unexpected error in a thread", exc_info=args.exc_value)
-
-
-def _unraisable(args: "sys.UnraisableHookArgs") -> None:
-    _LOG.error("unexpected error ignored in %r", args.object, exc_info=args.exc_value)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

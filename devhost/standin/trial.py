@@ -10,9 +10,12 @@ from devhost.host.host import Host, Settings
 from devhost.host.shared import CodeResource
 from devhost.host.status import reported
 from devhost.model.config import Config
+from devhost.model.names import without_share
 from devhost.standin.kubelet import SimulatedKubelet
+from devhost.standin.state import HEALTHY
 
 _ONCE_TIMEOUT_S: Final = 30.0
+_SHOWN_MAX: Final = 20  # devices of a resource on its line
 
 
 class Trial:
@@ -69,10 +72,15 @@ class Trial:
                 capacity = await self.kubelet.capacity()
                 for name, (total, healthy) in sorted(capacity.items()):
                     if before.get(name) != (total, healthy):
-                        ids = " ".join(
-                            device_id if health == "Healthy" else f"({device_id})"
-                            for device_id, health in self.kubelet.devices(name).items()
-                        )
-                        show(f"{name}: {healthy} of {total} allocatable: {ids}".rstrip(": "))
+                        show(f"{name}: {healthy} of {total} {self._devices(name, total)}")
                 before = capacity
                 await self.kubelet.changed.wait()
+
+    def _devices(self, name: str, total: int) -> str:
+        """Return the first devices of a resource, unhealthy ones in parentheses."""
+        shares = self.kubelet.devices(name).items()
+        health_of = {without_share(advertised): health for advertised, health in shares}
+        ids = [one if health == HEALTHY else f"({one})" for one, health in health_of.items()]
+        left = f" and {len(ids) - _SHOWN_MAX} more" if len(ids) > _SHOWN_MAX else ""
+        what = "shares allocatable" if total > len(ids) else "allocatable"
+        return f"{what}: {' '.join(ids[:_SHOWN_MAX])}{left}".rstrip(": ")

@@ -16,7 +16,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet.resource_lock import path_length_problem
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
-from devhost.loading.loader import Loaded, load, loads
+from devhost.loading.loader import load, loads
 from devhost.model.config import Config
 from devhost.standin.kubelet import SimulatedKubelet
 
@@ -80,7 +80,10 @@ async def serving(
         raise TypeError("serving() takes at most one configuration")
     config = Config(version="v1", resources=())
     if configs:
-        config = _loaded(configs[0], policy).require()
+        is_file = isinstance(configs[0], Path)
+        read = load(str(configs[0]), policy) if is_file else loads(str(configs[0]), policy=policy)
+        config = read.require()
+        log_problems(read.problems)  # only warnings: errors are raised
     host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
     try:
@@ -122,11 +125,3 @@ def _settings(
         pod_resources=kubelet.pod_resources,
         cdi_dir=directory / "cdi",
     )
-
-
-def _loaded(config: str | Path, policy: Policy) -> Loaded:
-    is_file = isinstance(config, Path)
-    loaded = load(str(config), policy) if is_file else loads(str(config), policy=policy)
-    if loaded.config is not None:
-        log_problems(loaded.problems)  # only warnings: errors are raised
-    return loaded

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -38,12 +39,14 @@ def test_version_and_schema_are_printed() -> None:
     assert json.loads(process("schema").stdout) == json_schema()
 
 
-def test_every_command_has_help() -> None:
+def test_every_command_has_help_with_an_example() -> None:
     listed = called("--help").stdout.partition("Commands:\n")[2].splitlines()
     names = [line.split()[0] for line in listed if line.startswith("  ") and line[2] != " "]
     assert len(names) == 9
     for name in names:
-        assert called(name, "--help").stdout.startswith(f"Usage: devhost {name} ")
+        text = called(name, "--help").stdout
+        assert text.startswith(f"Usage: devhost {name} ")
+        assert re.search(rf"^  Example: `devhost {name} .+`$", text, re.MULTILINE)
 
 
 IMPORTS: Final = """\
@@ -110,9 +113,10 @@ async def test_try_shows_changes_until_it_is_interrupted(config: Path) -> None:
     assert running.stderr is not None
     nothing = await running.stderr.readline()
     assert nothing == b"devhost: no resources for node here (--node-name)\n"
-    write(config, tokens(token=2))
-    line = await running.stdout.readline()
-    assert line == b"example.com/token: 2 of 2 allocatable: 0 1\n"
+    write(config, tokens(token=23).replace(" sources", " replicas: 2, sources"))
+    line = (await running.stdout.readline()).decode()
+    first = " ".join(map(str, range(20)))
+    assert line == f"example.com/token: 46 of 46 shares allocatable: {first} and 3 more\n"
     running.send_signal(signal.SIGINT)
     _, errors = await running.communicate()
     assert running.returncode == 0

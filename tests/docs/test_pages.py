@@ -66,6 +66,15 @@ def anchors(page: str) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("page", [one for one in PAGES if one.startswith(("README", "docs/"))])
+def test_files_and_commands_fit_the_site(page: str) -> None:
+    """Beside both sidebars on a laptop; what commands print is as wide as it is."""
+    blocks = [one for one in pages.blocks(page) if one.language in ("sh", "yaml", "python")]
+    lines = [*re.findall(r"^    (.*)$", prose(page), re.MULTILINE)]
+    lines += [line for block in blocks for line in block.text.splitlines()]
+    assert [line for line in lines if len(line) > 92] == []
+
+
 # ── YAML ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -1,6 +1,7 @@
 """`devhost.serve` as a process: the examples, the command line, the end."""
 
 import asyncio
+import re
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -12,6 +13,7 @@ import pytest
 
 import devhost
 from devhost import DevicePlugin, serve
+from devhost.library.plugin import Options
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.library.scripted import NAME, Plain
 from tests.support.command import environment
@@ -169,6 +171,25 @@ async def test_command_line_is_of_run(
     ended, said, logged = await program.ended()
     assert ended == status
     assert text in said + logged
+
+
+async def test_class_of_the_page_serves_devices_and_their_health(
+    program: Program, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    options = text.partition("## Options")[2].partition("\n## ")[0]
+    assert {*Options.__annotations__, "interval"} <= {*re.findall(r"`(\w+)`", options)}
+    (shown,) = (
+        one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class" in one
+    )
+    (tmp_path / "run" / "scanners").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    for number in range(2):
+        (tmp_path / "dev" / f"scanner{number}").touch()
+    (tmp_path / "run" / "scanners" / "scanner1").write_text("lamp is broken")
+    await program.start("-c", shown, "--try", "--root", tmp_path, plugin_dir=False)
+    line = await program.line()
+    assert line == "example.com/scanner: 1 of 2 allocatable: scanner0 (scanner1)\n"
 
 
 async def test_try_needs_no_kubelet(program: Program) -> None:

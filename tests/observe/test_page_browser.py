@@ -75,7 +75,8 @@ class Viewer:
         shown.on("console", lambda message: self.complain(f"{message.text} {message.location}"))
         shown.on("pageerror", lambda error: self.complain(str(error)))
         if clock:
-            await shown.clock.install(time="2026-11-21T12:00:00Z")
+            await shown.clock.install(time="2026-11-21T11:00:00Z")
+            await shown.clock.pause_at("2026-11-21T12:00:00Z")  # or it asks a server that has ended
         await shown.goto(url)
         await shown.wait_for_selector("#overview")
         return shown
@@ -154,6 +155,37 @@ async def test_page_fits_the_window(viewer: Viewer, tmp_path: Path, status: type
             picture = kept(f"{status.__name__}-{kind}", tmp_path)
             await shown.screenshot(path=picture, full_page=kind not in ("tablet", "window"))
             await shown.context.close()
+
+
+async def test_page_lines_up(viewer: Viewer) -> None:
+    """Columns and counts over all cards, though each has other columns; and a flag is in one piece."""
+    status = wrong()
+    for device in status["resources"][3]["devices"]:
+        device["reason"] = f"{'x' * 20} it needs --allow-device block"
+    status["resources"][2] |= {"capacity": 10000, "allocatable": 10000, "holders": {}}
+    async with Served(status) as served:
+        shown = await viewer.open(served.url)
+        heads = await shown.locator("th").evaluate_all(
+            "all => all.map(one => [one.innerText, one.getBoundingClientRect().x])"
+        )
+        assert len(dict(heads)) == len({(label, place) for label, place in heads}) > 4
+        counts = await shown.locator(".count:last-child").evaluate_all(
+            "all => all.map(one => { const range = new Range(); range.selectNodeContents(one);"
+            " return [range.getBoundingClientRect().right, range.getClientRects().length] })"
+        )
+        assert len({round(right) for right, _ in counts}) == 1
+        assert {lines for _, lines in counts} == {1}
+        assert "(in the chart: allow.devices)" in await shown.inner_text("body")
+        for width in range(500, 1200, 20):
+            await shown.set_viewport_size({"width": width, "height": 900})
+            lines = "all => all.map(one => one.getClientRects().length)"
+            assert {*await shown.locator(".flag").evaluate_all(lines)} == {1}, width
+
+
+async def test_page_without_resources_says_what_to_do(viewer: Viewer) -> None:
+    async with Served(whole([])) as served:
+        shown = await viewer.open(served.url)
+        assert "`devhost init`" in await shown.inner_text("#nothing")
 
 
 async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> None:
