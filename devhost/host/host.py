@@ -100,8 +100,9 @@ class Host:
 
     @property
     def configured(self) -> bool:
-        """Whether a configuration is in force."""
-        return self._config is not None
+        """Whether the file is in force, and not a last good copy, perhaps of a former release."""
+        from_file = self.source is None or self.source.status.file == self.source.file
+        return self._config is not None and from_file
 
     @property
     def resources(self) -> list[ServedResource]:

@@ -50,6 +50,7 @@ def status(host: Host) -> Json:
 def readiness(host: Host) -> Json:
     """Return the shape of ``/readyz``: ready once each resource was registered or awaits something.
 
+    What starts from a last good copy is not ready: it may serve what nobody has asked for any more.
     A kubelet that restarts, or has not started yet, does not make a host unready: a rollout would
     wait for something that it cannot influence.
     """

@@ -81,6 +81,10 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
         [ours("devhost_registered", *after(10, 0, before=1))],
         {"DevhostResourceNotRegistered": 15},
     ),
+    "the second pod of an update that stopped waits for the first": (
+        [ours("devhost_registered", 0, pod="second")],
+        {},
+    ),
     "another plugin registers the same resource": (
         [ours("devhost_registrations_total", *once_a_minute(10), result="ok")],
         {"DevhostRegistrationsRepeat": 26},

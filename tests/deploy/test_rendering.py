@@ -152,6 +152,7 @@ def test_contradicting_values_are_refused(helm: Helm, values: Values, said: str)
     with pytest.raises(RefusedError) as refused:
         helm.render(values)
     assert said in str(refused.value)
+    assert "(devhost/templates/values/check.yaml:" in str(refused.value)
 
 
 @pytest.mark.parametrize(

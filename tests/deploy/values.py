@@ -70,7 +70,7 @@ EVERYTHING: Values = {
             }
         }
     },
-    "updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+    "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
     "probes": {
         "startup": {"initialDelaySeconds": 0},
         "liveness": {"terminationGracePeriodSeconds": 5},

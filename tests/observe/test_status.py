@@ -226,6 +226,25 @@ async def test_readiness_where_kubelet_refuses_is_lost(daemon: Daemon, directory
     assert re.search(rf'{failed}{{resource_name="{A}",result="error"}} [1-9]', text)
 
 
+async def test_readiness_of_a_start_from_a_last_good_copy_waits_for_a_valid_file(
+    daemon: Daemon, started: Kubelet
+) -> None:
+    """The copy may be that of a release that was uninstalled: its resources are served, unready."""
+    daemon.state.mkdir(exist_ok=True)
+    (daemon.state / "last-good.yaml").write_text(tokens(a=1))
+    await daemon.start("version: v2\n")
+    await started.wait(A, 1, 1)
+    port = await port_of(daemon)
+    said = await until_status(port, lambda it: it["resources"][A]["ready"], "/readyz")
+    assert (said["ready"], said["configured"]) == (False, False)
+    assert (await get(port, "/healthz")).status == 200
+    daemon.write(tokens(a=2))
+    await started.wait(A, 2, 2)
+    daemon.write("version: v2\n")
+    await until_status(await status_port_of(daemon), lambda it: it["config"]["problems"])
+    assert (await get(port, "/readyz")).status == 200
+
+
 # ── the shapes ──
 
 

@@ -59,7 +59,7 @@ async def test_status_of_devhost_well_and_not(
     code, text, err = await asked("-o", "json", DEVHOST_STATUS_LISTEN=f"127.0.0.1:{port}")
     assert (code, json.loads(text), err) == (0, said, "")
     daemon.write("version: v1\nresource: []\n")
-    await daemon.logged("configuration file invalid")
+    await until_status(port, lambda it: it["config"]["problems"])  # the last answer is cached
     code, text, err = await asked("--status-listen", f"localhost:{port}")
     assert (code, err) == (1, "")
     assert f"{daemon.config}:2:1: error: " in text
