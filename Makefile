@@ -19,7 +19,8 @@ PIP := -m pip --disable-pip-version-check --quiet
 KUBELET := 1.37
 OTHER_KUBELETS := 1.36
 BUILD_KUBELETS = $(BIN)/python -m tests.support.kubelet_build --out .tools
-PYTEST = $(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist worksteal
+# In the order of the collection: tests that need a program that is built come last.
+PYTEST = $(BIN)/python -m pytest --hypothesis-seed=$(SEED) -n 4 --dist load --maxschedchunk 4
 
 PROTOS := $(sort $(shell find proto -name '*.proto'))
 # Not part of .venv: the generator is held at an older protobuf than the one we run on.
@@ -49,17 +50,14 @@ setup: .venv/.stamp ## Make .venv with devhost and what its tests need
 demo: .venv/.runtime ## Show devhost at work, without a cluster
 	@GRPC_VERBOSITY=NONE $(BIN)/python docs/demo.py
 
-# The prerequisites are quick and come first; pytest's last line closes the output. Most tests
-# wait for something most of the time, so there are more workers than cores.
-test: lint ## Check what most changes need (the first time builds a kubelet and two Helms)
-	@kubelet="$$($(BUILD_KUBELETS) $(KUBELET))" && \
-		$(BIN)/python -m tests.support.cdiverify >/dev/null && \
-		$(BIN)/python -m tests.support.promql >/dev/null && \
-		$(BIN)/python -m tests.support.actionlint >/dev/null && \
-		$(BIN)/python -m tools.helm >/dev/null && \
+# What comes before is quick; pytest's last line closes the output. A kubelet, two Helms and a few
+# more are built while the first tests run. Most tests wait for something most of the time, so
+# there are more workers than cores.
+test: lint ## Check what most changes need (the last tests wait for programs that are built once)
+	@kubelet="$$($(BUILD_KUBELETS) --later $(KUBELET))" && \
 		echo 'to repeat this run: make test SEED=$(SEED)' && \
 		DEVHOST_TEST_KUBELET="$$kubelet" \
-		$(PYTEST) -m 'not slow' $(PYTEST_ARGS)
+		$(PYTEST) --build -m 'not slow' $(PYTEST_ARGS)
 
 test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kubelets, and fuzz
 	@kubelets="$$($(BUILD_KUBELETS) $(OTHER_KUBELETS))" && \

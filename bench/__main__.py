@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from bench import flows
 from bench.kubelet import Kubelet
 from bench.process import rss_mib
 from bench.scene import Scene, Shape, full_name
@@ -201,6 +202,7 @@ async def main() -> None:
         for row in (head, ["---"] * len(head), *body):
             print("|", " | ".join(row), "|")
     print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+    await flows.report()
 
 
 if __name__ == "__main__":

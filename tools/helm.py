@@ -6,19 +6,16 @@ builds them and prints their paths. The name of a binary carries Helm's version 
 it is made; if it is there already, nothing is built. The first build takes 4 minutes.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.golang import find_go, say
+from tools.golang import find_go, made_once
 from tools.golang import run as run_go
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,21 +44,13 @@ def binary(major: int, out: Path = TOOLS) -> Path:
 
 def build(major: int, out: Path = TOOLS) -> Path:
     """Return a Helm; several processes may ask concurrently."""
-    wanted = binary(major, out)
-    if wanted.exists():
-        return wanted
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / ".helm.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not wanted.exists():
-            say(f"building {PACKAGES[major]} (minutes the first time)")
-            started = time.monotonic()
-            with tempfile.TemporaryDirectory(dir=out) as folder:
-                go = find_go(GO, out)
-                run_go(go, "install", *FLAGS, PACKAGES[major], GOBIN=folder, GOOS="", GOARCH="")
-                (Path(folder) / "helm").replace(wanted)
-            say(f"built {wanted.name} in {time.monotonic() - started:.0f} s")
-    return wanted
+
+    def write(unfinished: Path) -> None:
+        folder, go = unfinished.parent, find_go(GO, out)
+        run_go(go, "install", *FLAGS, PACKAGES[major], GOBIN=str(folder), GOOS="", GOARCH="")
+        (folder / "helm").replace(unfinished)
+
+    return made_once(binary(major, out), write)
 
 
 class RefusedError(Exception):

@@ -12,29 +12,26 @@ from tests.deploy.container import Containers
 from tests.deploy.helm import Helm
 from tests.deploy.machine import SECONDS, Unavailable
 from tests.support import timeouts
-from tools.helm import PACKAGES, binary
-
-
-def _helm(major: int) -> Helm:
-    if not binary(major).exists():
-        pytest.skip("Helm is not built: python -m tools.helm")
-    return Helm(major)
+from tools.helm import PACKAGES
 
 
 @pytest.fixture
 def helm() -> Helm:
     """The newer Helm, for what does not differ."""
-    return _helm(max(PACKAGES))
+    return Helm(max(PACKAGES))
 
 
 @pytest.fixture
 def older_helm() -> Helm:
-    return _helm(min(PACKAGES))
+    return Helm(min(PACKAGES))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give those that may have to build the image the time that it takes."""
+    """Give those that may have to build the image the time that it takes; say which need Helm."""
     timeouts.allow(items, Path(__file__).parent, SECONDS)
+    for item in items:
+        if isinstance(item, pytest.Function) and {"helm", "older_helm"} & {*item.fixturenames}:
+            item.add_marker(pytest.mark.program("helm"))
 
 
 @pytest.fixture(scope="session")

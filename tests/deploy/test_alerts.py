@@ -17,6 +17,8 @@ from tests.deploy.monitoring import (
 )
 from tests.support.promql import Series, evaluate
 
+pytestmark = pytest.mark.program("promql")
+
 
 def after(minutes: int, *values: float | None, before: float = 0) -> list[float | None]:
     """Return values that begin after some minutes."""

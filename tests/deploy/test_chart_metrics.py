@@ -4,6 +4,8 @@ import json
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from tests.deploy.helm import NAMESPACE, Helm
 from tests.deploy.monitoring import SWITCHED_ON, dashboard, recorded, rules
 from tests.deploy.values import EVERYTHING
@@ -58,6 +60,7 @@ def test_dashboard_filters_each_metric_by_node() -> None:
     assert "node" in [variable["name"] for variable in dashboard()["templating"]["list"]]
 
 
+@pytest.mark.program("promql")
 def test_expressions_are_promql(helm: Helm) -> None:
     """Also those of the dashboard, whose variables Grafana fills in."""
     evaluate([], [re.sub(r"\$__\w+", "5m", one) for one in expressions(helm)], 1)

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.deploy.helm import Helm
 from tests.deploy.monitoring import (
     DOCUMENT,
@@ -11,6 +13,8 @@ from tests.deploy.monitoring import (
     recorded,
 )
 from tests.support.promql import Series, evaluate
+
+pytestmark = pytest.mark.program("promql")
 
 OLD, NEW = ("node-1", "one", "0.1.0"), ("node-2", "two", "0.2.0")
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+import pytest
 import yaml
 
 from tests.support import actionlint
@@ -13,6 +14,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").iterdir())
 
 
+@pytest.mark.program("actionlint")
 def test_actionlint_accepts_the_workflows() -> None:
     assert not actionlint.complaints()
 

@@ -18,8 +18,7 @@ from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from tests.support import cdiverify
 from tests.support.root import needs_root
 
-# The first test to need it may have to build the program.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.program("cdiverify")
 
 T = "example.com/serial"
 USER = 1000

@@ -23,8 +23,7 @@ from tests.support.root import needs_root
 PORT = "example.com/port"
 USER = 1000
 
-# The first test to need it may have to build the program.
-pytestmark = [needs_root, pytest.mark.timeout(600)]
+pytestmark = [needs_root, pytest.mark.program("cdiverify")]
 
 
 class Bench:

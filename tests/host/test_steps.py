@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.host import preparation
 from devhost.host.preparation import Start, run_steps
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.watch.threads import BlockingCalls
+from tests.support.clock import time_passes
 from tests.support.daemon import until
 from tests.support.mounts import hung
 
@@ -138,14 +141,19 @@ async def test_command_that_fails_fails_the_step_with_its_last_words(
     assert text.endswith(reason) or reason in text
 
 
-async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_step() -> None:
-    sleeps = shell("echo so far; exec sleep 1000")
-    text = await failure(start_of(), run=sleeps, timeout="500ms")
-    assert text == "preStart[0] (run sh) of device X: did not end within 0.5s: so far"
-    deadline = asyncio.get_running_loop().time() + 0.2
-    text = await failure(replace(start_of(), deadline=deadline), run=sleeps)
-    assert "did not end within 0.2s" in text
-    text = await failure(replace(start_of(), deadline=deadline - 1), run=sleeps, every="start")
+@pytest.mark.parametrize(("whole", "own"), [(60, "10s"), (10, "28s")])
+async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, own: str
+) -> None:
+    time_passes(monkeypatch, tmp_path / "begun")
+    sleeps = shell(f"echo so far; > {tmp_path}/begun; exec sleep 1000")
+    start, now = start_of(), asyncio.get_running_loop().time()
+    text = await failure(replace(start, deadline=now + whole), run=sleeps, timeout=own)
+    said = r"preStart\[0\] \(run sh\) of device X: did not end within (\d+(\.\d)?)s: so far"
+    late = re.fullmatch(said, text)
+    assert late, text
+    assert float(late[1]) <= 10
+    text = await failure(replace(start, deadline=now - 1), run=sleeps, every="start")
     assert "in time" in text
 
 
@@ -159,8 +167,9 @@ async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path:
 
 
 async def test_command_of_a_cancelled_step_is_killed_before_the_cancellation_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(preparation, "_KILL_S", 60.0)
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; wait"
     running = asyncio.ensure_future(run(start_of(), run=shell(script)))
     await until((tmp_path / "pids").exists)
@@ -177,7 +186,7 @@ async def test_command_on_a_filesystem_that_hangs_fails_in_time(
 ) -> None:
     calls = BlockingCalls("preStart")
     with hung(tmp_path):
-        text = await failure(start_of(calls=calls), run=[f"{tmp_path}/mkfs"], timeout="500ms")
+        text = await failure(start_of(calls=calls), run=[f"{tmp_path}/mkfs"], timeout="3s")
         await until(lambda: calls._abandoned == 1, "those that hang are bounded")
     assert text.endswith("did not end in time")
 

@@ -1,14 +1,8 @@
-"""What actionlint says of the workflows: the Go program in tests/support/go, built once.
-
-python -m tests.support.actionlint
-
-builds it and prints its path.
-"""
+"""What actionlint says of the workflows: the Go program in tests/support/go, built once."""
 
 import subprocess
-import sys
 
-from tests.support.goprogram import ROOT, Oracle, built
+from tests.support.goprogram import ROOT, Oracle
 
 ORACLE = Oracle("actionlint", "actionlint", "require github.com/rhysd/actionlint")
 
@@ -16,7 +10,7 @@ ORACLE = Oracle("actionlint", "actionlint", "require github.com/rhysd/actionlint
 def complaints() -> str:
     """Return what is wrong with the workflows; empty if nothing is."""
     done = subprocess.run(
-        [built(ORACLE), "-no-color", "-oneline", "-shellcheck=", "-pyflakes="],
+        [ORACLE.build(), "-no-color", "-oneline", "-shellcheck=", "-pyflakes="],
         check=False,
         capture_output=True,
         text=True,
@@ -24,7 +18,3 @@ def complaints() -> str:
         timeout=250,
     )
     return done.stdout + done.stderr
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{ORACLE.build()}\n")

@@ -1,11 +1,5 @@
-"""What a runtime makes of CDI files: the Go program in tests/support/go, built once.
+"""What a runtime makes of CDI files: the Go program in tests/support/go, built once."""
 
-python -m tests.support.cdiverify
-
-builds it and prints its path.
-"""
-
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +27,3 @@ def inject(directory: Path, devices: Sequence[str], user: int = 0, env: Sequence
             "env": list(env),
         }
     )
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{ORACLE.build()}\n")

@@ -9,63 +9,73 @@ mostly to compile Kubernetes packages that Go's own cache keeps for the next one
 
 import argparse
 import hashlib
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from tools.golang import find, find_go, run, say, version_key
+from tools.golang import find, find_go, made_once, run, version_key
 
 SOURCES = Path(__file__).resolve().parent / "go" / "kubelet"
+MODFILES = {path.stem.removeprefix("v"): path for path in SOURCES.glob("v*.mod")}
 
 
 def main() -> None:
-    modfiles = {path.stem.removeprefix("v"): path for path in SOURCES.glob("v*.mod")}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="where the binaries are kept")
+    parser.add_argument("--later", action="store_true", help="print the paths alone")
     parser.add_argument("versions", nargs="*", metavar="VERSION")
     arguments = parser.parse_args()
-    if unknown := set(arguments.versions) - set(modfiles):
+    if unknown := set(arguments.versions) - set(MODFILES):
         parser.error(
-            f"{', '.join(unknown)}: not one of {', '.join(sorted(modfiles, key=version_key))}"
+            f"{', '.join(unknown)}: not one of {', '.join(sorted(MODFILES, key=version_key))}"
         )
     for version in arguments.versions:
+        wanted = binary(MODFILES[version], arguments.out.absolute())
         try:
-            binary = build(modfiles[version], arguments.out.absolute())
+            if not arguments.later:
+                build(wanted)
         except (OSError, subprocess.CalledProcessError) as error:
             sys.exit(f"cannot build kubelet {version}: {error}")
-        sys.stdout.write(f"{binary}\n")
+        sys.stdout.write(f"{wanted}\n")
 
 
-def build(modfile: Path, out: Path) -> Path:
-    version = find(r"k8s\.io/kubernetes v(\S+)", modfile)
-    binary = out / f"kubelet-v{version}-{source_hash(modfile)}"
-    if binary.exists():
-        return binary
-    out.mkdir(parents=True, exist_ok=True)
-    go = find_go(find(r"go (\S+)", modfile), out)
-    unfinished = out / f".{binary.name}.{os.getpid()}"
-    say(f"building kubelet {version} with {go} (minutes the first time)")
-    started = time.monotonic()
-    try:
+def binary(modfile: Path, out: Path) -> Path:
+    """Say where a kubelet is, built or not."""
+    return out / f"kubelet-v{version_of(modfile)}-{source_hash(modfile)}"
+
+
+def build(wanted: Path) -> None:
+    """Build a kubelet, by its path, if it is not there.
+
+    Raises:
+        OSError: It is none of ours, or there is no Go; `subprocess.CalledProcessError`: that fails.
+    """
+    if wanted.exists():
+        return
+    tools = wanted.parent
+    modfile = next((one for one in MODFILES.values() if binary(one, tools) == wanted), None)
+    if modfile is None:
+        raise FileNotFoundError(f"there is no {wanted}")
+
+    def write(unfinished: Path) -> None:
         run(
-            go,
+            find_go(find(r"go (\S+)", modfile), tools),
             "build",
             f"-modfile={modfile.name}",
             f"-tags={tag(modfile)}",
             "-trimpath",
             "-buildvcs=false",
-            f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}",
+            f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version_of(modfile)}",
             f"-o={unfinished}",
             ".",
             cwd=SOURCES,
         )
-        unfinished.replace(binary)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    say(f"built {binary.name} in {time.monotonic() - started:.0f} s")
-    return binary
+
+    made_once(wanted, write)
+
+
+def version_of(modfile: Path) -> str:
+    return find(r"k8s\.io/kubernetes v(\S+)", modfile)
 
 
 def tag(modfile: Path) -> str:

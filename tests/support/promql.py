@@ -1,11 +1,5 @@
-"""What PromQL expressions yield: the Go program in tests/support/go, built once.
+"""What PromQL expressions yield: the Go program in tests/support/go, built once."""
 
-python -m tests.support.promql
-
-builds it and prints its path.
-"""
-
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,7 +35,3 @@ def evaluate(
         }
     )
     return found
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{ORACLE.build()}\n")

@@ -26,7 +26,7 @@ STOP_TIMEOUT = 60.0
 
 
 def real_kubelets() -> dict[str, Path]:
-    """Find the binaries that `make test` has built, by version, the newest last."""
+    """Return the binaries that `make test` builds, by version, the newest last."""
     paths = [Path(each) for each in os.environ.get("DEVHOST_TEST_KUBELET", "").split(":") if each]
     by_version = {binary_version(path): path for path in paths}
     return {".".join(map(str, key)): by_version[key] for key in sorted(by_version)}
@@ -45,8 +45,9 @@ UNSET = "DEVHOST_TEST_KUBELET is not set: run `make test`"
 # The real kubelets as parameters of the fixture `kubelet`; one that is skipped if there are none.
 # A test that needs what only a real kubelet has says
 # @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True).
+_NEEDED = [pytest.mark.real_kubelet, pytest.mark.program("kubelet")]
 REAL_KUBELETS = [
-    pytest.param(path, id=f"real-{version}", marks=pytest.mark.real_kubelet)
+    pytest.param(path, id=f"real-{version}", marks=_NEEDED)
     for version, path in real_kubelets().items()
 ] or [pytest.param(None, id="real", marks=pytest.mark.skip(reason=UNSET))]
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice, Node
 from tests.support import mounts
+from tests.support.clock import time_passes
 from tests.support.root import needs_root
 
 CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}
@@ -48,7 +50,7 @@ def checked(
     of: HostDevice,
     *checks: object,
     allow: Policy | None = None,
-    timeout: str = "5s",
+    timeout: str = "60s",
 ) -> Checked:
     declared = HealthChecks.model_validate({"checks": checks, "timeout": timeout})
     return check(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
@@ -255,12 +257,12 @@ def test_file_check_path_is_rendered_for_each_node(files: HostFiles) -> None:
 ALLOWED = Policy(("*",), allow_exec=True, enforced=True)
 
 
-def commanded(files: HostFiles, of: HostDevice, *argv: str, timeout: str = "5s") -> Checked:
-    return checked(files, of, {"exec": argv}, allow=ALLOWED, timeout=timeout)
+def commanded(files: HostFiles, of: HostDevice, *argv: str) -> Checked:
+    return checked(files, of, {"exec": argv}, allow=ALLOWED)
 
 
-def shell(script: str, timeout: str = "5s") -> Checked:
-    return commanded(HostFiles(), token(), "sh", "-c", script.replace("$", "$$"), timeout=timeout)
+def shell(script: str) -> Checked:
+    return commanded(HostFiles(), token(), "sh", "-c", script.replace("$", "$$"))
 
 
 def test_exec_check_without_allow_exec_is_not_run(files: HostFiles, tmp_path: Path) -> None:
@@ -295,14 +297,19 @@ def test_exec_check_of_missing_program_fails(files: HostFiles) -> None:
     assert "null byte" in str(commanded(files, token(), "true", "\0").failure)
 
 
-def test_exec_check_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_exec_check_that_hangs_is_killed_with_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also when it ignores the polite signals; what it said last is reported."""
-    pids = tmp_path / "pids"
-    script = f"trap '' TERM INT HUP; sleep 600 & echo $! $$ > {pids}; echo waiting; wait"
-    assert shell(script, "500ms").failure == "exec: sh: did not end within 0.5s: waiting"
+    pids, begun = tmp_path / "pids", tmp_path / "begun"
+    script = f"trap '' TERM INT HUP; sleep 600 & echo $! $$ > {pids}; echo waiting; > {begun}; wait"
+    with monkeypatch.context() as patch:
+        time_passes(patch, begun)
+        failure = shell(script).failure
+    assert re.fullmatch(r"exec: sh: did not end within \d+(\.\d)?s: waiting", str(failure))
     assert_gone(pids)
     # What a command that ends well leaves behind keeps the pipe open.
-    assert passed(shell(f"sleep 600 & echo $! > {pids}", "60s"))
+    assert passed(shell(f"sleep 600 & echo $! > {pids}"))
     assert_gone(pids)
 
 
@@ -328,6 +335,7 @@ def test_exec_check_as_pid_1_reaps_orphans() -> None:
         assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
         os.getpid = lambda: 1
         before = os.listdir("/proc/self/fd")
+        command._KILL_S = 60.0
         for script, timeout in (("sleep 600 & sleep 600 &", 5.0), ("sleep 600 & wait", 0.2)):
             command.run(["sh", "-c", script], {"PATH": os.environ["PATH"]}, timeout)
             try:
