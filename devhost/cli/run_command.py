@@ -15,6 +15,7 @@ from devhost import __version__
 from devhost.cli import options, output
 from devhost.host.process import (
     allocate_from_one_arena,
+    can_start_threads,
     exit_on_signals,
     raise_descriptor_limit,
     until_signal,
@@ -22,6 +23,7 @@ from devhost.host.process import (
 from devhost.model.config import Config
 from devhost.observe import logs
 
+_THREADS: Final = 32  # gRPC's, for up to 16 cores, and those of `devhost.watch.threads`
 _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     """
     exit_on_signals()  # also for programs that use the library
     allocate_from_one_arena()
+    if not can_start_threads(_THREADS):
+        output.fail(f"no {_THREADS} threads can be started: raise pids.max or RLIMIT_NPROC")
     logs.set_up(flags["log_level"], flags["log_format"])
     _log_start(config, plugins, flags)
     from devhost.host.host import Host, Settings

@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -50,6 +51,23 @@ def raise_descriptor_limit(resources: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < (needed := 2 * resources + _OTHER_DESCRIPTORS):
         fields = {"limit": soft, "needed": needed}
         _LOG.warning("the limit of file descriptors is too low", extra={"fields": fields})
+
+
+def can_start_threads(count: int) -> bool:
+    """Whether so many more threads can run at a time; gRPC crashes where it gets none."""
+    end, threads = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=end.wait, daemon=True)
+            thread.start()
+            threads.append(thread)
+    except RuntimeError:
+        return False
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    return True
 
 
 async def until_signal(

@@ -1,7 +1,12 @@
 """Kubelet's plugin directory, and kubelet itself."""
 
 import asyncio
+import contextlib
 import errno
+import functools
+import itertools
+import logging
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +19,9 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources, ServedNames
-from devhost.kubelet.resource_lock import ResourceLock
+from devhost.kubelet.resource_lock import ResourceLock, remove_dead_sockets
 from devhost.kubelet.sockets import connect_error, open_channel
+from devhost.watch.threads import in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 KUBELET_SOCKET: Final = "kubelet.sock"
@@ -25,11 +31,14 @@ _CONNECT_FIRST_S: Final = 0.001  # the socket file appears before it listens
 _CONNECT_MAX_S: Final = 1.0
 _REACHED_S: Final = 0.05  # it is not tried again: all resources try at the same time
 _GONE_S: Final = 10.0
+_LOCK_POLL_S: Final = 0.05  # while another instance has locks
+_LOCKS_AT_A_TIME: Final = 10
 _CONCURRENT_MAX: Final = 32
 _PROBLEMS: Final = {
     errno.ENOENT: f"{KUBELET_SOCKET} is not there",
     errno.ECONNREFUSED: f"nobody listens on {KUBELET_SOCKET}",
 }
+_LOG: Final = logging.getLogger(__name__)
 
 SocketIdentity = tuple[int, int, int]
 """Device, inode and time of creation of a kubelet.sock.
@@ -62,6 +71,8 @@ class PluginDirectory:
         self.served_names = ServedNames(pod_resources) if pod_resources else None
         self._socket = str(path / KUBELET_SOCKET)
         self._locks: dict[str, ResourceLock] = {}
+        self._awaited: dict[ResourceLock, asyncio.Event] = {}
+        self._waits = asyncio.Event()  # somebody does, for a lock
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self._changed = asyncio.Event()  # another one after each change
         self._reached_until = 0.0
@@ -69,6 +80,7 @@ class PluginDirectory:
         self._channel_of: SocketIdentity | None = None
         self._known = self.identity()
         self._registered_with: SocketIdentity | None = None
+        self._gone_since = math.inf
         self.restarts = 0
 
     def on_change(self) -> None:
@@ -82,9 +94,40 @@ class PluginDirectory:
         """Return the lock of a resource: one devhost at a time serves it."""
         return self._locks.setdefault(resource, ResourceLock(self.path, resource))
 
+    async def until_locked(self, lock: ResourceLock, waiting: Callable[[], None]) -> None:
+        """Take a resource's lock; `waiting` is called while another instance has it.
+
+        Some of the locks are asked for at a time, and all as soon as one is free: most likely the
+        other instance has ended.
+        """
+        while not lock.acquire():
+            waiting()
+            free = self._awaited[lock] = asyncio.Event()
+            self._waits.set()
+            try:
+                await free.wait()
+            finally:
+                self._awaited.pop(lock, None)
+
+    async def _ask_for_locks(self) -> None:
+        """Wake those who wait for locks that are free, until cancelled."""
+        while True:
+            await self._waits.wait()
+            await asyncio.sleep(_LOCK_POLL_S)
+            if not self._awaited:
+                self._waits.clear()
+            asked = list(itertools.islice(self._awaited.items(), _LOCKS_AT_A_TIME))
+            if any(not lock.elsewhere for lock, _ in asked):
+                asked = list(self._awaited.items())
+            for lock, free in asked:
+                if lock.elsewhere:
+                    self._awaited[lock] = self._awaited.pop(lock)  # its turn comes again
+                else:
+                    free.set()
+
     def served_elsewhere(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource."""
-        return self.lock(resource).elsewhere
+        """Whether another instance of devhost serves a resource; may be asked in any thread."""
+        return (self._locks.get(resource) or ResourceLock(self.path, resource)).elsewhere
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
@@ -98,18 +141,31 @@ class PluginDirectory:
         """
         subscription = Subscription(watcher, self.on_change)
         targets = frozenset({WatchTarget(str(self.path))})
-        await subscription.watch(targets)
-        clock = asyncio.get_running_loop().time
-        seen_at: float | None = None
+        clock, watched = asyncio.get_running_loop().time, False
         while True:
-            self.on_change()
-            if self._exists():
-                seen_at = clock()
-            elif seen_at is not None and clock() - seen_at >= _GONE_S:
-                raise DirectoryGoneError(f"{self.path} was removed and not recreated")
-            await asyncio.sleep(_POLL_S)
-            if subscription.degraded:
-                await subscription.watch(targets)
+            try:
+                if not watched or subscription.degraded:
+                    await subscription.watch(targets)
+                    watched = True
+                self._check(clock())
+                with contextlib.suppress(OSError):  # it is gone, or became read-only
+                    locks = list(self._locks.values())
+                    sweep = functools.partial(remove_dead_sockets, self.path, locks)
+                    await in_thread("dead sockets", sweep)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_S):
+                        await self._ask_for_locks()
+            except DirectoryGoneError:
+                raise
+            except Exception:  # noqa: BLE001 (logged, and tried again)
+                _LOG.exception("watching the plugin directory failed")
+                await asyncio.sleep(_LOCK_POLL_S)
+
+    def _check(self, now: float) -> None:
+        self.on_change()
+        self._gone_since = math.inf if self._exists() else min(self._gone_since, now)
+        if now - self._gone_since >= _GONE_S:
+            raise DirectoryGoneError(f"{self.path} was removed and not recreated")
 
     def _exists(self) -> bool:
         try:

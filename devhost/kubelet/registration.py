@@ -29,7 +29,6 @@ STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
 END_TIMEOUT_S: Final = 2.0
 _AFTER_CALL_S: Final = 0.1  # in which kubelet has processed an answer
-_LOCK_POLL_S: Final = 0.05  # while another instance has the lock
 STEADY_S: Final = 10.0  # a stream that lived so long was no failure
 # After the first ended stream immediately, then with growing pauses. An old kubelet may complete
 # a registration that failed for us, so after a failure there is always a pause.
@@ -129,7 +128,7 @@ class Registration:
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:
-                self._lock.release()
+                self._lock.release(remove=self._device_list.drained)
 
     async def _registered(self, server: contextlib.AsyncExitStack) -> None:
         """Register until that has to be done again, with another `server` if that is in doubt."""
@@ -138,7 +137,7 @@ class Registration:
         try:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
-            await self._until_locked()
+            await directory.until_locked(self._lock, functools.partial(self._wait, _ELSEWHERE))
             identity = await directory.until_kubelet(self._wait)
             await self._until_free()
             if self._servicer is None or self._servicer.must_end:
@@ -160,12 +159,6 @@ class Registration:
             pause = _FAILURE_PAUSE_S
             self._report(State.BACKING_OFF, str(error))
         await self._pause(identity, at_least=pause)
-
-    async def _until_locked(self) -> None:
-        """Wait while another instance serves the resource: kubelet gets one list at a time."""
-        while not self._lock.acquire():
-            self._wait(_ELSEWHERE)
-            await asyncio.sleep(_LOCK_POLL_S)
 
     async def _until_free(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""

@@ -1,20 +1,25 @@
 """Which devhost on a node serves a resource: the one that has its lock; its sockets.
 
-The lock is an ``flock`` of a file in a directory of the plugin directory; kubelet, which removes
-the files there when it starts, leaves directories alone. The kernel frees the lock when the
-process ends, however it ends, so that who gets it knows that no other devhost serves the resource.
+The lock is one of an open file description (fcntl(2)), which can be asked for without taking it, of
+a file in a directory of the plugin directory; kubelet, which removes the files there when it
+starts, leaves directories alone. The kernel frees the lock when the process ends, however it ends,
+so that who gets it knows that no other devhost serves the resource. The file stays where pods may
+have devices of the resource: it tells that devhost has served it.
 
 A server listens in that directory, too, and has another name beside kubelet.sock for each
 registration: so it outlives a restart of kubelet.
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import itertools
 import os
+import re
 import secrets
-from collections.abc import Iterator
+import struct
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +29,11 @@ _HASH_LENGTH: Final = 12
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
 _OWN: Final = secrets.token_hex(4)
 _SERIAL: Final = itertools.count(1)
+_SOCKET: Final = re.compile(
+    r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
+)
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens at once, and is a lock as well
+_WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def server_socket(resource: str) -> str:
@@ -70,19 +80,19 @@ class ResourceLock:
     """The lock of one resource, for one process."""
 
     def __init__(self, directory: Path, resource: str) -> None:
-        self._directory, self._hash = directory, _hash(resource)
-        self._path = directory / _LOCKS / f"{self._hash}.lock"
+        self._directory, self.hash = directory, _hash(resource)
+        self._path = _lock_path(directory, self.hash)
         self._descriptor: int | None = None
 
     @property
     def exists(self) -> bool:
-        """Whether a process has had it."""
+        """Whether a process has had it, and has not given the resource up since."""
         return self._path.exists()
 
     @property
     def elsewhere(self) -> bool:
-        """Whether another process has it."""
-        return not self.held and _is_locked(self._path)
+        """Whether another process has it; may be asked in any thread."""
+        return _is_locked(self._path) and not self.held
 
     @property
     def held(self) -> bool:
@@ -94,49 +104,68 @@ class ResourceLock:
         return False
 
     def acquire(self) -> bool:
-        """Take the lock, unless another process has it; remove sockets that others have left."""
+        """Take the lock, unless another process has it."""
         if self.held:
             return True
         self.release()
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._descriptor = _locked(self._path, os.O_CREAT)
+            self._descriptor = _locked(self._path)
         except OSError as error:
             reason = f"cannot make a lock in {self._directory}: {error.strerror}"
             raise OSError(reason) from None
-        if self._descriptor is None:
-            return False
-        for name in (f"{_PREFIX}{self._hash}-*", f"{_LOCKS}/{self._hash}-*"):
-            for left in self._directory.glob(name):
-                left.unlink(missing_ok=True)
-        return True
+        return self.held  # who had it may have removed the file meanwhile
 
-    def release(self) -> None:
-        """Let another process have it."""
+    def release(self, *, remove: bool = False) -> None:
+        """Let another process have it; `remove` its file, too: no pod has what was served."""
+        if remove and self.held:
+            with contextlib.suppress(OSError):  # the directory became read-only
+                self._path.unlink()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
+def remove_dead_sockets(directory: Path, locks: Collection[ResourceLock]) -> None:
+    """Remove the sockets that other processes have left; `locks` are those of this process."""
+    own = {lock.hash: lock for lock in locks}
+    # All are listed before a lock is asked for: who has made a socket had the lock then.
+    for path in [*directory.glob(f"{_PREFIX}*-*"), *directory.glob(f"{_LOCKS}/*-*")]:
+        match = _SOCKET.fullmatch(path.name)
+        if match and match["process"] != _OWN:
+            lock = own.get(match["hash"])
+            locked = lock.elsewhere if lock else _is_locked(_lock_path(directory, match["hash"]))
+            if not locked:
+                path.unlink(missing_ok=True)
+
+
 def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = _locked(path)
-    except OSError:
-        return False  # nobody has made it
-    if descriptor is not None:
-        os.close(descriptor)
-    return descriptor is None
+    """Whether a process has locked a file, without locking it."""
+    with contextlib.suppress(OSError):  # nobody has made it
+        descriptor = os.open(path, _FLAGS)
+        try:
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        finally:
+            os.close(descriptor)
+        return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
+    return False
 
 
-def _locked(path: Path, flags: int = 0) -> int | None:
+def _locked(path: Path) -> int | None:
     """Return the descriptor of a file that is locked by it; ``None`` if another one has it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags, 0o600)
+    descriptor = os.open(path, _FLAGS | os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    except OSError as error:
         os.close(descriptor)
-        return None
+        if error.errno in {errno.EAGAIN, errno.EACCES}:
+            return None
+        raise
     return descriptor
+
+
+def _lock_path(directory: Path, resource_hash: str) -> Path:
+    return directory / _LOCKS / f"{resource_hash}.lock"
 
 
 def _hash(resource: str) -> str:

@@ -77,6 +77,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self._answers, self._device_list = answers, device_list
         self._closing = False
         self._streams: set[asyncio.Event] = set()  # what wakes each open one
+        self._first_ended = False  # of those that have been open since none was
         self.changed = asyncio.Event()
         self.pre_start_required = answers.pre_start_required  # kubelet asks once per registration
 
@@ -87,16 +88,16 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a stream is open; gRPC does not show who opened it."""
-        return bool(self._streams)
+        """Whether kubelet's stream is open: the first one, as gRPC does not show who opened it."""
+        return bool(self._streams) and not self._first_ended
 
     @property
     def must_end(self) -> bool:
         """Whether it cannot be registered again: it was closed, has a stream, or other options."""
-        return self._closing or self.is_watched or self.options_changed
+        return self._closing or bool(self._streams) or self.options_changed
 
     async def until_watched(self, *, watched: bool) -> None:
-        """Wait until a stream is open, or none."""
+        """Wait until kubelet's stream is open, or not."""
         while self.is_watched is not watched:
             self.changed.clear()
             await self.changed.wait()
@@ -122,7 +123,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list, first immediately and then after every change."""
         device_list, wake = self._device_list, asyncio.Event()
-        stream = device_list.open_stream(wake.set)
+        stream, is_first = device_list.open_stream(wake.set), not self._streams
+        self._first_ended = self._first_ended and not is_first
         self._streams.add(wake)
         self.changed.set()
         clock = asyncio.get_running_loop().time
@@ -144,6 +146,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         finally:
             device_list.close_stream(stream)
             self._streams.discard(wake)
+            self._first_ended = self._first_ended or is_first
             self.changed.set()
 
     @contextlib.contextmanager

@@ -39,11 +39,11 @@ def connect_error(path: str | Path) -> int:
 
 
 async def start(server: grpc.aio.Server) -> None:
-    """Start a server. If that is cancelled, it is stopped, which cannot be done half-way."""
+    """Start a server. If that is cancelled or fails, it is stopped: not half-way."""
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        await starting
+    except BaseException:
+        await asyncio.wait({starting})
         await server.stop(None)
         raise

@@ -51,6 +51,19 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
     assert await daemon.stop() == 0
 
 
+@needs_root
+@pytest.mark.parametrize("limit", [4, 8])
+async def test_too_few_threads_end_the_process_with_a_sentence(daemon: Daemon, limit: int) -> None:
+    """At once, as gRPC crashes without them or waits for ever; root has no such limit."""
+    kept = "-all,+dac_override,+kill"
+    caps = (f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}")
+    daemon.wrapper = ("setpriv", "--reuid=61234", *caps, "prlimit", f"--nproc={limit}")
+    await daemon.start(tokens(a=1))
+    assert await daemon.ended() == 1
+    (line,) = daemon.lines
+    assert "threads can be started: raise pids.max" in str(line)
+
+
 @pytest.mark.parametrize("limit", ["max_inotify_watches", "max_inotify_instances"])
 async def test_watches_beyond_the_limit_are_polls_until_the_limit_is_raised(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path, limit: str

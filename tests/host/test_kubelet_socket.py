@@ -97,6 +97,21 @@ async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
         assert not last.samefile(first)
 
 
+async def test_resource_is_registered_again_though_somebody_else_has_a_stream(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path
+) -> None:
+    """The kubelet's stream has ended, and no other kubelet comes."""
+    hosting.start(tokens(t=3))
+    await standin.wait(T, 3, 3)
+    await hosting.until(T, State.REGISTERED)
+    async with foreign_stream(directory):
+        for endpoint in standin._connected.values():
+            await endpoint.channel.close()
+        async with asyncio.timeout(60):
+            while len(standin.registrations) == 1:
+                await standin.changed.wait()
+
+
 async def test_restart_finds_resources_though_the_directory_of_locks_was_removed(
     standin: SimulatedKubelet,
     hosting: Hosting,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from devhost.kubelet import directory
-from devhost.kubelet.directory import KUBELET_SOCKET, PluginDirectory
+from devhost.kubelet.directory import KUBELET_SOCKET, DirectoryGoneError, PluginDirectory
 
 
 @pytest.fixture
@@ -70,3 +70,17 @@ def test_kubelet_problem_says_why(
     monkeypatch.setattr(directory, "connect_error", lambda _: errno.EACCES)
     says = "no kubelet: cannot connect to kubelet.sock: Permission denied"
     assert plugins.kubelet_problem() == says
+
+
+def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:
+    """From when it was first missed; each time anew."""
+    plugins = PluginDirectory(tmp_path / "plugins")
+    for began in (100.0, 200.0):
+        plugins._check(began)
+        plugins._check(began + 9.9)
+        plugins.path.mkdir()
+        plugins._check(began + 10)
+        plugins.path.rmdir()
+    plugins._check(300)
+    with pytest.raises(DirectoryGoneError, match="was removed and not recreated"):
+        plugins._check(310)

@@ -1,6 +1,8 @@
 """One instance at a time has the lock of a resource."""
 
+import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,11 @@ from devhost.kubelet.resource_lock import (
     fresh_name,
     linked,
     path_length_problem,
+    remove_dead_sockets,
     server_socket,
 )
 
-T, U = "example.com/t", "example.com/u"
+T, U, V = "example.com/t", "example.com/u", "example.com/v"
 
 
 def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
@@ -28,23 +31,71 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
     assert second.acquire()
 
 
-def test_resource_lock_removes_dead_sockets_of_the_resource(tmp_path: Path) -> None:
-    """Kubelet's own, and those of other resources, stay."""
-    dead, server, other, kubelet = (
-        tmp_path / name for name in (fresh_name(T), server_socket(T), fresh_name(U), "kubelet.sock")
-    )
-    server.parent.mkdir()
-    for path in (dead, server, other, kubelet):
-        path.touch()
+def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+    """While one asks all the time, another takes it and gives it up, each time."""
+    lock, asking, ended = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T), threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            _ = asking.elsewhere
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for _ in range(2000):
+            assert lock.acquire()
+            lock.release()
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
+    """To open it does not wait for a writer."""
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
     assert first.acquire()
-    assert not dead.exists()
-    assert not server.exists()
-    dead.touch()
+    (path,) = (tmp_path / "devhost-locks").iterdir()
+    first.release()
+    path.unlink()
+    os.mkfifo(path)
+    assert first.acquire()
+    assert second.elsewhere
     assert not second.acquire()
-    assert dead.exists()
-    assert other.exists()
-    assert kubelet.exists()
+
+
+def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
+    """Who waits for it meanwhile takes the next file: never two have the lock."""
+    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    assert first.acquire()
+    first.release()
+    assert first.exists
+    assert first.acquire()
+    first.release(remove=True)
+    assert not first.exists
+    assert second.acquire()
+    assert not first.acquire()
+
+
+def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
+    """Kubelet's own stay, those of this process, and of a resource that another one serves."""
+    other = "0" * 8
+
+    def made(resource: str) -> list[Path]:
+        names = [fresh_name(resource), server_socket(resource)]
+        parts = [name.rsplit("-", 2) for name in names]
+        return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
+
+    own, elsewhere = ResourceLock(tmp_path, T), ResourceLock(tmp_path, V)
+    assert own.acquire()
+    assert elsewhere.acquire()
+    dead = made(T) + made(U)
+    kept = [*made(V), tmp_path / fresh_name(T), tmp_path / server_socket(T)]
+    kept += [tmp_path / "kubelet.sock", tmp_path / "devhost-of-somebody.sock"]
+    for path in dead + kept:
+        path.touch()
+    remove_dead_sockets(tmp_path, [own])
+    assert [path for path in dead if path.exists()] == []
+    assert [path for path in kept if not path.exists()] == []
 
 
 def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
