@@ -13,6 +13,7 @@ SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = {
     "kubelet.device_list.LEAVE_AFTER_S": 2.0,
     "host.reconciler.RESCAN_S": 1.0,
+    "host.reconciler.ANSWER_S": 2.0,
     "host.inventory.ANSWER_S": 2.0,
     "kubelet.servicer.ALLOCATE_TIMEOUT_S": 1.0,
 }
