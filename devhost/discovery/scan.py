@@ -125,18 +125,6 @@ class Scanner(Declaration):
             cut=identified.cut,
         )
 
-    def snapshot(
-        self,
-        found: Selection,
-        previous: Snapshot,
-        owner_of: OwnerOf,
-        now: float,
-        *,
-        thorough: bool = True,
-    ) -> Snapshot:
-        """Return the next snapshot of a resource alone. Blocks: looks at host paths."""
-        return self.verify(self.identify(found, previous, owner_of, now), thorough=thorough)
-
     def _judged(
         self, identified: Identified, *, thorough: bool
     ) -> tuple[dict[str, HostDevice], list[str]]:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
-from devhost.hostfs.files import HostFiles, Tally
+from devhost.hostfs.files import HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.watch.threads import in_thread
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
-ANSWER_S: Final = 10.0
+ANSWER_S: Final = 10.0  # for each answer of a filesystem; a reading of many entries has many
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 
 OnChange = Callable[[], None]
@@ -91,6 +91,7 @@ class InventoryRoot:
             uevents.subscribe(root.subsystems, self._tell)
         self.users: dict[Hashable, OnChange] = {}
         self._turn = threading.Lock()  # to read
+        self._progress = Progress()  # of who reads
         self._reading: Reading | None = None
         self._began = 0.0
         self._watching: asyncio.Task[None] | None = None
@@ -125,8 +126,12 @@ class InventoryRoot:
 
         It is made once for all who ask at that time.
         """
-        if not self._turn.acquire(timeout=ANSWER_S):  # the one that reads gets no answer
-            return Reading(self.root, self._files, failure=unanswered())
+        progress, began = Progress.current(), time.monotonic()
+        while not self._turn.acquire(timeout=ANSWER_S / 10):
+            if time.monotonic() >= max(began, self._progress.answered_at) + ANSWER_S:
+                return Reading(self.root, self._files, failure=unanswered())
+            progress.note()  # one that reads gets answers, or has some time left
+        self._progress = progress
         try:
             reading = self._reading
             if reading is None or self._began < since:

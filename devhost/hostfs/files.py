@@ -3,6 +3,7 @@
 They are looked at by path, and found below a directory by globs, within bounds.
 """
 
+import contextvars
 import ctypes
 import errno
 import fnmatch
@@ -10,13 +11,16 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from devhost.model import names
 from devhost.model.device import FileKind, FileState
 from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_CHARACTERS
+
+_T = TypeVar("_T")
 
 _DOTS: Final = ("", ".", "..")
 _LINKS_MAX: Final = 40  # as the kernel's own limit
@@ -70,6 +74,31 @@ def _state(realpath: str, found: os.stat_result, former: FileState | None) -> Fi
     return former if now == former else now
 
 
+class Progress:
+    """When the host last answered what runs by it: a slow filesystem is not one that hangs."""
+
+    def __init__(self) -> None:
+        self.answered_at = time.monotonic()
+
+    @classmethod
+    def current(cls) -> "Progress":
+        """Return that of the work which this thread does."""
+        return _PROGRESS.get()
+
+    def during(self, work: Callable[[], _T]) -> _T:
+        """Return the result of ``work``, noting each answer."""
+        _PROGRESS.set(self)
+        self.note()
+        return work()
+
+    def note(self) -> None:
+        """Note that the host has answered."""
+        self.answered_at = time.monotonic()
+
+
+_PROGRESS: Final = contextvars.ContextVar("progress", default=Progress())  # noqa: B039 (a dummy)
+
+
 class Tally:
     """Counts the entries of directories that are read; too many end the reading (E2BIG).
 
@@ -82,6 +111,7 @@ class Tally:
 
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
+        _PROGRESS.get().note()
         self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
         if self.count > ENTRIES_FEW and (reason := self._refusal(self.count)):
             raise OSError(errno.E2BIG, reason, directory)
@@ -108,7 +138,11 @@ class HostFiles:
         return self.root == "/"
 
     def to_local(self, path: str) -> str:
-        """Return the path at which this process sees a host path, without following links."""
+        """Return the path at which this process sees a host path, without following links.
+
+        Who asks for it has the host's answer to what was asked before.
+        """
+        _PROGRESS.get().note()
         return path if self.is_host else self.root.rstrip("/") + path
 
     def resolve(self, path: str) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import errno
+import functools
 import math
 import queue
 import threading
@@ -15,11 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from devhost.hostfs.files import Progress
+
 T = TypeVar("T")
 
 IDLE_MAX: Final = 4
 ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
+_RENEWED: Final = 0.05  # how often patience is, as a part of it
 
 
 def in_thread(
@@ -113,12 +117,14 @@ class BlockingCalls:
         work: Callable[[], T],
         *,
         patience: float = math.inf,
+        progress: Progress | None = None,
         on_late: Callable[[], object] | None = None,
     ) -> T:
         """Return the result of ``work``, which runs in a thread.
 
-        `patience` is for the call and for those that it has to wait for; `on_late` is called on the
-        event loop when the call returns after it was abandoned.
+        `patience` is for the call and for those that it has to wait for; with `progress`, for each
+        answer of the host. `on_late` is called on the event loop when the call returns after it was
+        abandoned.
 
         Raises:
             NoAnswerError: It has not returned in time, or was not begun because too many
@@ -133,10 +139,15 @@ class BlockingCalls:
                     if patience == math.inf:
                         reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
-                call = in_thread(self._name, work, lambda: self._ended(call, on_late))
+                noted = work if progress is None else functools.partial(progress.during, work)
+                call = in_thread(self._name, noted, lambda: self._ended(call, on_late))
                 try:
+                    if progress is not None:
+                        while (await asyncio.wait({call}, timeout=patience * _RENEWED))[1]:
+                            limit.reschedule(progress.answered_at + patience)
                     return await call
                 except asyncio.CancelledError:
+                    call.cancel()
                     self._abandoned += call.cancelled()
                     if not call.cancelled() and on_late is not None:  # it has just returned
                         asyncio.get_running_loop().call_soon(on_late)

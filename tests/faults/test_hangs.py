@@ -7,13 +7,14 @@ import pytest
 
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
-from tests.support.mounts import bound, hung, tmpfs
+from tests.support.mounts import bound, hung, slow, tmpfs
 
 SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = {
     "kubelet.device_list.LEAVE_AFTER_S": 2.0,
     "host.reconciler.RESCAN_S": 1.0,
     "host.reconciler.ANSWER_S": 4.0,
+    "host.inventory.ANSWER_S": 4.0,
     "kubelet.servicer.ALLOCATE_TIMEOUT_S": 2.5,
 }
 UNANSWERED = "no answer in"
@@ -60,6 +61,18 @@ async def test_source_that_hangs_from_the_start_is_served_without_devices_and_he
         await is_well(standin, place, "two")
     await at_rest(standin, daemon, {SICK: {"0"}, WELL: {"0", "one", "two"}})
     assert UNANSWERED in daemon.found("source failed", resource=SICK)[0]["reason"]
+
+
+async def test_source_that_is_slow_does_not_hang(
+    standin: SimulatedKubelet, daemon: Daemon, place: Path
+) -> None:
+    """It takes longer to read than the host may take for an answer."""
+    files = [str(number) for number in range(40)]
+    with slow(place / "sick", files, 0.1):
+        await daemon.start(directories(place, "sick", "well"))
+        await is_well(standin, place, "one")
+        await standin.wait(SICK, 40, 40)
+        assert await daemon.stop() == 0
 
 
 @pytest.mark.parametrize("below", ["", "below"])

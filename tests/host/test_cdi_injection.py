@@ -20,7 +20,7 @@ from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.sources import Static
 from tests.support.daemon import until
-from tests.support.scanning import selected
+from tests.support.scanning import selected, snapshot_of
 
 NAME = "example.com/x"
 
@@ -48,7 +48,7 @@ resources:
         return CdiInjection(NAME, CdiFiles(self.place), self.looked.set)
 
     def found(self) -> Snapshot:
-        return self.scanner.snapshot(selected(self.scanner), Snapshot(), lambda _: None, 0.0)
+        return snapshot_of(self.scanner, selected(self.scanner), Snapshot(), lambda _: None, 0.0)
 
     async def write(self) -> None:
         await self.injection.write(self.scanner, self.found())

@@ -28,7 +28,7 @@ from devhost.model.allocation import Allocation
 from devhost.model.config import Step
 from devhost.model.device import HostDevice, Snapshot
 from devhost.watch.threads import BlockingCalls
-from tests.support.scanning import selected
+from tests.support.scanning import selected, snapshot_of
 
 NAME: Final = "example.com/loot"
 NULL, MEM, KMEM, PORT, FULL = (1, 3), (1, 1), (1, 2), (1, 4), (1, 7)
@@ -150,8 +150,8 @@ class Victim:
 
     def scan(self, scanner: Scanner, previous: Snapshot | None = None) -> Snapshot:
         self.now += 1
-        return scanner.snapshot(
-            selected(scanner), previous or Snapshot(), lambda _key: None, self.now
+        return snapshot_of(
+            scanner, selected(scanner), previous or Snapshot(), lambda _key: None, self.now
         )
 
     def attack(self, resource: Resource, *allow: str) -> Outcome:

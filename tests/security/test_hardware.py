@@ -15,6 +15,7 @@ from devhost.model.device import Snapshot
 from tests.security.attack import run_step
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
+from tests.support.scanning import snapshot_of
 
 pytestmark = needs_root
 
@@ -60,7 +61,7 @@ def scanner_of(tree: HostTree, source: str, more: str = "") -> Scanner:
 def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:
     scanner = scanner_of(tree, source, more)
     found = scanner.select(read_all(scanner.roots, scanner.files))
-    return scanner.snapshot(found, Snapshot(), lambda _: None, 1.0)
+    return snapshot_of(scanner, found, Snapshot(), lambda _: None, 1.0)
 
 
 def paths(snapshot: Snapshot) -> list[str]:

@@ -13,7 +13,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from tests.security.attack import NAME, Victim, allocated, config, written
-from tests.support.scanning import selected
+from tests.support.scanning import selected, snapshot_of
 
 NONE: Final = Policy(enforced=True)
 Allocate = Mapping[str, Any]
@@ -110,8 +110,8 @@ class Scanned:
         self.resources = loads(text, policy=policy).require()
         (resource,) = self.resources.resources
         self.scanner = Scanner.of(resource, HostFiles(), policy, "node-1", hold_s=0)
-        self.snapshot = self.scanner.snapshot(
-            selected(self.scanner), Snapshot(), lambda _key: None, 1.0
+        self.snapshot = snapshot_of(
+            self.scanner, selected(self.scanner), Snapshot(), lambda _key: None, 1.0
         )
 
     def reason(self, device: str) -> str | None:

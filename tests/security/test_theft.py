@@ -22,11 +22,15 @@ def node(directory: Path) -> Path:
     return path
 
 
-def config(directory: Path, *, tenant: str = "", hsm: str = "") -> str:
-    """Return a configuration in which the tenant's resource is the first."""
-    first = f"{{name: {TENANT}, sources: [glob: '{directory}/tenant/*']{tenant}}}"
-    second = f"{{name: {HSM}, sources: [glob: '{directory}/colas/*']{hsm}}}"
-    return f"version: v1\nresources:\n- {first}\n- {second}\n"
+def config(
+    directory: Path, *, tenant: str = "", hsm: str = "", order: tuple[str, ...] = (TENANT, HSM)
+) -> str:
+    """Return a configuration in which the tenant's resource is the first, unless the order says."""
+    resources = {
+        TENANT: f"{{name: {TENANT}, sources: [glob: '{directory}/tenant/*']{tenant}}}",
+        HSM: f"{{name: {HSM}, sources: [glob: '{directory}/colas/*']{hsm}}}",
+    }
+    return "\n- ".join(("version: v1\nresources:", *(resources[name] for name in order)))
 
 
 async def left(hosting: Hosting, name: str = "x") -> None:
@@ -62,6 +66,23 @@ async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
         runner.rescan()
     (directory / "tenant" / "x").rename(directory / "tenant" / "y")
     await left(hosting, "y")
+    assert (await standin.capacity())[HSM] == (1, 1)
+
+
+async def test_symlink_does_not_take_a_device_away_after_an_edit_that_brought_it_back_behind(
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
+) -> None:
+    """The edit touched what the tenant's resource declares as little as what it finds."""
+    hosting.start(config(directory, order=(HSM, TENANT)))
+    await standin.wait(HSM, 1, 1)
+    await standin.wait(TENANT, 0, 0)
+    hosting.reload(config(directory, order=(TENANT,)))
+    await until(lambda: hosting.served(HSM) is None, "its end")
+    hosting.reload(config(directory, order=(TENANT, HSM)))
+    await standin.wait(HSM, 1, 1)
+    await standin.admit("victim", {"app": {HSM: 1}})
+    (directory / "tenant" / "x").symlink_to(node)
+    await left(hosting)
     assert (await standin.capacity())[HSM] == (1, 1)
 
 

@@ -1,9 +1,13 @@
-"""Filesystems that misbehave: one that never answers, a full one, one that cannot be written."""
+"""Filesystems that misbehave: one that never answers or is slow, a full one, one that cannot be written."""
 
 import contextlib
 import ctypes
+import errno
 import os
-from collections.abc import Iterator
+import select
+import struct
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -73,6 +77,86 @@ def hung(place: Path, options: str = "") -> Iterator[HungMount]:
     mount = HungMount(place, options)
     try:
         yield mount
+    finally:
+        mount.end()
+
+
+class SlowMount(HungMount):
+    """A FUSE mount of a directory with files, which takes its time for each answer."""
+
+    _INIT, _LOOKUP, _GETATTR, _OPEN, _RELEASE, _OPENDIR, _READDIR, _RELEASEDIR = (
+        *(26, 1, 3, 14, 18),
+        *(27, 28, 29),
+    )
+
+    def __init__(self, place: Path, names: Sequence[str], seconds: float) -> None:
+        super().__init__(place)
+        self._names, self._seconds = names, seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        os.set_blocking(self._descriptor, False)
+        while not self._ended.is_set():
+            if not select.select([self._descriptor], [], [], 0.1)[0]:
+                continue
+            try:
+                request = os.read(self._descriptor, 1 << 20)
+            except OSError:  # it was interrupted, or unmounted
+                continue
+            _, code, unique, node = struct.unpack_from("IIQQ", request)
+            if code != self._INIT:
+                self._ended.wait(self._seconds)
+            answer = self._answer(code, node, request[40:])
+            error, body = (-answer, b"") if isinstance(answer, int) else (0, answer)
+            with contextlib.suppress(OSError):
+                os.write(self._descriptor, struct.pack("IiQ", 16 + len(body), error, unique) + body)
+
+    def _answer(self, code: int, node: int, body: bytes) -> bytes | int:
+        if code == self._INIT:
+            return struct.pack("IIIIHHIIHHI28x", 7, 31, 0, 0, 12, 12, 1 << 16, 1, 0, 0, 0)
+        if code == self._GETATTR:
+            return struct.pack("QII", 0, 0, 0) + self._attributes(node)
+        if code == self._LOOKUP:
+            name = body.rstrip(b"\0").decode()
+            if name not in self._names:
+                return errno.ENOENT
+            inode = 2 + self._names.index(name)
+            return struct.pack("QQQQII", inode, 0, 0, 0, 0, 0) + self._attributes(inode)
+        if code in (self._OPEN, self._OPENDIR):
+            return bytes(16)
+        if code == self._READDIR:
+            return self._entries(struct.unpack_from("QQ", body)[1])
+        return b"" if code in (self._RELEASE, self._RELEASEDIR) else errno.ENOSYS
+
+    def _attributes(self, inode: int) -> bytes:
+        mode = 0o40755 if inode == 1 else 0o100644
+        return struct.pack(
+            "QQQQQQIIIIIIIIII", inode, 0, 0, 0, 0, 0, *(0, 0, 0), mode, *[1, 0, 0, 0, 512, 0]
+        )
+
+    def _entries(self, offset: int) -> bytes:
+        found = b""
+        for number, name in enumerate(self._names[offset : offset + 64], offset):
+            raw = name.encode()
+            entry = struct.pack("QQII", 2 + number, number + 1, len(raw), 8) + raw
+            found += entry + bytes(-len(entry) % 8)
+        return found
+
+    def end(self) -> None:
+        """Stop answering, and unmount."""
+        self._ended.set()
+        self._thread.join()
+        super().end()
+
+
+@contextlib.contextmanager
+def slow(place: Path, names: Sequence[str], seconds: float) -> Iterator[None]:
+    """Mount a directory with files that takes so long for each answer."""
+    mount = SlowMount(place, names, seconds)
+    try:
+        yield
     finally:
         mount.end()
 

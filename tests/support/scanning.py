@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devhost.allocation.policy import Policy
+from devhost.discovery.identity import OwnerOf
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import Selection, read_all
 from devhost.hostfs.files import HostFiles
@@ -33,6 +34,20 @@ def look(root: Path, *sources: str) -> Selection:
 def nobody(_key: str) -> str | None:
     """Say that no other resource offers a node."""
     return None
+
+
+def snapshot_of(
+    scanner: Scanner,
+    found: Selection,
+    previous: Snapshot,
+    owner_of: OwnerOf,
+    now: float,
+    *,
+    thorough: bool = True,
+) -> Snapshot:
+    """Return the next snapshot of a resource alone."""
+    identified = scanner.identify(found, previous, owner_of, now)
+    return scanner.verify(identified, thorough=thorough)
 
 
 class Scans:
@@ -82,7 +97,7 @@ class Scans:
         """Scan once more, so many seconds after the last time."""
         self.now += after
         selection = found or selected(self.scanner)
-        self.last = self.scanner.snapshot(selection, self.last, claimed, self.now)
+        self.last = snapshot_of(self.scanner, selection, self.last, claimed, self.now)
         return self.last
 
     def states(self, after: float = 0.0) -> dict[str, str | None]:

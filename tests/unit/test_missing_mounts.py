@@ -14,7 +14,7 @@ from devhost.model.allocation import Allocation, MountSpec
 from devhost.model.config import Config
 from devhost.model.device import Snapshot
 from tests.support.mounts import tmpfs
-from tests.support.scanning import selected
+from tests.support.scanning import selected, snapshot_of
 
 REQUIRED = "mounts: [/opt/driver]"
 OPTIONAL = "mounts: [{hostPath: /opt/driver, optional: true}]"
@@ -38,7 +38,7 @@ POLICY = Policy(("/opt/*",), enforced=True)
 def scan(root: Path, allocate: str, policy: Policy = POLICY) -> tuple[Scanner, Snapshot]:
     (resource,) = config(allocate).resources
     scanner = Scanner.of(resource, HostFiles(str(root)), policy, "node", hold_s=0.0)
-    return scanner, scanner.snapshot(selected(scanner), Snapshot(), lambda _key: None, 0.0)
+    return scanner, snapshot_of(scanner, selected(scanner), Snapshot(), lambda _key: None, 0.0)
 
 
 def test_mount_that_is_not_visible_is_refused(root: Path) -> None:

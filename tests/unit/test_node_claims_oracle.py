@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.discovery.node_claims import NodeClaims
@@ -89,7 +89,18 @@ step = st.one_of(
 )
 
 
+HSM_BEHIND = [
+    ("order", "abcd", 2),
+    ("find", "a", {"n"}),
+    ("order", "bacd", 1),
+    ("order", "bacd", 2),
+    ("find", "a", {"n"}),
+    ("find", "b", {"n"}),  # a link, after the edit that has put it before
+]
+
+
 @settings(deadline=None)
+@example(HSM_BEHIND, {})
 @given(st.lists(step, max_size=8), st.dictionaries(st.sampled_from(NAMES), found))
 def test_claims_are_those_of_one_function_for_all(
     steps: list[Any], before: Mapping[str, set[str]]

@@ -23,7 +23,7 @@ from devhost.model.device import HostDevice, Snapshot
 from tests.support.hardware import HostTree, without
 from tests.support.memory import IN_MEMORY
 from tests.support.root import needs_root
-from tests.support.scanning import selected
+from tests.support.scanning import selected, snapshot_of
 
 Devices = dict[str, dict[str, tuple[str, ...]]]
 
@@ -191,7 +191,7 @@ class Lazy:
             self.snapshot = self._scanned(self.snapshot, now)
 
     def _scanned(self, before: Snapshot, now: float) -> Snapshot:
-        return self._scanner.snapshot(self._found, before, lambda _: None, now)
+        return snapshot_of(self._scanner, self._found, before, lambda _: None, now)
 
 
 @given(STEPS)

@@ -18,7 +18,7 @@ from devhost.model.device import Snapshot
 from devhost.testing import HostTree
 from tests.support.memory import IN_MEMORY
 from tests.support.root import needs_root
-from tests.support.scanning import Scans, nobody, selected
+from tests.support.scanning import Scans, nobody, selected, snapshot_of
 
 X = "sources: [directory: /x]"
 
@@ -132,7 +132,7 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
     states = []
     for thorough in (False, True):
         found = selected(scans.scanner)
-        snapshot = scans.scanner.snapshot(found, scans.last, nobody, 1, thorough=thorough)
+        snapshot = snapshot_of(scans.scanner, found, scans.last, nobody, 1, thorough=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
 
@@ -170,7 +170,7 @@ def test_scan_not_thorough_finds_the_same(
                 if content is not None:
                     (place / name).write_text(content)
             found = selected(scans.scanner)
-            kept = scans.scanner.snapshot(found, kept, nobody, now, thorough=False)
+            kept = snapshot_of(scans.scanner, found, kept, nobody, now, thorough=False)
             assert scans.at(now) == kept
 
 

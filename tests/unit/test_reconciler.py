@@ -1,0 +1,195 @@
+"""In which order findings are resolved, and how many IDs each resource may have."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.discovery.resolve import Finding, Resolver
+from devhost.discovery.scan import Scanner
+from devhost.host import reconciler
+from devhost.host.inventory import Inventory
+from devhost.host.metrics import Metrics
+from devhost.host.reconciler import Reconciler, ResourceScan
+from devhost.hostfs.files import HostFiles
+from devhost.loading.loader import loads
+from devhost.model import config, limits
+from devhost.model.device import Snapshot
+
+
+def declared(name: str, count: int) -> config.Resource:
+    text = f"version: v1\nresources: [{{name: e.com/{name}, sources: [static: {count}]}}]"
+    (resource,) = loads(text).require().resources
+    return resource
+
+
+class Root:
+    """A root that is watched when a test says so."""
+
+    root, degraded = None, ""
+
+    def __init__(self, released: asyncio.Event) -> None:
+        self._released = released
+
+    async def watch(self) -> None:
+        await self._released.wait()
+
+    def read(self, _: float) -> None:
+        pass
+
+
+class Roots:
+    """An inventory with a root for each resource that hangs."""
+
+    def __init__(self) -> None:
+        self.hanging: dict[str, asyncio.Event] = {}
+
+    def use(self, *_: object) -> None:
+        pass
+
+    def leave(self, _: object) -> None:
+        pass
+
+    def of(self, user: ResourceScan) -> list[Root]:
+        return [Root(self.hanging[user.name])] if user.name in self.hanging else []
+
+
+class Resource:
+    """A resource of tokens, and what was found of it."""
+
+    def __init__(self, test: "Resources", name: str, count: int) -> None:
+        self.test, self.name, self.known = test, name, Snapshot()
+        self.declare(count)
+
+    def declare(self, count: int) -> None:
+        resource = declared(self.name, count)
+        self.scanner = Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
+
+    async def apply_scan(self, snapshot: Snapshot) -> None:
+        self.known = snapshot
+        self.test.applied.put_nowait(self.name)
+
+    def failed(self, error: Exception) -> None:
+        raise AssertionError(error)
+
+
+class Resources:
+    """Resources whose scans run."""
+
+    def __init__(self) -> None:
+        self.roots, self.applied = Roots(), asyncio.Queue[str]()
+        self.reconciler = Reconciler(cast("Inventory", self.roots), Metrics(()))
+        self.resources: dict[str, Resource] = {}
+        self.scans: dict[str, ResourceScan] = {}
+
+    def add(self, **counts: int) -> None:
+        for name, count in counts.items():
+            self.resources[name] = Resource(self, name, count)
+            self.scans[name] = self.reconciler.add(self.resources[name])
+
+    def hang(self, name: str) -> asyncio.Event:
+        released = self.roots.hanging[f"e.com/{name}"] = asyncio.Event()
+        return released
+
+    def reconfigure(self, **counts: int) -> None:
+        self.reconciler.reconfigure([declared(name, count) for name, count in counts.items()])
+
+    def declare(self, names: str) -> None:
+        for name in names:
+            self.scans[name].declare()
+
+    async def until_applied(self, names: str) -> list[str]:
+        """Wait until something was found of each; return in which order."""
+        order: list[str] = []
+        async with asyncio.timeout(60):
+            while not set(names) <= set(order):
+                order.append(await self.applied.get())
+        return order
+
+    def devices(self) -> Mapping[str, int]:
+        return {name: len(one.known.devices) for name, one in self.resources.items()}
+
+
+@pytest.fixture
+async def at() -> AsyncIterator[Resources]:
+    resources = Resources()
+    resources.add(a=1, b=1, c=1)
+    resources.reconfigure(a=1, b=1, c=1)
+    yield resources
+    for scan in resources.scans.values():
+        scan.close()
+
+
+async def test_findings_are_resolved_in_the_order_of_the_file(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a resource that is waited for, and of one behind it, come last and first."""
+    resolved = []
+    resolve = Resolver.resolve
+
+    def noted(self: Resolver, finding: Finding) -> object:
+        resolved.append(finding.name[-1])
+        return resolve(self, finding)
+
+    monkeypatch.setattr(Resolver, "resolve", noted)
+    monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 60.0)
+    first, second = at.hang("a"), at.hang("b")
+    at.declare("cab")
+    while at.scans["c"].finding is None:
+        await asyncio.sleep(0)
+    second.set()
+    while at.scans["b"].finding is None:
+        await asyncio.sleep(0)
+    first.set()
+    await at.until_applied("abc")
+    assert resolved == ["a", "b", "c"]
+
+
+async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(_: Root) -> None:
+        at.scans["a"].request()
+
+    monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 0.05)
+    released = at.hang("b")
+    at.declare("abc")
+    assert "b" not in await at.until_applied("ac")
+    released.set()
+    await at.until_applied("b")
+    at.hang("a")
+    monkeypatch.setattr(Root, "watch", watch)
+    at.declare("abc")
+    await at.until_applied("bc")
+
+
+async def test_scan_during_which_a_declaration_changes_uses_the_new_one(at: Resources) -> None:
+    released = at.hang("b")
+    at.declare("b")
+    at.resources["b"].declare(5)
+    at.declare("b")
+    released.set()
+    assert await at.until_applied("b") == ["b"]
+    assert at.devices()["b"] == 5
+
+
+async def test_flood_of_devices_leaves_other_resources_their_ids(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource keeps what it has; what was cut comes when others give something up."""
+    at.add(d=200)
+    monkeypatch.setattr(limits, "DEVICE_IDS_MAX", 100)
+    at.reconfigure(a=1, b=30, c=1, d=1)
+    at.declare("d")
+    await at.until_applied("d")
+    assert at.devices()["d"] == 100 - (1 + 30 + 1) - 3 * 8
+    at.resources["b"].declare(90)
+    at.declare("b")
+    await at.until_applied("b")
+    assert at.devices()["b"] == 38
+    at.scans.pop("b").close()
+    at.reconfigure(a=1, c=1, d=1)
+    await at.until_applied("d")
+    assert at.devices()["d"] > 60
