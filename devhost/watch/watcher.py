@@ -311,6 +311,9 @@ class Subscription:
             found = await self._watcher.resolve(self._targets)
         except OSError as error:  # no inotify instance, or no thread
             return self._degrade(error)
+        except Exception as error:  # noqa: BLE001 (a mistake of ours)
+            _LOG.exception("watching failed")
+            return self._degrade(OSError(errno.EIO, f"failed: {error!r}"))
         changed = found.uses != self._uses
         self._use(found.uses)
         return self._degrade(found.error) or changed
@@ -367,9 +370,9 @@ class Watcher:
     async def resolve(self, targets: frozenset[WatchTarget]) -> Resolved:
         """Watch the directories of targets, in a thread; raise `OSError` if that is impossible."""
         if self._inotify is None:
-            self._inotify = Inotify()
-            reader = self._inotify.fileno()
-            asyncio.get_running_loop().add_reader(reader, self._read, self._inotify)
+            inotify = Inotify()
+            asyncio.get_running_loop().add_reader(inotify.fileno(), self._notify, inotify)
+            self._inotify = inotify
         inotify = self._inotify
         work = in_thread("watch", lambda: Resolved(inotify, targets))
         try:
@@ -397,6 +400,15 @@ class Watcher:
                     self._inotify.remove(watch)
 
     # ── events ──
+
+    def _notify(self, inotify: Inotify) -> None:
+        try:
+            self._read(inotify)
+        except Exception:  # noqa: BLE001 (events may be lost: all look again)
+            _LOG.exception("reading file events failed")
+            for one in tuple(self.subscriptions):
+                one.notify()
+                one.refresh()
 
     def _read(self, inotify: Inotify) -> None:
         """Notify those whom events concern; refresh those who may have to watch others now."""

@@ -91,7 +91,7 @@ async def test_signal_ends_process_1_from_its_first_own_instant_on(daemon: Daemo
     await daemon.start(tokens(a=1))
     children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
     await until(children.read_text, "process 1")
-    first = int(children.read_text())
+    first = int(children.read_text())  # noqa: ASYNC240 (quick)
 
     def handled() -> bool:
         status = Path(f"/proc/{first}/status").read_text()
