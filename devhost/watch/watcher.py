@@ -32,6 +32,7 @@ from devhost.watch.threads import in_thread
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
 _MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_AGAIN_S: Final = 1.0  # after a subscriber has failed
 _LOG: Final = logging.getLogger(__name__)
 
 # ── the kernel's inotify, as a descriptor that never blocks and that no child process inherits ──
@@ -273,6 +274,7 @@ class Subscription:
                 self._callback()
             except Exception:  # noqa: BLE001 (the other subscribers are notified all the same)
                 _LOG.exception("a subscriber to file events failed")
+                asyncio.get_running_loop().call_later(_AGAIN_S, self.notify)
 
     def refresh(self) -> "asyncio.Task[None]":
         """Resolve the targets again; the task is done when they are watched."""
