@@ -167,8 +167,9 @@ class InventoryRoot:
             ended, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
             self._late = bool(late)
             for watching in ended:
-                if not watching.cancelled():
-                    watching.result()  # raises its exception
+                if not watching.cancelled() and (error := watching.exception()) is not None:
+                    self._watching, self._in_doubt = None, True
+                    raise error
 
     def _arranged(self, watching: "asyncio.Task[None]") -> None:
         self._watching, late, self._late = None, self._late, False
