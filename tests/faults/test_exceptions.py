@@ -191,6 +191,6 @@ async def test_mistake_in_any_function_heals_and_at_most_its_own_resource_notice
             await node.run(profile)
             more = Counter(node.kubelet.registrations) - REGISTRATIONS
             assert len(more) <= 1, f"others have noticed: {more}"
-        except Exception as error:  # noqa: BLE001 (all are told)
+        except Exception as error:  # noqa: BLE001 (listed below)
             failed.append(f"{name_of(code)}: {error!r}")
     assert failed == []
