@@ -4,8 +4,7 @@ The names in ``__all__`` are the library, described in docs/library.md. They are
 use, so that ``import devhost`` alone is cheap.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Final
+TYPE_CHECKING = False  # `typing` is large, and until it is imported no signal is handled
 
 if TYPE_CHECKING:
     from devhost.library.plugin import Device, DevicePlugin
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Allocation", "Device", "DevicePlugin", "DeviceSpec", "MountSpec", "serve"]
 
-_HOMES: Final = {
+_HOMES = {
     "Allocation": "devhost.model.allocation",
     "Device": "devhost.library.plugin",
     "DevicePlugin": "devhost.library.plugin",
@@ -29,6 +28,8 @@ if not TYPE_CHECKING:  # otherwise type checkers would accept any name
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
             raise AttributeError(f"module 'devhost' has no attribute {name!r}")
+        import importlib  # noqa: PLC0415 (as above)
+
         value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value
         return value

@@ -16,10 +16,10 @@ from devhost.cli import options, output
 from devhost.host.process import (
     allocate_from_one_arena,
     can_start_threads,
-    exit_on_signals,
     raise_descriptor_limit,
     until_signal,
 )
+from devhost.host.signals import exit_on_signals
 from devhost.model.config import Config
 from devhost.observe import logs
 

@@ -37,6 +37,7 @@ _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write anothe
 _SETTLES_MAX: Final = 20
 _HASH_LENGTH: Final = 16
 _READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
+_BUG: Final = "cannot be loaded because of a bug: {!r}"
 _LOG: Final = logging.getLogger(__name__)
 
 Apply = Callable[[Config], object]
@@ -76,8 +77,8 @@ class ConfigSource:
             raw, reason = self._read() if self.file == "-" else in_time(self._read, PATIENCE_S)
         except OSError as error:  # late, or no thread
             raw, reason = None, f"cannot be read: {error.strerror}"
-        loaded = self._load(raw, reason, self.file)
         self._seen = raw, reason
+        loaded = self._load(raw, reason, self.file)
         if raw is not None and loaded.config is not None:
             self.status = replace(self.status, hash=_hash(raw))
             self._good = raw
@@ -158,7 +159,14 @@ class ConfigSource:
         if found == self._seen:
             return
         fields = {"fields": {"file": self.file}}
-        loaded = await in_thread("load config", lambda: self._load(*found, self.file))
+        try:
+            loaded = await in_thread("load config", lambda: self._checked(*found, self.file))
+            if loaded.config is not None:
+                apply(loaded.config)
+        except Exception as error:  # noqa: BLE001 (logged, and tried again)
+            _LOG.exception("configuration file not in force", extra=fields)
+            self.not_applied(error)
+            return
         raw, reason = self._seen = found
         log_problems(loaded.problems)
         if raw is None or loaded.config is None:
@@ -176,8 +184,13 @@ class ConfigSource:
             hash=_hash(raw),
         )
         _LOG.info("configuration in force", extra=fields)
-        apply(loaded.config)
         self._good = raw
+
+    def not_applied(self, error: Exception) -> None:
+        """Say that the file could not be applied because of a mistake of ours; try again soon."""
+        if self.file != "-":
+            self._seen = None, ""
+            self._failed(unusable(self.file, _BUG.format(error)), "")
 
     async def _settled(self, found: Content) -> Content:
         """Read the file until two reads agree: a writer may be in the middle of it."""
@@ -207,14 +220,16 @@ class ConfigSource:
             return None, f"cannot be read: {error.strerror or error}"
 
     def _load(self, raw: bytes | None, reason: str, file: str) -> Loaded:
-        """Load a content. Blocks."""
-        if raw is None:
-            return unusable(file, reason)
+        """Load a content; what fails by a mistake of ours is invalid, and tried again. Blocks."""
         try:
-            return loads(raw, file, self._policy)
+            return self._checked(raw, reason, file)
         except Exception as error:  # noqa: BLE001 (logged; what is in force stays)
             _LOG.exception("loading failed")
-            return unusable(file, f"cannot be loaded because of a bug: {error!r}")
+            self._seen = None, ""
+            return unusable(file, _BUG.format(error))
+
+    def _checked(self, raw: bytes | None, reason: str, file: str) -> Loaded:
+        return unusable(file, reason) if raw is None else loads(raw, file, self._policy)
 
     def _failed(self, loaded: Loaded, unreadable: str) -> None:
         self.status = replace(

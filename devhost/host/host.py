@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,16 +18,17 @@ from devhost.host.holders import Holders
 from devhost.host.inventory import Inventory
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
-from devhost.host.reconciler import CRASH_PAUSE_MAX_S, CRASH_PAUSE_S, Reconciler
+from devhost.host.reconciler import Reconciler
 from devhost.host.resource import ServedResource
 from devhost.host.shared import CodeResource, Shared
+from devhost.host.tasks import keep_running
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
 from devhost.kubelet.servicer import RESULTS
-from devhost.model.changes import Action
+from devhost.model.changes import Action, Change
 from devhost.model.changes import changes as changes_between
 from devhost.model.config import Config, Resource
 from devhost.model.immutable import immutable
@@ -74,6 +75,7 @@ class Host:
         self._code = {one.resource.name: one for one in plugins}
         self._first = config
         self._config: Config | None = None
+        self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
         socket = settings.pod_resources
         pod_resources = PodResources(socket) if socket else None
@@ -120,16 +122,15 @@ class Host:
         shared = self.shared
         try:
             async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
-                start = self._tasks.create_task
-                start(self._directory.run(watcher), name="plugin directory")
-                start(shared.holders.run(), name="holders")
-                start(shared.owners.run(), name="owners")
-                start(shared.owners.records.follow(watcher), name="state file")
-                shared.reconciler.reserve(await shared.owners.load())
-                start(shared.reconciler.run(), name="scan")
-                self.apply(self._first)
-                if self.source:
-                    start(self.source.run(watcher, self.apply), name="configuration")
+                self._keep("plugin directory", lambda: self._directory.run(watcher))
+                self._keep("holders", shared.holders.run)
+                self._keep("owners", shared.owners.run)
+                self._keep("state file", lambda: shared.owners.records.follow(watcher))
+                await keep_running("task", "records", self._load)
+                self._keep("scan", shared.reconciler.run)
+                self._keep("first configuration", self._apply_first)
+                if source := self.source:
+                    self._keep("configuration", lambda: source.run(watcher, self.apply))
         except* DirectoryGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
@@ -139,39 +140,77 @@ class Host:
             finally:
                 await asyncio.gather(*(one.ended() for one in self._code.values()))
 
+    def _keep(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Keep a task of the process running."""
+        assert self._tasks is not None  # noqa: S101 (only while running)
+        kept = keep_running("task", name, work, fatal=DirectoryGoneError)
+        self._tasks.create_task(kept, name=name)
+
+    async def _load(self) -> None:
+        self.shared.reconciler.reserve(await self.shared.owners.load())
+
+    async def _apply_first(self) -> None:
+        """Apply the configuration of the start, unless there is a newer one."""
+        try:
+            if self._newest is self._first:
+                self.apply(self._first)
+        except Exception as error:
+            if self.source:
+                self.source.not_applied(error)
+            raise
+
     def apply(self, config: Config) -> None:
-        """Go from the configuration in force to another one; what is the same is not touched."""
+        """Go from the configuration in force to another one; what is the same is not touched.
+
+        If that fails for a resource, it is as it was, all others are applied, and it is raised.
+        """
+        self._newest = config
         first, node_name = self._config is None, self.settings.node_name
         for clash in (one.name for one in config.resources if one.name in self._code):
             extra = {"fields": {"resource": clash}}
             _LOG.warning("not served from the configuration: code serves it", extra=extra)
         config = self._with_code(config)
         changes = changes_between(self._config, config, node_name)
-        self._config = config
         here = [one for one in config.resources if one.applies_to(node_name)]
         self.shared.owners.declare(here)
+        failures: dict[str, Exception] = {}
         for change in changes:
-            if change.action is not Action.KEEP and not first:
-                fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
-                _LOG.info(_DONE[change.action], extra={"fields": fields})
-            served = self._served.get(change.name)
-            if change.resource is None:
-                if served is not None:
-                    served.drain()
-            elif served is None:
-                self._start(change.resource)
-            elif change.action is not Action.KEEP:
-                served.change(self._scanner(change.resource))
+            try:
+                self._change(change, quiet=first)
+            except Exception as error:  # noqa: BLE001 (raised when the others are applied)
+                failures[change.name] = error
+        former = self._config.resources if self._config else ()
+        applied = [one for one in config.resources if one.name not in failures]
+        kept = [one for one in former if one.name in failures]
+        self._config = Config(version="v1", resources=(*applied, *kept))
         for served in self._served.values():
             served.count.accepted = True
         self.shared.reconciler.reconfigure(here)
+        if failures:
+            raise ExceptionGroup(f"cannot apply {', '.join(failures)}", [*failures.values()])
+
+    def _change(self, change: Change, *, quiet: bool) -> None:
+        """Start, change or end a resource."""
+        if change.action is not Action.KEEP and not quiet:
+            fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
+            _LOG.info(_DONE[change.action], extra={"fields": fields})
+        served = self._served.get(change.name)
+        if change.resource is None:
+            if served is not None:
+                served.drain()
+        elif served is None:
+            self._start(change.resource)
+        elif change.action is not Action.KEEP:
+            served.change(self._scanner(change.resource))
 
     def _start(self, resource: Resource) -> None:
         code = self._code.get(resource.name)
         served = ServedResource(self._scanner(resource), self.shared, code)
         self._served[resource.name] = served
         assert self._tasks is not None  # noqa: S101 (only while running)
-        self._tasks.create_task(self._kept_alive(served), name=served.name)
+        work = functools.partial(self._serve, served)
+        kept = keep_running("resource", served.name, work, served.failed)
+        self._tasks.create_task(kept, name=served.name)
 
     def _with_code(self, config: Config) -> Config:
         """Put the resources in code before those of a configuration; of a name, theirs counts."""
@@ -187,26 +226,14 @@ class Host:
             resource, settings.files, settings.policy, settings.node_name, hold_s=settings.hold_s
         )
 
-    async def _kept_alive(self, served: ServedResource) -> None:
-        """Start a resource again when it fails: one resource's failure never touches another."""
-        clock = asyncio.get_running_loop().time
-        pause = CRASH_PAUSE_S
+    async def _serve(self, served: ServedResource) -> None:
+        """Serve a resource until it has ended, and its files and what it shares are gone."""
         while True:
-            began = clock()
-            try:
-                await served.run()
-            except Exception as error:  # noqa: BLE001 (logged, and tried again)
-                _LOG.exception("resource failed", extra={"fields": {"resource": served.name}})
-                if clock() - began > CRASH_PAUSE_MAX_S:
-                    pause = CRASH_PAUSE_S
-                served.failed(error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, CRASH_PAUSE_MAX_S)
-            else:
-                if served.draining:
-                    await served.clean_up()
-                if served.draining:
-                    break  # else it was added again meanwhile
-        del self._served[served.name]
+            await served.run()
+            if served.draining:
+                await served.clean_up()
+            if served.draining:
+                break  # else it was added again meanwhile
         served.close()
+        del self._served[served.name]
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})

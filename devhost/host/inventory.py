@@ -169,13 +169,19 @@ class InventoryRoot:
                 )
                 self._watching.add_done_callback(self._arranged)
         if self._watching is not None and not self._late:
-            _, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
+            ended, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
             self._late = bool(late)
+            for watching in ended:
+                if not watching.cancelled() and (error := watching.exception()) is not None:
+                    self._watching, self._in_doubt = None, True
+                    raise error
 
     def _arranged(self, watching: "asyncio.Task[None]") -> None:
         self._watching, late, self._late = None, self._late, False
-        if late and not watching.cancelled():
-            self._tell()
+        if not watching.cancelled():
+            self._in_doubt = self._in_doubt or watching.exception() is not None
+            if late:
+                self._tell()
 
     async def _arrange(self) -> None:
         watched, files = self.root.watched, self._files

@@ -1,12 +1,9 @@
-"""The process of a host: signals, limits, the end.
+"""The process of a host: signals, limits, the end."""
 
-It is imported before all else, so it imports nothing large.
-"""
-
+import asyncio
 import contextlib
 import ctypes
 import logging
-import os
 import resource
 import signal
 import threading
@@ -16,23 +13,6 @@ from typing import Any, Final
 _OTHER_DESCRIPTORS: Final = 64
 _M_ARENA_MAX: Final = -8  # malloc.h
 _LOG: Final = logging.getLogger(__name__)
-
-
-def exit_on_signals() -> None:
-    """Exit with 0 on SIGTERM and SIGINT until `until_signal` handles them.
-
-    The handlers do not raise: an import that is interrupted by an exception may replace or ignore
-    it. Handlers are needed because process 1 ignores SIGTERM by default. SIGHUP is ignored: its
-    default action ends the process, and the file has yet to be read anyway.
-    """
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
-
-
-def _end(_number: int, _frame: object) -> None:
-    logging.shutdown()
-    os._exit(0)
 
 
 def allocate_from_one_arena() -> None:
@@ -77,18 +57,18 @@ async def until_signal(
 
     Afterwards these signals, and SIGHUP, are ignored, because the process ends.
     """
-    import asyncio  # noqa: PLC0415 (large)
-
     task = asyncio.create_task(work, name="main")
     loop, ends = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    told: list[bool] = []
 
     # Not `loop.add_signal_handler`: a loop that closes restores the default actions, so that a
     # second SIGTERM would kill a process that is about to exit 0.
     # One that comes just before the loop sleeps is handled when that wakes, at most 0.5 s later.
+    # It ignores no signal: Python would complain of one that has come together with this one.
     def end(_number: int, _frame: object) -> None:
-        for number in ends:
-            signal.signal(number, signal.SIG_IGN)
-        loop.call_soon_threadsafe(task.cancel)
+        if not told:
+            told.append(True)
+            loop.call_soon_threadsafe(task.cancel)
 
     def hang_up(_number: int, _frame: object) -> None:
         if on_hangup is not None:

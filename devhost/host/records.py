@@ -207,7 +207,7 @@ class Records:
 
     def reload(self) -> None:
         """Write, soon, what has changed, and read what other instances have recorded."""
-        if self._path is not None and self._next is None:
+        if self._path is not None and (self._next is None or self._next.done()):
             work = self._attempt(self._path, self._running)
             self._next = asyncio.create_task(work, name="state")
 

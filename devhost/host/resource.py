@@ -191,6 +191,8 @@ class ServedResource:
         """Scan and serve until cancelled, or until drained."""
         self.resource_status.set(State.DISCOVERING)
         if not self.draining:
+            self._up_to_date.clear()  # the scan says when to serve
+            self._changed.clear()
             self.scan.declare()
         self._held = self._shared.holders.held(self.name)
         self._shared.holders.subscribe(self._held_changed)
@@ -226,8 +228,8 @@ class ServedResource:
     def close(self) -> None:
         """Give up what a resource that has ended shares with others."""
         self.scan.close()
-        self._shared.owners.end(self.name)
         self._shared.metrics.remove(self.name)
+        self._shared.owners.end(self.name)  # the last: what fails before is done again
 
     def _tell(self, state: State, reason: str | None = None) -> None:
         self.resource_status.set(state, reason)

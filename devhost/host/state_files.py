@@ -8,6 +8,7 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -81,13 +82,19 @@ def write_atomically(path: Path, raw: bytes) -> None:
 def read_state(path: Path) -> tuple[bytes | None, str | None]:
     """Return the content of a file, ``None`` where there is none; and what was wrong with it."""
     try:
-        with path.open("rb") as stream:
+        with open(path, "rb", opener=_without_waiting) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
             raw = stream.read(STATE_BYTES_MAX + 1)
     except FileNotFoundError:
         return None, None
     if len(raw) > STATE_BYTES_MAX:
         return None, move_aside(path, f"larger than {STATE_BYTES_MAX >> 20} MiB")
     return raw, None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for who writes to it
 
 
 def move_aside(path: Path, why: str) -> str:

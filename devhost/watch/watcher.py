@@ -32,6 +32,7 @@ from devhost.watch.threads import in_thread
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
 _MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_AGAIN_S: Final = 1.0  # after a subscriber has failed
 _LOG: Final = logging.getLogger(__name__)
 
 # ── the kernel's inotify, as a descriptor that never blocks and that no child process inherits ──
@@ -273,6 +274,7 @@ class Subscription:
                 self._callback()
             except Exception:  # noqa: BLE001 (the other subscribers are notified all the same)
                 _LOG.exception("a subscriber to file events failed")
+                asyncio.get_running_loop().call_later(_AGAIN_S, self.notify)
 
     def refresh(self) -> "asyncio.Task[None]":
         """Resolve the targets again; the task is done when they are watched."""
@@ -311,6 +313,9 @@ class Subscription:
             found = await self._watcher.resolve(self._targets)
         except OSError as error:  # no inotify instance, or no thread
             return self._degrade(error)
+        except Exception as error:  # noqa: BLE001 (a mistake of ours)
+            _LOG.exception("watching failed")
+            return self._degrade(OSError(errno.EIO, f"failed: {error!r}"))
         changed = found.uses != self._uses
         self._use(found.uses)
         return self._degrade(found.error) or changed
@@ -367,9 +372,9 @@ class Watcher:
     async def resolve(self, targets: frozenset[WatchTarget]) -> Resolved:
         """Watch the directories of targets, in a thread; raise `OSError` if that is impossible."""
         if self._inotify is None:
-            self._inotify = Inotify()
-            reader = self._inotify.fileno()
-            asyncio.get_running_loop().add_reader(reader, self._read, self._inotify)
+            inotify = Inotify()
+            asyncio.get_running_loop().add_reader(inotify.fileno(), self._notify, inotify)
+            self._inotify = inotify
         inotify = self._inotify
         work = in_thread("watch", lambda: Resolved(inotify, targets))
         try:
@@ -397,6 +402,15 @@ class Watcher:
                     self._inotify.remove(watch)
 
     # ── events ──
+
+    def _notify(self, inotify: Inotify) -> None:
+        try:
+            self._read(inotify)
+        except Exception:  # noqa: BLE001 (events may be lost: all look again)
+            _LOG.exception("reading file events failed")
+            for one in tuple(self.subscriptions):
+                one.notify()
+                one.refresh()
 
     def _read(self, inotify: Inotify) -> None:
         """Notify those whom events concern; refresh those who may have to watch others now."""

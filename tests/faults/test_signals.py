@@ -11,12 +11,13 @@ import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, tokens, until
+from tests.support.root import needs_root
 
 ROUNDS = 12
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Before its own code begins Python's actions are in force.
 BEGIN = """
-from devhost.host.process import exit_on_signals
+from devhost.host.signals import exit_on_signals
 exit_on_signals()
 open({!r}, "w").close()
 """
@@ -28,6 +29,14 @@ def set_name(self, owner, name):
     os.kill(os.getpid(), signal.SIGTERM)
     original(self, owner, name)
 functools.cached_property.__set_name__ = set_name
+"""
+NEVER_IMPORTED = """
+import sys, time
+class Finder:
+    def find_spec(name, *_):
+        if name in ("typing", "logging", "asyncio", "click"):
+            time.sleep(3600)
+sys.meta_path.insert(0, Finder)
 """
 
 
@@ -72,6 +81,26 @@ async def test_signals_at_any_moment_of_a_start_end_the_process_quietly(
         bad = [line for line in daemon.lines[since:] if line["level"] not in ("info", "debug")]
         assert bad == [], seed
         assert daemon.sockets() == set()
+
+
+@needs_root
+async def test_signal_ends_process_1_from_its_first_own_instant_on(daemon: Daemon) -> None:
+    """The kernel drops what process 1 has no handler for: that has to be there before all imports."""
+    daemon.wrapper = ["unshare", "--pid", "--fork", "--kill-child"]
+    daemon.constants, daemon.code = {}, NEVER_IMPORTED
+    await daemon.start(tokens(a=1))
+    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children")
+    await until(children.read_text, "process 1")
+    first = int(children.read_text())  # noqa: ASYNC240 (quick)
+
+    def handled() -> bool:
+        status = Path(f"/proc/{first}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+    await until(handled, "a handler")
+    os.kill(first, signal.SIGTERM)
+    assert await daemon.ended() == 0
 
 
 async def test_signals_while_the_process_ends_change_nothing(

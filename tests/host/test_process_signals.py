@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -51,3 +52,19 @@ def test_signal_at_the_end_never_has_its_default_action(monkeypatch: pytest.Monk
     asyncio.run(until_signal(asyncio.sleep(0)))
     assert actions
     assert signal.SIG_DFL not in actions
+
+
+def test_two_signals_in_the_same_instant_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python complains of one that is ignored between its arrival and its turn."""
+    errors, both = list[object](), (signal.SIGINT, signal.SIGTERM)
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
+
+    async def work() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, both)
+        for number in both:
+            os.kill(os.getpid(), number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+        await asyncio.sleep(30)
+
+    asyncio.run(asyncio.wait_for(until_signal(work()), 60))
+    assert errors == []

@@ -1,5 +1,7 @@
 """Files that are replaced atomically, also by two instances."""
 
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -8,6 +10,8 @@ import pytest
 
 from devhost.host import state_files
 from devhost.host.state_files import LastGood, locked, write_atomically
+from devhost.watch.threads import in_time
+from tests.support.daemon import PATIENCE
 
 
 def test_state_file_written_by_two_instances_at_a_time_is_whole(tmp_path: Path) -> None:
@@ -46,3 +50,14 @@ def test_state_file_that_is_too_large_is_moved_aside(
     aside = Path(f"{good.path}.damaged")
     assert aside.stat().st_size == 101
     assert f"{good.path} was larger than 0 MiB: moved to {aside}" in caplog.messages
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
+def test_state_file_that_is_no_regular_file_is_refused_at_once(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    """To open a pipe would wait, with the lock of the directory, until somebody writes to it."""
+    good = LastGood(tmp_path)
+    make(good.path)
+    with pytest.raises(OSError, match=r"regular file|directory"):
+        in_time(good.read, PATIENCE)
