@@ -15,6 +15,7 @@ from typing import Final
 
 from devhost.discovery.health import check
 from devhost.discovery.scan import Scanner
+from devhost.host.tasks import keep_running
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice, Snapshot
 from devhost.model.immutable import immutable
@@ -101,7 +102,7 @@ class HealthMonitor:
         self._slots = asyncio.Semaphore(CONCURRENT)
         self._calls = BlockingCalls(f"check {self._name}")
         self._hanging: set[str] = set()  # devices whose last round has not returned yet
-        work = self._keep_checking()
+        work = keep_running("checking", self._name, self._keep_checking)
         self._checking = asyncio.create_task(work, name=f"health {self._name}")
 
     @property
