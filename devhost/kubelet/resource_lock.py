@@ -32,7 +32,7 @@ _SERIAL: Final = itertools.count(1)
 _SOCKET: Final = re.compile(
     r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
 )
-_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # to open a FIFO waits for nobody, and it is a lock as well
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is opened without waiting
 _WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
