@@ -39,7 +39,7 @@ for path in package.rglob("*.py"):
                 names.update(each.name for each in node.names)
             case ast.ImportFrom():
                 names.add(node.module)
-for name in names:
+for name in names - {"devhost.cli.playground"}:
     importlib.import_module(name)
 print(len(names))
 """
