@@ -54,7 +54,7 @@ RESOURCES_MAX: Final = 1000
 # larger one is damaged, and moved aside.
 STATE_BYTES_MAX: Final = 16 * 1024 * 1024
 # Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares is
-# checked in loading/source_checks.py; what is found, in host/scanning.py.
+# checked in loading/source_checks.py; what is found, in discovery/resolve.py.
 DEVICE_IDS_MAX: Final = 20_000
 # Entries of a resource's `allocate` (devhost/loading/checks.py): a scan puts all of them together
 # for each new device.
