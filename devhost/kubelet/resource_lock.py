@@ -33,7 +33,7 @@ _SERIAL: Final = itertools.count(1)
 _SOCKET: Final = re.compile(
     r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
 )
-_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens at once, and is a lock as well
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens immediately, and is a lock too
 _SHARED, _EXCLUSIVE = (
     struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)
 )
