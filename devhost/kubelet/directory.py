@@ -95,11 +95,7 @@ class PluginDirectory:
         return self._locks.setdefault(resource, ResourceLock(self.path, resource))
 
     async def until_locked(self, lock: ResourceLock, waiting: Callable[[], None]) -> None:
-        """Take a resource's lock; `waiting` is called while another instance has it.
-
-        Some of the locks are asked for at a time, and all as soon as one is free: most likely the
-        other instance has ended.
-        """
+        """Take a resource's lock; `waiting` is called while another instance has it."""
         while not lock.acquire():
             waiting()
             free = self._awaited[lock] = asyncio.Event()
@@ -107,23 +103,19 @@ class PluginDirectory:
             try:
                 await free.wait()
             finally:
-                self._awaited.pop(lock, None)
+                del self._awaited[lock]
 
-    async def _ask_for_locks(self) -> None:
-        """Wake those who wait for locks that are free, until cancelled."""
+    async def _until_lock_is_free(self) -> None:
+        """Ask for a few of the locks at a time: mostly the other instance has ended, with all."""
         while True:
             await self._waits.wait()
             await asyncio.sleep(_LOCK_POLL_S)
+            for lock in list(itertools.islice(self._awaited, _LOCKS_AT_A_TIME)):
+                if not lock.elsewhere:
+                    return
+                self._awaited[lock] = self._awaited.pop(lock)  # its turn comes again
             if not self._awaited:
                 self._waits.clear()
-            asked = list(itertools.islice(self._awaited.items(), _LOCKS_AT_A_TIME))
-            if any(not lock.elsewhere for lock, _ in asked):
-                asked = list(self._awaited.items())
-            for lock, free in asked:
-                if lock.elsewhere:
-                    self._awaited[lock] = self._awaited.pop(lock)  # its turn comes again
-                else:
-                    free.set()
 
     def served_elsewhere(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
@@ -141,20 +133,21 @@ class PluginDirectory:
         """
         subscription = Subscription(watcher, self.on_change)
         targets = frozenset({WatchTarget(str(self.path))})
-        clock, watched = asyncio.get_running_loop().time, False
+        clock = asyncio.get_running_loop().time
         while True:
             try:
-                if not watched or subscription.degraded:
-                    await subscription.watch(targets)
-                    watched = True
+                await subscription.watch(targets)
                 self._check(clock())
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     locks = list(self._locks.values())
-                    sweep = functools.partial(remove_dead_sockets, self.path, locks)
-                    await in_thread("dead sockets", sweep)
+                    work = functools.partial(remove_dead_sockets, self.path, locks)
+                    await in_thread("dead sockets", work)
+                for lock, free in self._awaited.items():
+                    if not lock.elsewhere:
+                        free.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
-                        await self._ask_for_locks()
+                        await self._until_lock_is_free()
             except DirectoryGoneError:
                 raise
             except Exception:  # noqa: BLE001 (logged, and tried again)

@@ -1,17 +1,18 @@
 """Which devhost on a node serves a resource: the one that has its lock; its sockets.
 
-The lock is one of an open file description (fcntl(2)), which can be asked for without taking it, of
-a file in a directory of the plugin directory; kubelet, which removes the files there when it
-starts, leaves directories alone. The kernel frees the lock when the process ends, however it ends,
-so that who gets it knows that no other devhost serves the resource. The file stays where pods may
-have devices of the resource: it tells that devhost has served it.
+The lock is an ``flock`` of a file in a directory of the plugin directory; kubelet, which removes
+the files there when it starts, leaves directories alone. The kernel frees the lock when the
+process ends, however it ends, so that who gets it knows that no other devhost serves the resource.
+Who has it also has a shared lock of the open file description (fcntl(2)): whether there is such a
+lock can be asked for without taking one, and the file need not be open for writing, with which its
+filesystem could not become read-only. The file stays where pods may have devices of the resource:
+it tells that devhost has served it.
 
 A server listens in that directory, too, and has another name beside kubelet.sock for each
 registration: so it outlives a restart of kubelet.
 """
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import itertools
@@ -32,8 +33,10 @@ _SERIAL: Final = itertools.count(1)
 _SOCKET: Final = re.compile(
     r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
 )
-_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO is opened without waiting
-_WHOLE_FILE: Final = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens immediately, and is a lock too
+_SHARED, _EXCLUSIVE = (
+    struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)
+)
 
 
 def server_socket(resource: str) -> str:
@@ -144,7 +147,7 @@ def _is_locked(path: Path) -> bool:
     with contextlib.suppress(OSError):  # nobody has made it
         descriptor = os.open(path, _FLAGS)
         try:
-            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _EXCLUSIVE)
         finally:
             os.close(descriptor)
         return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
@@ -153,12 +156,13 @@ def _is_locked(path: Path) -> bool:
 
 def _locked(path: Path) -> int | None:
     """Return the descriptor of a file that is locked by it; ``None`` if another one has it."""
-    descriptor = os.open(path, _FLAGS | os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o600)
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _SHARED)
     except OSError as error:
         os.close(descriptor)
-        if error.errno in {errno.EAGAIN, errno.EACCES}:
+        if isinstance(error, BlockingIOError):
             return None
         raise
     return descriptor

@@ -54,7 +54,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
 @needs_root
 @pytest.mark.parametrize("limit", [4, 8])
 async def test_too_few_threads_end_the_process_with_a_sentence(daemon: Daemon, limit: int) -> None:
-    """Without them gRPC crashes, or waits without end; root has no such limit."""
+    """gRPC crashes without them, or waits without end; root has no such limit."""
     kept = "-all,+dac_override,+kill"
     caps = (f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}")
     daemon.wrapper = ("setpriv", "--reuid=61234", *caps, "prlimit", f"--nproc={limit}")

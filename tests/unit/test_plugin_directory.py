@@ -73,7 +73,7 @@ def test_kubelet_problem_says_why(
 
 
 def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:
-    """From when it was first missed, each time that it goes."""
+    """Since it was first missed; what it was before does not count."""
     plugins = PluginDirectory(tmp_path / "plugins")
     for began in (100.0, 200.0):
         plugins._check(began)
