@@ -12,7 +12,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
 from devhost.discovery import wording
 from devhost.discovery.health import check
-from devhost.discovery.resolve import Finding, Resolver
+from devhost.discovery.resolve import Resolver, ScanFinding
 from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
 from devhost.discovery.selection import read_all
@@ -128,7 +128,7 @@ def report(
     for resource in resources:
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
         readings |= read_all((root for root in scanner.roots if root not in readings), files)
-        finding = Finding(scanner, scanner.select(readings), Snapshot(), now=0.0)
+        finding = ScanFinding(scanner, scanner.select(readings), Snapshot(), now=0.0)
         identified, _ = resolver.resolve(finding)
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))

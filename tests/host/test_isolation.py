@@ -30,7 +30,7 @@ async def test_resource_that_crashes_is_started_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It says so, backs off, and comes back; another resource's stream does not notice."""
-    monkeypatch.setattr("devhost.host.reconciler.CRASH_PAUSE_S", 0.2)
+    monkeypatch.setattr("devhost.host.tasks.CRASH_PAUSE_S", 0.2)
     crashes = 2
     publish = ServedResource._publish
 

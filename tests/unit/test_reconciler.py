@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.resolve import Finding, Resolver
+from devhost.discovery.resolve import Resolver, ScanFinding
 from devhost.discovery.scan import Scanner
 from devhost.host import reconciler
 from devhost.host.inventory import Inventory
@@ -129,7 +129,7 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     resolved = []
     resolve = Resolver.resolve
 
-    def noted(self: Resolver, finding: Finding) -> object:
+    def noted(self: Resolver, finding: ScanFinding) -> object:
         resolved.append(finding.name[-1])
         return resolve(self, finding)
 
