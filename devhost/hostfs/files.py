@@ -82,8 +82,8 @@ class Progress:
 
     @classmethod
     def current(cls) -> "Progress":
-        """Return that of the work which this thread does."""
-        return _PROGRESS.get()
+        """Return that of the work which this thread does, or one that nobody waits for."""
+        return _PROGRESS.get() or cls()
 
     def during(self, work: Callable[[], _T]) -> _T:
         """Return the result of ``work``, noting each answer."""
@@ -96,7 +96,7 @@ class Progress:
         self.answered_at = time.monotonic()
 
 
-_PROGRESS: Final = contextvars.ContextVar("progress", default=Progress())  # noqa: B039 (a dummy)
+_PROGRESS: Final = contextvars.ContextVar[Progress | None]("progress", default=None)
 
 
 class Tally:
@@ -111,7 +111,7 @@ class Tally:
 
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
-        _PROGRESS.get().note()
+        Progress.current().note()
         self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
         if self.count > ENTRIES_FEW and (reason := self._refusal(self.count)):
             raise OSError(errno.E2BIG, reason, directory)
@@ -142,7 +142,7 @@ class HostFiles:
 
         Who asks for it has the host's answer to what was asked before.
         """
-        _PROGRESS.get().note()
+        Progress.current().note()
         return path if self.is_host else self.root.rstrip("/") + path
 
     def resolve(self, path: str) -> str:
