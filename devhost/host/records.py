@@ -225,10 +225,13 @@ class Records:
     async def follow(self, watcher: Watcher) -> None:
         """Read the file when it may have changed, until cancelled."""
         subscription = Subscription(watcher, self.reload)
-        while self._path is not None:
-            await subscription.watch(frozenset({WatchTarget(str(self._path.parent))}))
-            self.reload()
-            await asyncio.sleep(POLL_S)
+        try:
+            while self._path is not None:
+                await subscription.watch(frozenset({WatchTarget(str(self._path.parent))}))
+                self.reload()
+                await asyncio.sleep(POLL_S)
+        finally:
+            subscription.close()
 
     async def close(self) -> None:
         """Write what has changed, at most `CLOSE_S`, and nothing more."""

@@ -5,7 +5,6 @@ import contextlib
 import errno
 import functools
 import itertools
-import logging
 import math
 import os
 from collections.abc import Callable
@@ -38,7 +37,6 @@ _PROBLEMS: Final = {
     errno.ENOENT: f"{KUBELET_SOCKET} is not there",
     errno.ECONNREFUSED: f"nobody listens on {KUBELET_SOCKET}",
 }
-_LOG: Final = logging.getLogger(__name__)
 
 SocketIdentity = tuple[int, int, int]
 """Device, inode and time of creation of a kubelet.sock.
@@ -134,8 +132,8 @@ class PluginDirectory:
         subscription = Subscription(watcher, self.on_change)
         targets = frozenset({WatchTarget(str(self.path))})
         clock = asyncio.get_running_loop().time
-        while True:
-            try:
+        try:
+            while True:
                 await subscription.watch(targets)
                 self._check(clock())
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
@@ -148,11 +146,8 @@ class PluginDirectory:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
                         await self._until_lock_is_free()
-            except DirectoryGoneError:
-                raise
-            except Exception:  # noqa: BLE001 (logged, and tried again)
-                _LOG.exception("watching the plugin directory failed")
-                await asyncio.sleep(_LOCK_POLL_S)
+        finally:
+            subscription.close()
 
     def _check(self, now: float) -> None:
         self.on_change()

@@ -20,12 +20,15 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
+from devhost.discovery.scan import Scanner
 from devhost.host.config_source import ConfigSource
 from devhost.host.host import Host, Settings
+from devhost.host.resource import ServedResource
 from devhost.host.state_files import LastGood
 from devhost.model.state import Status
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.watch import threads
+from tests.support.daemon import until
 
 ROOT: Final = str(Path(devhost.__file__).parent) + "/"
 # Not in a running host, pure, or what has to catch the exceptions.
@@ -129,7 +132,7 @@ class Steps:
         self.names, self.pods = self._rename(), 0
         self._write()
         policy = Policy(allow_exec=True)
-        source = ConfigSource(str(self.file), policy, LastGood(directory / "state"))
+        self.source = ConfigSource(str(self.file), policy, LastGood(directory / "state"))
         settings = Settings(
             directory / "plugins",
             "node-1",
@@ -140,7 +143,7 @@ class Steps:
             pod_resources=directory / "pr.sock",
             cdi_dir=directory / "cdi",
         )
-        self.host = Host(source.first()[0].require(), settings, source)
+        self.host = Host(self.source.first()[0].require(), settings, self.source)
 
     def _write(self) -> None:
         self.file.write_text(
@@ -179,12 +182,14 @@ resources:
     async def restart_kubelet(self) -> None:
         await self.kubelet.restart()
 
-    async def run_pod(self) -> object:
-        """Run a pod; return what it was given, or why it has failed."""
+    async def run_pod(self, *resources: str) -> object:
+        """Run a pod with a device of each resource; return its environment, or why it has failed."""
         self.pods += 1
         pod = f"pod-{self.pods}"
         try:
-            answer = await self.kubelet.admit(pod, {"app": {FAILING: 1, OTHER: 1}})
+            answer = await self.kubelet.admit(
+                pod, {"app": dict.fromkeys(resources or (FAILING, OTHER), 1)}
+            )
         except (AdmissionError, grpc.aio.AioRpcError) as error:
             return error
         else:
@@ -251,6 +256,37 @@ async def test_exception_in_any_coroutine_or_thread_is_got_over(
         if calls.alone and cause != steps.restart_kubelet:
             assert steps.status_of_other() is before, f"{where} concerns another resource"
     assert len(failed) > len(step_of) / 2
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_edit_that_cannot_be_applied_is_not_called_in_force_and_is_tried_again(
+    directory: Path, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the resource that fails stays as it was."""
+    for name, seconds in QUICK.items():
+        monkeypatch.setattr(name, seconds)
+    steps, change = Steps(directory, standin), ServedResource.change
+    running = asyncio.create_task(steps.host.run())
+    await steps.all_is_right()
+    before = steps.source.status
+
+    def failing(served: ServedResource, scanner: Scanner) -> None:
+        if served.name == FAILING:
+            raise RuntimeError("raised by the test")
+        change(served, scanner)
+
+    with monkeypatch.context() as mistake:
+        mistake.setattr(ServedResource, "change", failing)
+        await steps.edit()
+        await until(lambda: steps.source.status.problems, "the problem")
+        assert steps.source.status.applied == before.applied
+        async with asyncio.timeout(60):
+            while await steps.run_pod(OTHER) != {"NUMBER": str(steps.number)}:
+                await asyncio.sleep(0.01)
+    await steps.all_is_right()
+    await until(lambda: not steps.source.status.problems, "the end of the problem")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
