@@ -52,11 +52,7 @@ class _Served:
     rescan: Callable[[], None]
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
     shared: bool = False  # whether they are advertised as shares
-
-    @property
-    def withheld(self) -> bool:
-        """Whether a device waits, because a pod may have its nodes."""
-        return any((one.reason or "").startswith(WITHHELD) for one in self.devices.values())
+    withheld: bool = False  # whether a device waits, because a pod may have its nodes
 
 
 class Owners:
@@ -142,6 +138,9 @@ class Owners:
         served = self._served[resource.name]
         former, served.devices = served.devices, snapshot.devices
         served.shared = resource.replicas > 1
+        served.withheld = any(
+            (device.reason or "").startswith(WITHHELD) for device in snapshot.devices.values()
+        )
         self._list(resource.name, former, snapshot.devices)
         for device in snapshot.devices.values() if self.records.entries else ():
             if former.get(device.id) is not device:
