@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
 
@@ -105,6 +105,7 @@ class Foreign(RootModel[Any]):
 Entry = Allocated | Mark
 Identity = tuple[object, object]
 _Changes = Mapping[Identity, Entry | None]  # ``None`` to drop it
+_Key = TypeVar("_Key")
 _CONTENT: Final = TypeAdapter(
     list[Annotated[Allocated | Mark | Foreign, Field(union_mode="left_to_right")]]
 )
@@ -130,7 +131,7 @@ class Records:
         self.problem: str | None = None
         self.entries: dict[Identity, Entry] = {}
         self._by_key: dict[str, dict[Identity, Allocated]] = {}
-        self._by_owner: dict[Owner, set[Identity]] = {}
+        self._by_owner: dict[Owner, dict[Identity, Allocated]] = {}
         self._unsaved: _Changes = {}
         self._path = state_dir and state_dir / FILE
         self._file = _File({})  # as it was read or written last
@@ -258,7 +259,7 @@ class Records:
             if entry is not None:
                 self.entries[identity] = entry
             if isinstance(entry, Allocated):
-                self._by_owner.setdefault(entry.owner, set()).add(identity)
+                self._by_owner.setdefault(entry.owner, {})[identity] = entry
                 for key in entry.keys(self.boot):
                     self._by_key.setdefault(key, {})[identity] = entry
 
@@ -319,12 +320,9 @@ def boot_id() -> str:
         return ""  # then a number may be taken for that of an earlier boot
 
 
-def _remove(index: dict[Any, Any], key: object, identity: Identity) -> None:
-    if isinstance(entries := index[key], set):
-        entries.discard(identity)
-    else:
-        entries.pop(identity, None)
-    if not entries:
+def _remove(index: dict[_Key, dict[Identity, Allocated]], key: _Key, identity: Identity) -> None:
+    del index[key][identity]
+    if not index[key]:
         del index[key]
 
 
