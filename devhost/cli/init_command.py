@@ -133,12 +133,12 @@ def convert(
     from devhost.drafts import conversion, draft
     from devhost.hostfs.files import HostFiles
     from devhost.loading.loader import read
-    from devhost.loading.syntax import TreeError, decoded
+    from devhost.loading.syntax import TreeError, decode
 
     devices = []
     try:
         for file in files:
-            devices += (found := conversion.found(decoded(read(file))))
+            devices += (found := conversion.found(decode(read(file))))
             if not found:
                 printer.fail(
                     f"{file}: no devices of generic-device-plugin or smarter-device-manager; if "
