@@ -13,9 +13,9 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi import CdiFiles
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.holders import Holders
-from devhost.host.inventory import Inventory
+from devhost.host.inventory import Locations
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
 from devhost.host.reconciler import Reconciler
@@ -67,7 +67,7 @@ class Host:
         self,
         config: Config,
         settings: Settings,
-        source: ConfigSource | None = None,
+        source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.settings, self.source = settings, source
@@ -86,7 +86,7 @@ class Host:
         self.shared = Shared(
             backend=self._directory,
             publish=functools.partial(PublishedResource, self._directory),
-            reconciler=Reconciler(Inventory(settings.files, self._watcher), metrics),
+            reconciler=Reconciler(Locations(settings.files, self._watcher), metrics),
             holders=holders,
             owners=Owners(
                 holders,

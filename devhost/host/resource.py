@@ -19,7 +19,7 @@ from devhost.errors import AllocationError
 from devhost.host.backend import ListedDevices
 from devhost.host.cdi import CdiInjection
 from devhost.host.health import UNCHECKED, HealthMonitor
-from devhost.host.metrics import RESULTS
+from devhost.host.metrics import REGISTRATION_RESULTS
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.shared import CodeResource, Shared
 from devhost.model.allocation import Allocation
@@ -74,7 +74,7 @@ class ServedResource:
         )
         self._calls = BlockingCalls(f"allocate {self.name}")
         self.resource_status, self.count = ResourceStatus(self.name), DeviceCount(self.name)
-        shared.metrics.add(self.name)
+        shared.metrics.add_resource(self.name)
         self.published = shared.publish(
             self,
             self._tell,
@@ -228,13 +228,13 @@ class ServedResource:
     def close(self) -> None:
         """Give up what a resource that has ended shares with others."""
         self.scan.close()
-        self._shared.metrics.remove(self.name)
+        self._shared.metrics.remove_resource(self.name)
         self._shared.owners.end(self.name)  # the last: what fails before is done again
 
     def _tell(self, state: State, reason: str | None = None) -> None:
         self.resource_status.set(state, reason)
         if state in (State.REGISTERED, State.BACKING_OFF):
-            result = RESULTS[state is State.REGISTERED]
+            result = REGISTRATION_RESULTS[state is State.REGISTERED]
             self._shared.metrics.registrations.labels(self.name, result).inc()
         if self._code is not None and state is State.REGISTERED:
             self._code.registered()

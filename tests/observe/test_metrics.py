@@ -38,7 +38,7 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 def test_metrics_count_what_happens() -> None:
     counters = Metrics(ALLOCATE_RESULTS)
-    counters.add(A)
+    counters.add_resource(A)
     before = said_by(counters)
     for name in ("registrations", "allocations"):
         assert before.value(f"devhost_{name}_total", resource_name=A, result="ok") == 0
@@ -54,11 +54,11 @@ def test_metrics_count_what_happens() -> None:
 def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
     """And one that comes again begins at 0."""
     counters = Metrics(ALLOCATE_RESULTS)
-    counters.add(A)
+    counters.add_resource(A)
     counters.allocations.labels(A, "ok").inc()
-    counters.remove(A)
+    counters.remove_resource(A)
     assert not said_by(counters).names_of(A)
-    counters.add(A)
+    counters.add_resource(A)
     said = said_by(counters)
     assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
 
