@@ -15,16 +15,23 @@ from devhost.discovery.hardware import HardwareFinder
 from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
 from devhost.hostfs.files import HostFiles, failure, fits, is_wild
 from devhost.model import names, pattern
-from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
+from devhost.model.device import (
+    NO_VARIABLES,
+    Cause,
+    FileKind,
+    FileState,
+    Hardware,
+    Node,
+    Skipped,
+    Verdict,
+)
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 
-DANGLING: Final = "dangling link"
+_DANGLING: Final = Verdict(Cause.DANGLING, "dangling link")
 _DIRECTORY: Final = "a directory: name it in `types` to offer it"
-IN_USE: Final = "in use: "
-UNREADABLE: Final = "cannot be read: "
-_TOO_LONG: Final = "its path is too long for the kernel"
+_TOO_LONG: Final = Verdict(Cause.UNREADABLE, "its path is too long for the kernel")
 _IN_PART: Final = "the pattern matches only a part of it"
 
 
@@ -37,7 +44,7 @@ class Selection:
         failed: By source, why it could not be read.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
-        why_none: Says why nothing is found, where nothing is missing and no source finds anything;
+        explain_empty: Says why nothing is found, where nothing is missing and no source finds anything;
             of a group, which needs a node of each, why a source finds nothing. Else `tuple`.
     """
 
@@ -46,7 +53,7 @@ class Selection:
     failed: Mapping[int, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
 
 
 def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
@@ -64,7 +71,7 @@ def select(selectors: Iterable["Selector"], readings: Readings, *, grouped: bool
         return found[0]
     nodes = tuple(node for one in found for node in one.nodes)
     skipped = tuple(skip for one in found for skip in one.skipped)
-    empty = [one.why_none for one in found if one.why_none is not tuple]
+    empty = [one.explain_empty for one in found if one.explain_empty is not tuple]
     if (nodes or skipped) and not grouped:
         empty = []
     return Selection(
@@ -110,12 +117,12 @@ class Selector:
         judging.judge(some, self.finder.find(readings, self._known))
         self._known = {node.path: node for node in judging.nodes}
         notes: tuple[str, ...] = ()
-        why_none: Callable[[], tuple[str, ...]] = tuple
+        explain_empty: Callable[[], tuple[str, ...]] = tuple
         if not (judging.nodes or judging.skipped):
             main = some if self._all_needed else some[:1]
             notes = tuple(one.missing for one in main if one.missing)[:1]
             if not notes and not self._optional:
-                why_none = functools.cache(
+                explain_empty = functools.cache(
                     lambda: (wording.why_none(self.kind, self.finder.missed(readings)),)
                 )
         return Selection(
@@ -123,7 +130,7 @@ class Selector:
             tuple(judging.skipped),
             unreadable=judging.unreadable,
             notes=notes,
-            why_none=why_none,
+            explain_empty=explain_empty,
         )
 
 
@@ -161,7 +168,9 @@ class _Judging:
 
     def _judge(self, match: Match) -> None:
         hardware, state, other = match.hardware, None, None
-        problem = _unusable(f"{match.path}{match.name}") or match.excluded
+        problem = _unusable(f"{match.path}{match.name}")
+        if problem is None and match.excluded is not None:
+            problem = Verdict(Cause.EXCLUDED, match.excluded)
         if match.at is not None and problem is None:
             reading, name = match.at
             try:
@@ -190,28 +199,31 @@ class _Judging:
 
     def _unreadable(self, path: str, reason: str) -> None:
         self.unreadable[path] = reason
-        self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
+        text = f"cannot be read: {reason}"
+        self.skipped.append(Skipped.because(Cause.UNREADABLE, names.printable(path), text))
 
-    def _problem(self, match: Match, reading: Reading, state: FileState | None) -> str | None:
+    def _problem(self, match: Match, reading: Reading, state: FileState | None) -> Verdict | None:
         """Return why what is there is no candidate."""
         if state is None:
-            return DANGLING
+            return _DANGLING
         is_link = match.at is not None and match.at[1] in reading.links
         wrong = None if match.hardware else self._wrong_type(state, is_link=is_link)
         return wrong or self._busy(reading, state) or _unusable(state.realpath)
 
-    def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
+    def _wrong_type(self, state: FileState, *, is_link: bool) -> Verdict | None:
         if self._types is None:
-            return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
+            is_directory = state.kind is FileKind.DIRECTORY
+            return Verdict(Cause.WRONG_TYPE, _DIRECTORY) if is_directory else None
         if state.kind in self._kinds or ("symlink" in self._types and is_link):
             return None
-        return f"a {state.kind.value}, not {' or '.join(self._types)}"
+        text = f"a {state.kind.value}, not {' or '.join(self._types)}"
+        return Verdict(Cause.WRONG_TYPE, text)
 
-    def _busy(self, reading: Reading, state: FileState) -> str | None:
+    def _busy(self, reading: Reading, state: FileState) -> Verdict | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
         use = reading.block_use.of(state.number)
-        return f"{IN_USE}{use}" if use else None
+        return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
 
 
 def _other(path: str, state: FileState | None, hardware: Hardware) -> str | None:
@@ -227,11 +239,11 @@ def _number(number: tuple[int, int] | None) -> str:
     return "no device node" if number is None else "{}:{}".format(*number)
 
 
-def _unusable(text: str) -> str | None:
-    """Say that a name cannot be handed out, whatever it is."""
+def _unusable(text: str) -> Verdict | None:
+    """Return why a name cannot be handed out, whatever it is."""
     if text.isprintable() or not ({"\n", "\t"} & set(text) or names.text_problem(text)):
         return None
-    return "unusable name: it is not UTF-8, or has control characters"
+    return Verdict(Cause.BAD_NAME, "unusable name: it is not UTF-8, or has control characters")
 
 
 # ── files and tokens ──

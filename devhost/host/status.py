@@ -9,7 +9,6 @@ from devhost import __version__
 from devhost.discovery.dry_run import ResourceReport, mistakes
 from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host
-from devhost.host.owners import WITHHELD
 from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
 from devhost.host.shared import Shared
@@ -89,7 +88,7 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
         "streams": served.published.state.streams,
         "expected": count.expected,
         "missing": count.missing,
-        "unhealthy": sum(not device.healthy for device in served.snapshot.present),
+        "unhealthy": sum(not device.healthy for device in served.snapshot.present_devices),
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
@@ -97,7 +96,7 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
 def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
     published, found_amiss = served.published.state, mistakes(served.resource, snapshot)
-    warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss, *published.warnings)
+    warnings = (*snapshot.notes, *snapshot.explain_empty(), *found_amiss, *published.warnings)
     warnings += tuple(
         f"{root.root.base or '/'}: {root.polling_reason}: read every {POLL_S:.0f} s"
         for root in served.scan.roots

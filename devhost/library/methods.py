@@ -104,7 +104,8 @@ def _sorted_out(result: Iterable[Device | str]) -> Devices:
         device = Device(item) if isinstance(item, str) else item
         if problem := _device_problem(device):
             shown = device.id if isinstance(device, Device) else device
-            skipped.append(Skipped(_brief(str(shown) or repr(shown)), problem))
+            candidate = _brief(str(shown) or repr(shown))
+            skipped.append(Skipped.because(Cause.CODE, candidate, problem))
         else:
             devices.append(device)
     return devices, skipped

@@ -79,7 +79,7 @@ class CodeScanner(Scanner):
         return (PluginRoot(self.methods),)
 
     @property
-    def keeps(self) -> bool:
+    def reuses_devices(self) -> bool:
         """The plugin's device may say something else, and is handed back to it."""
         return False
 
@@ -97,16 +97,16 @@ class CodeScanner(Scanner):
             nodes = self._nodes(item)
             taken = next((node for node in nodes if node.key in owners), None)
             if item.id in found:
-                skipped.append(Skipped(item.id, "duplicate ID"))
+                skipped.append(Skipped.because(Cause.BAD_ID, item.id, "duplicate ID"))
             elif taken is not None:
                 reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
-                skipped.append(Skipped(item.id, reason))
+                skipped.append(Skipped.because(Cause.OWNED, item.id, reason))
             else:
                 found[item.id] = nodes
                 owners |= dict.fromkeys((node.key for node in nodes), item.id)
         empty = () if found or skipped else ("devices() returned no devices",)
         nodes = tuple(node for nodes in found.values() for node in nodes)
-        return Selection(nodes, tuple(skipped), why_none=lambda: empty)
+        return Selection(nodes, tuple(skipped), explain_empty=lambda: empty)
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
         variables = {ID_VARIABLE: device.id}
@@ -180,11 +180,11 @@ def plugin_device(device: HostDevice) -> Device:
 
 def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with what the code says of its health, or why nothing is known of it."""
-    if device.missing_since is not None or device.replaced:
+    if not device.is_present:
         return device
     problem = next((node.problem for node in device.nodes if node.problem), None)
-    reason = failure or plugin_device(device).reason or problem or device.reason
-    return replace(device, reason=reason)
+    text = failure or plugin_device(device).reason or problem
+    return replace(device, verdict=Verdict(Cause.CODE, text)) if text else device
 
 
 class ServedPlugin:
@@ -197,12 +197,12 @@ class ServedPlugin:
         self._rescan: Callable[[], None] | None = None  # while it is served
         self._registered = False
 
-    def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
+    def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> CodeScanner:
         """Return the scanner of the resource."""
         self._plugin.root = Path(files.root)
         rules = rules_of(self.resource)
         return CodeScanner(
-            self.resource, rules, files, TRUSTED, node_name, hold_s, methods=self._methods
+            self.resource, rules, files, TRUSTED, node_name, settle_s, methods=self._methods
         )
 
     def started(self, look_again: Callable[[], None]) -> None:

@@ -267,7 +267,7 @@ class Bench:
             self.plugins,
             NODE,
             leave_after=LEAVE_AFTER_S,
-            hold_s=0.0,
+            settle_s=0.0,
             state_dir=self.root / "records" if self.durable else None,
             pod_resources=self.root / "pr.sock" if self.asked else None,
             assume_free=self.assume_free,

@@ -109,7 +109,7 @@ async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """As udev makes them a moment later; the order of the file decides, not who finds it first."""
-    hosting.hold_s = 3600.0
+    hosting.settle_s = 3600.0
     dev = directory / "root" / "dev"
     links = dev / "serial" / "by-id"
     links.mkdir(parents=True)

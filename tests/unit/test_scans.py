@@ -82,7 +82,7 @@ class Host(Scans):
             case "after":
                 self.now += float(words[0])
             case "hold":
-                self.hold_s = float(words[0])
+                self.settle_s = float(words[0])
                 self.configure(yaml.safe_dump(self._options))
             case "set":
                 former, self._options = self.scanner.resource, self._options | yaml.safe_load(rest)
