@@ -165,7 +165,7 @@ class HostPaths:
         state = place.state
         if state is not None and state.number is not None and not mount:
             return self.refused_node(place.realpath, state.kind, state.number)
-        if refusal := self._policy.refused_file(place.realpath, mount=mount):
+        if refusal := self._policy.file_problem(place.realpath, mount=mount):
             return refusal
         if state is None:
             return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
@@ -175,9 +175,9 @@ class HostPaths:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
         if kind is not FileKind.BLOCK:
             self._classes = self._classes or DeviceClasses(self._files)
-            return self._policy.refused_node(realpath, self._classes.of(number))
+            return self._policy.node_problem(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
-        return self._policy.refused_node(realpath, BLOCK, self._use.of(number))
+        return self._policy.node_problem(realpath, BLOCK, self._use.of(number))
 
     # ── a device's own nodes ──
 

@@ -7,7 +7,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import read_all
+from devhost.discovery.sources.filter import list_all
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
@@ -60,7 +60,7 @@ def scanner_of(tree: HostTree, source: str, more: str = "") -> Scanner:
 
 def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:
     scanner = scanner_of(tree, source, more)
-    found = scanner.select(read_all(scanner.roots, scanner.files))
+    found = scanner.select(list_all(scanner.locations, scanner.files))
     return snapshot_of(scanner, found, Snapshot(), lambda _: None, 1.0)
 
 

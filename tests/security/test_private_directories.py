@@ -2,8 +2,8 @@
 
 import pytest
 
-from devhost.discovery.dry_run import explain
-from devhost.discovery.selection import read_all
+from devhost.discovery.dry_run import explain_sources
+from devhost.discovery.sources.filter import list_all
 from devhost.model.device import Snapshot
 from tests.security.attack import Victim
 
@@ -50,8 +50,8 @@ def test_source_in_a_private_directory_tells_no_name(
     assert "--allow-path '/root" in snapshot.error
     assert "plain" not in f"{snapshot}"
     scanner = home.scanner({"sources": [source]})
-    readings = read_all(scanner.roots, scanner.files)
-    why = explain(scanner, readings, snapshot)
+    listings = list_all(scanner.locations, scanner.files)
+    why = explain_sources(scanner, listings, snapshot)
     assert "plain" not in f"{[*why]}"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from devhost.allocation.policy import Policy
 from devhost.discovery.identity import OwnerOf
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, read_all
+from devhost.discovery.sources.filter import Selection, list_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
@@ -16,7 +16,7 @@ from devhost.model.device import Snapshot
 
 def selected(scanner: Scanner) -> Selection:
     """Return what a resource's sources find now."""
-    return scanner.select(read_all(scanner.roots, scanner.files))
+    return scanner.select(list_all(scanner.locations, scanner.files))
 
 
 def survey(resource: Resource, files: HostFiles) -> Selection:

@@ -86,4 +86,4 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
         .resources
     )
     scanner = Scanner.of(declared, HostFiles(), Policy(), "node", hold_s=0.0)
-    assert {name for root in scanner.roots for name in root.subsystems} == {"tty", "usb"}
+    assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.health import CONTENT_MAX, check
+from devhost.discovery.health import CONTENT_MAX, check_device
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice, Node
@@ -53,7 +53,7 @@ def checked(
     timeout: str = "60s",
 ) -> Checked:
     declared = HealthChecks.model_validate({"checks": checks, "timeout": timeout})
-    return check(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
+    return check_device(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
 
 
 def passed(outcome: Checked) -> bool:

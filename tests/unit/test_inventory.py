@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
+from devhost.discovery.sources.base import DirectoryLocation, Listing, Location, read
 from devhost.host import inventory as host_inventory
 from devhost.host.inventory import Inventory
 from devhost.hostfs.files import HostFiles, Tally
@@ -70,15 +70,15 @@ async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Inventory, Lis
         yield Inventory(HostFiles(str(root)), watcher), Listener()
 
 
-async def use(inventory: Inventory, told: Listener, *directories: Path) -> Sequence[Reading]:
+async def use(inventory: Inventory, told: Listener, *directories: Path) -> Sequence[Listing]:
     """Go over to other directories, and read them."""
     where = str(directories[0])
-    roots = [DirectoryRoot(str(one)) for one in directories]
+    roots = [DirectoryLocation(str(one)) for one in directories]
     inventory.use("user", roots, lambda: told.callback(where))
     return await again(inventory)
 
 
-async def again(inventory: Inventory, user: str = "user") -> Sequence[Reading]:
+async def again(inventory: Inventory, user: str = "user") -> Sequence[Listing]:
     since, roots = asyncio.get_running_loop().time(), inventory.of(user)
     for root in roots:
         await root.watch()
@@ -90,7 +90,7 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     async with watching() as (inventory, _):
         for user in range(100):
-            inventory.use(user, [DirectoryRoot(str(tmp_path))], lambda: None)
+            inventory.use(user, [DirectoryLocation(str(tmp_path))], lambda: None)
         since = asyncio.get_running_loop().time()
         roots = [inventory.of(user)[0] for user in range(100)]
         readings = await asyncio.gather(
@@ -175,7 +175,7 @@ async def test_inventory_hanging_root_fails(
     begun, release, readings = threading.Event(), threading.Event(), [0]
     (tmp_path / "a").touch()
 
-    def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
+    def slowly(root: Location, files: HostFiles, tally: Tally) -> Listing:
         readings[0] += 1
         begun.set()
         release.wait(30)

@@ -100,7 +100,7 @@ class Host(Scans):
             case "tmpfs":
                 self.mounts.enter_context(tmpfs(tree.at(rest)))
             case "events":
-                heard = {one for root in self.scanner.roots for one in root.subsystems}
+                heard = {one for root in self.scanner.locations for one in root.subsystems}
                 yield f"events: {' '.join(sorted(heard))}"
             case "pod":
                 yield from self._given(words)
@@ -113,7 +113,7 @@ class Host(Scans):
         if self._failed:
             nodes = tuple(node for node in selection.nodes if node.source not in self._failed)
             failed = dict.fromkeys(self._failed, "Input/output error")
-            selection = replace(selection, nodes=nodes, failed=failed)
+            selection = replace(selection, nodes=nodes, failed_sources=failed)
         first = dict.fromkeys(self._claimed, "e.com/first")
         found = self.scan(claimed=first.get, found=selection)
         for device in found.devices.values():
