@@ -21,7 +21,7 @@ from devhost.hostfs.mounts import lines
 from devhost.hostfs.sysfs import Number, SysfsTree, devices_above, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
-from devhost.model.hardware import vendor_product
+from devhost.model.hardware_sources import vendor_product
 from devhost.model.immutable import immutable
 
 # What containers may be given without a flag.

@@ -27,7 +27,7 @@ from devhost.hostfs.sysfs import (
 )
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
-from devhost.model.hardware import (
+from devhost.model.hardware_sources import (
     NO_NODE,
     USB_NODE,
     VFIO_NODE,

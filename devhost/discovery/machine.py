@@ -18,7 +18,7 @@ from devhost.hostfs.sysfs import (
 )
 from devhost.model import names
 from devhost.model.device import FileState
-from devhost.model.hardware import PCI_CLASSES
+from devhost.model.hardware_sources import PCI_CLASSES
 from devhost.model.immutable import immutable
 
 Row = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it

@@ -16,7 +16,7 @@ from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readi
 from devhost.hostfs.files import HostFiles, failure, fits, is_wild
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
-from devhost.model.hardware import Pci, Sysfs, Usb
+from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 

@@ -16,7 +16,7 @@ from devhost.discovery.hardware import Wanted
 from devhost.discovery.machine import Described, Machine, class_name
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, devices_above
-from devhost.model.hardware import USB_NODE
+from devhost.model.hardware_sources import USB_NODE
 
 DOMAIN: Final = "example.com"
 _SERIAL_MIN: Final = 4

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from devhost.model.device import Snapshot
-from devhost.model.state import HeldBy, Published
+from devhost.model.resource_state import HeldBy, Published
 
 
 class Backend(Protocol):

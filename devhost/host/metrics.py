@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from devhost import __version__
 from devhost.model.names import distinct, printable
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.observe import logs
 
 if TYPE_CHECKING:

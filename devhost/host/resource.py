@@ -26,7 +26,7 @@ from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.names import distinct
-from devhost.model.state import State, Status
+from devhost.model.resource_state import State, Status
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 _STEP_S: Final = 0.2  # while IDs are leaving

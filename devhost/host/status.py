@@ -14,7 +14,7 @@ from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
 from devhost.host.shared import Shared
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.observe import logs
 
 Json = dict[str, Any]

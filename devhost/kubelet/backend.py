@@ -10,7 +10,7 @@ from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import Registration, Report
 from devhost.kubelet.servicer import Answering
-from devhost.model.state import Published
+from devhost.model.resource_state import Published
 
 _STEP_S: Final = 0.2  # while IDs are leaving
 _LOG: Final = logging.getLogger(__name__)

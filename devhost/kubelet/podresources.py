@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
 from devhost.kubelet.sockets import connect_error, open_channel
-from devhost.model.state import HeldBy
+from devhost.model.resource_state import HeldBy
 from devhost.watch.threads import in_thread
 
 LIST_TIMEOUT_S: Final = 2.0

@@ -23,7 +23,7 @@ from devhost.kubelet.podresources import ServedNames
 from devhost.kubelet.resource_lock import linked, server_socket
 from devhost.kubelet.servicer import Answering, Servicer
 from devhost.model import limits
-from devhost.model.state import State
+from devhost.model.resource_state import State
 
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0

@@ -25,7 +25,7 @@ from devhost.host.config_source import ConfigSource
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.host.state_files import LastGood
-from devhost.model.state import Status
+from devhost.model.resource_state import Status
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.watch import threads
 from tests.support.daemon import until

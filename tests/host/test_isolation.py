@@ -14,7 +14,7 @@ from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import serving
 from devhost.kubelet.servicer import Answering
 from devhost.model.device import Snapshot
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.watcher import Inotify
 from tests.support.daemon import tokens, until

@@ -25,7 +25,7 @@ from devhost.host.state_files import LastGood
 from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.loading.loader import loads
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.standin.connections import PluginEndpoint
 from devhost.standin.kubelet import PodResourcesLister, SimulatedKubelet
 from devhost.standin.state import Ledger
