@@ -129,10 +129,10 @@ class HostPaths:
             raise AllocationError(f"{spec.host_path}: {error.strerror or error}") from None
         if walk.unreadable:
             raise AllocationError(f"{spec.host_path}: {next(iter(walk.unreadable.values()))}")
-        for name in names.natural(walk.found):
+        for name in names.natural(walk.matches):
             path = f"{spec.host_path.rstrip('/')}/{name}"
             state = self.resolve(path).state
-            if state is not None and state.number is not None and not walk.found[name]:
+            if state is not None and state.number is not None and not walk.matches[name]:
                 inside = f"{spec.container_path.rstrip('/')}/{name}"
                 found.append(replace(spec, host_path=path, container_path=inside))
         if not found:

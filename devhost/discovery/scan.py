@@ -230,7 +230,7 @@ def placed(
                 found.add(sysfs().numa(node.hardware.numa))
             elif node.state is not None and node.state.number is not None:
                 kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                place = sysfs().of_number(kind, node.state.number)
+                place = sysfs().device_by_number(kind, node.state.number)
                 found |= set(map(sysfs().numa, sysfs().parts(place) if place else ()))
         return tuple(sorted(one for one in found if one is not None))
 

@@ -9,7 +9,7 @@ from typing import Final
 from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
 from devhost.hostfs.files import HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
@@ -101,8 +101,8 @@ class InventoryRoot:
     @property
     def degraded(self) -> str:
         """Why events do not tell of it, so that it has to be read regularly; else empty."""
-        deaf = self._uevents.deaf if self.root.subsystems else None
-        return deaf or self._subscription.degraded
+        polling_reason = self._uevents.polling_reason if self.root.subsystems else None
+        return polling_reason or self._subscription.polling_reason
 
     def doubt(self) -> None:
         """Have the next reading see that the watches are still right."""
@@ -188,7 +188,7 @@ class InventoryRoot:
         if watched is None:
             return
         path = watched.path
-        shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
+        shown = await run_in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
         if is_silent(path):
             targets = frozenset[WatchTarget]()
         elif watched.recursive:

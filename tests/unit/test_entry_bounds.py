@@ -10,7 +10,7 @@ import pytest
 from devhost.discovery.roots import NOT_DEVICES
 from devhost.host.inventory import Budget
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.watch.watcher import Inotify, Resolved, WatchTarget
+from devhost.watch.watcher import Inotify, ResolvedTargets, WatchTarget
 from tests.support.scanning import look
 
 
@@ -119,7 +119,7 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
 
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
-    found = Resolved(inotify, [WatchTarget(str(path), recursive=True, **options)])
+    found = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
     inotify.close()
     places = {use.watch for use in found.uses if not use.entry}
     return len(places), str(found.error.strerror) if found.error else ""

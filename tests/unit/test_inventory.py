@@ -13,7 +13,7 @@ from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
 from devhost.host import inventory as host_inventory
 from devhost.host.inventory import Inventory
 from devhost.hostfs.files import HostFiles, Tally
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Watcher
 
 
@@ -82,7 +82,7 @@ async def again(inventory: Inventory, user: str = "user") -> Sequence[Reading]:
     since, roots = asyncio.get_running_loop().time(), inventory.of(user)
     for root in roots:
         await root.watch()
-    return await in_thread("read", lambda: [root.read(since) for root in roots])
+    return await run_in_thread("read", lambda: [root.read(since) for root in roots])
 
 
 async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
         since = asyncio.get_running_loop().time()
         roots = [inventory.of(user)[0] for user in range(100)]
         readings = await asyncio.gather(
-            *(in_thread("read", partial(one.read, since)) for one in roots)
+            *(run_in_thread("read", partial(one.read, since)) for one in roots)
         )
         assert len({id(one) for one in readings}) == 1
         later = roots[0].read(asyncio.get_running_loop().time())
