@@ -12,7 +12,7 @@ import termios
 from typing import Any, Final
 
 from devhost.cli import output
-from devhost.host.status import reported
+from devhost.host.status import resource_report
 from devhost.observe import logs
 from devhost.standin.kubelet import AdmissionError
 from devhost.standin.trial import Trial
@@ -147,7 +147,7 @@ class Playground:
 
     def _devices(self) -> None:
         for served in self._trial.host.resources:
-            shown = reported(served, served.snapshot).as_json()
+            shown = resource_report(served, served.snapshot).as_json()
             held = ((pod, has.get(served.name, ())) for pod, has in self._pods.items())
             some = {one: [pod] for pod, ids in held for one in ids}
             output.print_resource(shown, output.pods(some), wide=False)

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host.state_files import CLOSE_S, LastGood, report
+from devhost.host.state_files import CLOSE_S, LastGoodConfig, log_transition
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded, loads, read, unusable
 from devhost.model.config import Config
@@ -57,21 +57,21 @@ class ConfigStatus:
     hash: str = ""  # the beginning of the SHA-256 of the content in force
 
 
-class ConfigSource:
+class ConfigFile:
     """Reads a configuration file, at the start and whenever it changes while the host runs."""
 
-    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+    def __init__(self, file: str, policy: Policy, last_good: LastGoodConfig | None = None) -> None:
         self.file, self._policy, self._last_good = file, policy, last_good
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
         self._calls = BlockingCalls("config", serial=True)
         self._good: bytes | None = None  # to be saved
         self._saving: asyncio.Task[None] | None = None
-        self.unsaved: str | None = None
+        self.save_problem: str | None = None
         """Why the last good copy could not be written."""
         self.status = ConfigStatus(file, datetime.now(UTC))
 
-    def first(self) -> tuple[Loaded, Loaded | None]:
+    def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
         try:  # at standard input without a limit: a person may be typing it
             raw, reason = self._read() if self.file == "-" else run_in_time(self._read, PATIENCE_S)
@@ -100,7 +100,7 @@ class ConfigSource:
         """The file may have changed."""
         self._due.set()
 
-    def reload_asked(self) -> None:
+    def reload_requested(self) -> None:
         """Somebody wants it read again, and to see in the log that it was."""
         self._asked = True
         self._due.set()
@@ -245,7 +245,7 @@ class ConfigSource:
         if idle and self._last_good is not None and self._good is not None:
             self._saving = asyncio.create_task(self._write(self._last_good), name="save config")
 
-    async def _write(self, last_good: LastGood) -> None:
+    async def _write(self, last_good: LastGoodConfig) -> None:
         try:
             while (good := self._good) is not None:
                 writing = run_in_thread("save config", functools.partial(last_good.write, good))
@@ -260,7 +260,9 @@ class ConfigSource:
             asyncio.get_running_loop().call_later(RETRY_MAX_S, self.reload_soon)  # and saves it
 
     def _report(self, problem: str | None) -> None:
-        self.unsaved = report("the last good configuration", self.unsaved, problem)
+        self.save_problem = log_transition(
+            "the last good configuration", self.save_problem, problem
+        )
 
 
 def log_problems(problems: Iterable[Problem]) -> None:

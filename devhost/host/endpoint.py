@@ -52,7 +52,7 @@ class Endpoint:
             if sock is not None
         }
 
-    async def serve_during(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
+    async def serve_while(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host while ``work`` runs."""
         with contextlib.closing(work):  # it never starts if a server is cancelled first
             async with contextlib.AsyncExitStack() as stack:

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, Valid
 
 from devhost.host.state_files import (
     CLOSE_S,
-    locked,
+    directory_lock,
+    log_transition,
     move_aside,
     read_state,
-    report,
     write_atomically,
 )
 from devhost.model.node_id import NodeId
@@ -309,7 +309,7 @@ class Records:
             self._on_read(nodes)
 
     def _report(self, problem: str | None) -> None:
-        self.problem = report("allocated devices", self.problem, problem)
+        self.problem = log_transition("allocated devices", self.problem, problem)
 
 
 def boot_id() -> str:
@@ -351,7 +351,7 @@ def _update(
     """
     if not (any(changes.values()) or known or path.exists()):
         return _File({})
-    with locked(path.parent):
+    with directory_lock(path.parent):
         file = _read(path, last)
         lost = {
             it: entry
