@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, read
+from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, has_no_events, read
 from devhost.hostfs.files import HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
