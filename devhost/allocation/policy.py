@@ -18,10 +18,10 @@ from typing import Final
 
 from devhost.hostfs.files import HostFiles, is_in_dev, is_wild
 from devhost.hostfs.mounts import lines
-from devhost.hostfs.sysfs import Number, SysfsTree, devices_above, sysfs_by_number
+from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
-from devhost.model.hardware import vendor_product
+from devhost.model.hardware_sources import vendor_product
 from devhost.model.immutable import immutable
 
 # What containers may be given without a flag.
@@ -231,14 +231,14 @@ class DeviceClasses:
         major, minor = number
         if major == _MEM_MAJOR:  # whatever sysfs says
             return _class(_MEM.get(minor, _MEMORY))
-        place = self._sysfs.of_number("char", number)
+        place = self._sysfs.device_by_number("char", number)
         subsystem = self._sysfs.linked(f"{place}/subsystem") if place else None
         if place is None or subsystem is None:
             return self._assigned(major, minor)
         name = posixpath.basename(place)
         match subsystem:
             case "tty":
-                every = devices_above(place, self._sysfs)
+                every = ancestor_devices(place, self._sysfs)
                 above = {self._sysfs.linked(f"{one}/subsystem") for one in every}
                 return _class("tty-usb" if "usb" in above else "tty-serial" if above else "tty")
             case "misc":

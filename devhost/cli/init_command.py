@@ -84,7 +84,7 @@ def command(
     Example: `devhost init ttyUSB0 --domain example.com -o first.yaml`
     """
     from devhost.discovery.machine import Machine
-    from devhost.drafts import host
+    from devhost.drafts import host_draft
     from devhost.drafts.entries import DOMAIN
     from devhost.hostfs.files import HostFiles
 
@@ -92,12 +92,12 @@ def command(
     try:
         machine = Machine(files)
         chosen = [device for one in what for device in meant(machine, one)] if what else None
-        found = host.offers(files, domain or DOMAIN, chosen)
+        found = host_draft.offers(files, domain or DOMAIN, chosen)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or what) and sys.stdin.isatty() and sys.stderr.isatty():
         found = [one for one in found if _is_wanted(one)]
-    write(host.text(found, domain or DOMAIN, values=values), output, force=force)
+    write(host_draft.text(found, domain or DOMAIN, values=values), output, force=force)
     offered = sum(one.active for one in found)
     left = len(found) - offered
     more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"

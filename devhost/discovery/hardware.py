@@ -18,16 +18,16 @@ from devhost.discovery.roots import (
     SubsystemRoot,
 )
 from devhost.hostfs.sysfs import (
-    BETWEEN,
+    HUBS_AND_BRIDGES,
     KernelNode,
     SysfsDevice,
-    described,
-    device_above,
-    devices_above,
+    ancestor_devices,
+    node_variables,
+    owning_device,
 )
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
-from devhost.model.hardware import (
+from devhost.model.hardware_sources import (
     NO_NODE,
     USB_NODE,
     VFIO_NODE,
@@ -103,7 +103,7 @@ class Wanted:
         found |= self._interfaces_differ(device)
         if self.parents and not found:
             sysfs, above = device.sysfs, list[SysfsDevice]()
-            for one in devices_above(device.syspath, sysfs):
+            for one in ancestor_devices(device.syspath, sysfs):
                 driver = sysfs.linked(f"{one}/driver") or ""  # its own, not the nearest above it
                 above.append(SysfsDevice(one, sysfs, {"driver": driver}))
             if any(all(parent.differs(one) for one in above) for parent in self.parents):
@@ -180,7 +180,9 @@ class HardwareFinder:
         self.choices = [(one, Wanted.of(one)) for one in choices]
         self.subsystems = [one.subsystem for one in choices]
         classes = (self.wanted.globs | self.wanted.of_interface).get("class", ())
-        self.finds_between = any(one.startswith(tuple(BETWEEN.values())) for one in classes)
+        self.finds_between = any(
+            one.startswith(tuple(HUBS_AND_BRIDGES.values())) for one in classes
+        )
         found: list[Root] = [self.main, self.nodes]
         if self.of_bus:
             chosen = (one for one in self.subsystems if one not in (USB_NODE, NO_NODE))
@@ -222,7 +224,7 @@ class _Search:
             some = reading.members.items()
             every = [SysfsDevice(path, reading.sysfs, id=name) for name, path in some]
         for device in every:
-            if device.is_between and not finder.finds_between:
+            if device.is_hub_or_bridge and not finder.finds_between:
                 continue
             differ = self._differs(device, finder.wanted)
             if not (differ or finder.of_bus or any(self._chosen(*choice, device))):
@@ -260,7 +262,7 @@ class _Search:
         """
         for other in self._members(PCI).devices:
             used = other.facts["driver"]
-            is_ours = other.is_between or used in ("", _UNUSED) or used.startswith("vfio")
+            is_ours = other.is_hub_or_bridge or used in ("", _UNUSED) or used.startswith("vfio")
             if other.facts["group"] == group and not is_ours:
                 reason = f"group {group} holds {other.name} (driver {used})"
                 return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
@@ -344,7 +346,7 @@ class _Search:
         """Return a node of a device as a match."""
         finder, path = self._finder, node.path or ""
         by = self._nodes.udev.get(path, {})
-        above = device_above(node.syspath, device.sysfs) if not finder.of_bus else None
+        above = owning_device(node.syspath, device.sysfs) if not finder.of_bus else None
         variables = {
             **(above.variables if above is not None else {}),
             **device.variables,
@@ -354,7 +356,7 @@ class _Search:
             "syspath": node.syspath,
             "place": device.place,
             **by,
-            **described(node, device.sysfs),
+            **node_variables(node, device.sysfs),
         }
         # Several interfaces get their nodes one after the other.
         parts = finder.wanted.interfaces(device) or device.interfaces

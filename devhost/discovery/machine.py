@@ -12,13 +12,13 @@ from devhost.hostfs.sysfs import (
     KernelNode,
     SysfsDevice,
     SysfsTree,
-    described,
-    device_above,
-    devices_above,
+    ancestor_devices,
+    node_variables,
+    owning_device,
 )
 from devhost.model import names
 from devhost.model.device import FileState
-from devhost.model.hardware import PCI_CLASSES
+from devhost.model.hardware_sources import PCI_CLASSES
 from devhost.model.immutable import immutable
 
 Row = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
@@ -112,7 +112,7 @@ class Machine:
                 row |= {"class": class_name(facts["class"]), "driver": facts["driver"] or None}
                 row["group"] = int(facts["group"]) if facts["group"].isdecimal() else None
             row["nodes"] = [node.path or node.name for node in nodes]
-            yield row, one.is_between or not (is_usb or nodes)
+            yield row, one.is_hub_or_bridge or not (is_usb or nodes)
 
     def _others(self) -> Iterator[Row]:
         """Yield the nodes below no USB device or PCI function, such as those of a board."""
@@ -126,7 +126,7 @@ class Machine:
                 yield row, not (is_for_programs or is_port)
 
     def _ways(self, node: KernelNode | None) -> dict[str, str | None]:
-        found = described(node, self.sysfs) if node is not None else {}
+        found = node_variables(node, self.sysfs) if node is not None else {}
         return {name: found.get(name) for name in ("driver", "place")}
 
     def nodes(self, owner: str) -> list[KernelNode]:
@@ -159,7 +159,7 @@ class Machine:
             return [self._described(None, one) for one in owners]
         state = self._files.stat(what if what.startswith("/") else f"/dev/{what}")
         if state is not None and state.number is not None:
-            syspath = self.sysfs.of_number(state.kind.value, state.number)
+            syspath = self.sysfs.device_by_number(state.kind.value, state.number)
             node = self._node(syspath, self.sysfs) if syspath else None
             if node is not None:
                 return [self._described(node, self._owner(node.syspath, self.sysfs))]
@@ -176,13 +176,13 @@ class Machine:
 
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
-        if (above := device_above(path, sysfs)) is not None:
+        if (above := owning_device(path, sysfs)) is not None:
             every = (*self.usb_devices, *self.pci_functions)
             return next((one for one in every if one.syspath == above.syspath), above)
         if sysfs.linked(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")
             some = (one for one in self.pci_functions if one.facts["group"] == group)
-            return next((one for one in some if not one.is_between), None)
+            return next((one for one in some if not one.is_hub_or_bridge), None)
         if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
             block = self.subsystem("block")
             for one in self.pci_functions:
@@ -197,13 +197,15 @@ class Machine:
         sysfs, path = self.sysfs, shown.syspath if shown else ""
         if shown is not None:
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
-            variables |= described(shown, sysfs) | self._udev.udev.get(f"/dev/{shown.file}", {})
+            variables |= node_variables(shown, sysfs) | self._udev.udev.get(
+                f"/dev/{shown.file}", {}
+            )
             variables["syspath"] = path
         state = self._files.stat(f"/dev/{shown.file}") if shown and shown.file else None
         above = path or (owner.syspath if owner else "")
         parents = tuple(
             (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
-            for one in devices_above(above, sysfs)
+            for one in ancestor_devices(above, sysfs)
         )
         known = {name: value for name, value in variables.items() if value}
         return Described(shown, state, owner, known, parents, nodes)

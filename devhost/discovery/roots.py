@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Final
 
 from devhost.allocation.policy import SAFE
-from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, failure, is_wild
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, describe_read_error, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
@@ -135,15 +135,15 @@ class DirectoryRoot(Root):
     def read(self, files: HostFiles, tally: Tally) -> Reading:
         """Find what matches."""
         walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
-        beside = [] if walk.found else files.entries(self.path)
+        beside = [] if walk.matches else files.entries(self.path)
         return Reading(
             self,
             files,
-            walk.found,
-            links=(name for name, is_link in walk.found.items() if is_link),
+            walk.matches,
+            links=(name for name, is_link in walk.matches.items() if is_link),
             unreadable=walk.unreadable,
             missing=_absent(files, self.path) if beside is None else None,
-            looks=walk.looks,
+            looks=walk.files,
             beside=[] if is_wild(self.glob) else [one.name for one in beside or ()],
         )
 
@@ -153,7 +153,7 @@ def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
     try:
         return root.read(files, tally or Tally())
     except OSError as error:
-        return Reading(root, files, failure=failure(error))
+        return Reading(root, files, failure=describe_read_error(error))
 
 
 def _absent(files: HostFiles, directory: str) -> str:

@@ -155,7 +155,7 @@ class Scanner(Declaration):
                     host_paths = host_paths or HostPaths(self.files, self.policy)
                     reason = reason or _unfit(device, alone, host_paths, nodes)
                     optional = (mount for mount in alone.mounts if mount.optional)
-                    unseen += [it.host_path for it in optional if host_paths.is_unseen(it)]
+                    unseen += [it.host_path for it in optional if host_paths.is_invisible(it)]
                 one = one if reason is None else replace(one, reason=_shortened(reason))
             devices[device.id] = one
         return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
@@ -230,7 +230,7 @@ def placed(
                 found.add(sysfs().numa(node.hardware.numa))
             elif node.state is not None and node.state.number is not None:
                 kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                place = sysfs().of_number(kind, node.state.number)
+                place = sysfs().device_by_number(kind, node.state.number)
                 found |= set(map(sysfs().numa, sysfs().parts(place) if place else ()))
         return tuple(sorted(one for one in found if one is not None))
 
@@ -256,13 +256,13 @@ def _unfit(
     """Return why a container could not be given a device alone."""
     for node in device.nodes:
         if node.state is not None:
-            host_paths.known(node.path, node.state)
+            host_paths.remember(node.path, node.state)
     specs: tuple[Spec, ...] = (*alone.devices, *alone.mounts)
     for spec in specs:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
     for given in alone.devices:
-        other = taken.get(host_paths.lookup(given.host_path).realpath, device.id)
+        other = taken.get(host_paths.resolve(given.host_path).realpath, device.id)
         if other != device.id:
             return f"it would get {given.host_path}, a node of {other}: use `group`, or exclude it"
     return None

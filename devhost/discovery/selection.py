@@ -13,10 +13,10 @@ from typing import Final
 from devhost.discovery import wording
 from devhost.discovery.hardware import HardwareFinder
 from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
-from devhost.hostfs.files import HostFiles, failure, fits, is_wild
+from devhost.hostfs.files import HostFiles, describe_read_error, is_wild, matches_glob
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
-from devhost.model.hardware import Pci, Sysfs, Usb
+from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 
@@ -172,7 +172,7 @@ class _Judging:
             except OSError as error:
                 problem = _TOO_LONG
                 if error.errno != errno.ENAMETOOLONG:
-                    self._unreadable(match.path, failure(error))
+                    self._unreadable(match.path, describe_read_error(error))
         if problem is not None:
             if match.path not in self.unreadable:
                 what = match.path or match.name
@@ -283,7 +283,7 @@ class FileFinder:
             return NO_VARIABLES
         if isinstance(self.options, Dev):
             return pattern.fullmatch(wanted, name)
-        return NO_VARIABLES if fits(name, wanted) else None
+        return NO_VARIABLES if matches_glob(name, wanted) else None
 
     def _excluded(self, path: str, name: str) -> str | None:
         options, last = self.options, path.rpartition("/")[2]

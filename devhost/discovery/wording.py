@@ -8,7 +8,7 @@ from typing import Any, Final
 from devhost.allocation.policy import SAFE
 from devhost.discovery.roots import Missed
 from devhost.model import names
-from devhost.model.hardware import PCI_CLASSES, USB_CLASSES, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import PCI_CLASSES, USB_CLASSES, Pci, Sysfs, Usb
 from devhost.model.sources import Kind
 from devhost.model.spelling import is_proposed
 from devhost.model.values import ConfigModel, options_of

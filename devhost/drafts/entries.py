@@ -15,8 +15,8 @@ from typing import Any, Final
 from devhost.discovery.hardware import Wanted
 from devhost.discovery.machine import Described, Machine, class_name
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, devices_above
-from devhost.model.hardware import USB_NODE
+from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
+from devhost.model.hardware_sources import USB_NODE
 
 DOMAIN: Final = "example.com"
 _SERIAL_MIN: Final = 4
@@ -88,7 +88,7 @@ def _resource(machine: Machine, found: Described) -> _Options:
 
 def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number, serial = owner.facts["device"], owner.facts["serial"]
-    options = {"device": number, **({"class": "hub"} if owner.is_between else {})}
+    options = {"device": number, **({"class": "hub"} if owner.is_hub_or_bridge else {})}
     twins = [one for one in machine.usb_devices if one.facts["device"] == number]
     good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
     if good and sum(one.facts["serial"] == serial for one in twins) == 1:
@@ -122,7 +122,7 @@ def _usb_node(machine: Machine, found: Described) -> _Options:
 
 def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number = owner.facts["device"]
-    options = {"device": number, **({"class": "bridge"} if owner.is_between else {})}
+    options = {"device": number, **({"class": "bridge"} if owner.is_hub_or_bridge else {})}
     if sum(one.facts["device"] == number for one in machine.pci_functions) > 1:
         options["address"] = owner.name
     return options
@@ -151,7 +151,7 @@ def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
     every = [SysfsDevice(one, reading.sysfs) for one in reading.members.values()]
     above: list[str] = []  # the nearest whose name says where it is, and what is below it
     tried: list[list[str]] = []
-    for path in devices_above(node.syspath, reading.sysfs):
+    for path in ancestor_devices(node.syspath, reading.sysfs):
         name = glob.escape(posixpath.basename(path))
         if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
             tried = [[name], *([_COUNTER.sub("*", one, count=1), name] for one in above)]

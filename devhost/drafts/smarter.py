@@ -37,7 +37,7 @@ def resources(setting: Mapping[str, Any], domain: str, files: HostFiles) -> list
     if (one := _LITERAL.fullmatch(given.devicematch)) is not None:
         paths = [re.sub(r"\\(.)", r"\1", one[1])]
     else:
-        there = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).found)
+        there = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
         paths = [path for path in there if pattern.is_in(given.devicematch, path)]
     if not paths:
         raise ValueError("nothing below /dev of this host matches: convert it on one that has some")

@@ -12,7 +12,7 @@ from devhost.host.backend import Pods
 from devhost.host.records import Owner
 from devhost.model.immutable import immutable
 from devhost.model.names import without_share
-from devhost.model.state import HeldBy
+from devhost.model.resource_state import HeldBy
 
 POLL_S: Final = 10.0
 AGAIN_S: Final = 3.0  # between two lists that agree, where something has just changed

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from devhost.loading.yamltree import Found, Path, Position, Tree
 from devhost.model.config import Config, Resource
-from devhost.model.hardware import PciSelector, UsbSelector
+from devhost.model.hardware_sources import PciSelector, UsbSelector
 from devhost.model.names import printable
 from devhost.model.sources import Source
 from devhost.model.spelling import nearest

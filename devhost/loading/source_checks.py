@@ -10,7 +10,7 @@ from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.loading.yamltree import CheckProblem, Path
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
-from devhost.model.hardware import USB_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
 

@@ -29,7 +29,7 @@ from devhost.model.config import (
     Step,
     Text,
 )
-from devhost.model.hardware import Pci, Sysfs, Usb, attribute_problem
+from devhost.model.hardware_sources import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import Template

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from devhost.model import values
-from devhost.model.hardware import VFIO_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import VFIO_NODE, Pci, Sysfs, Usb
 from devhost.model.values import ConfigModel, main_option, shorthand
 
 

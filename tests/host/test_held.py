@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract, pod_status
 

@@ -13,7 +13,7 @@ from devhost.host import holders as module
 from devhost.host.holders import AGAIN_S, POLL_S, Holders
 from devhost.host.records import Owner
 from devhost.kubelet.podresources import PodResources
-from devhost.model.state import HeldBy
+from devhost.model.resource_state import HeldBy
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, a_node, healthy
 

@@ -13,7 +13,7 @@ import pytest
 from devhost.allocation import cdi
 from devhost.host.cdi import CdiFiles, CdiInjection
 from devhost.host.resource import ServedResource
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract

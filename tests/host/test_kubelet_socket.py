@@ -12,7 +12,7 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Hosting, Kubelet, contract

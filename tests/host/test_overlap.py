@@ -16,7 +16,7 @@ import pytest
 from devhost.host.host import Host
 from devhost.host.status import readiness
 from devhost.loading.loader import loads
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract

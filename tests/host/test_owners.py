@@ -12,7 +12,7 @@ from devhost.host import records as module
 from devhost.host.holders import Holders
 from devhost.host.owners import Owners
 from devhost.host.records import Mark, Owner
-from devhost.host.state_files import locked
+from devhost.host.state_files import directory_lock
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
@@ -196,7 +196,7 @@ async def test_owners_share_nodes_by_overlap(
 async def test_owners_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
     """An Allocate does not fail for that, nor wait long, together with what it has waited."""
     who = owners(tmp_path)
-    with locked(tmp_path):
+    with directory_lock(tmp_path):
         await who.allocated(resource(A), [device("a")], waited=60.0)
     assert await who.records.sync(60) is None
     assert A in (tmp_path / "state.json").read_text()
@@ -210,7 +210,7 @@ async def test_owners_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
     who = owners(tmp_path)
     await who.records.save([Mark(resource=A, id="a", prepared=True)], 60)
     fresh = [Mark(resource=A, id="a", prepared=False)]
-    with locked(tmp_path):
+    with directory_lock(tmp_path):
         allocate = asyncio.ensure_future(who.allocated(resource(A), [device("a")], fresh))
         # Longer than an Allocate that does not fail waits.
         assert not (await asyncio.wait({allocate}, timeout=0.3))[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devhost.kubelet.servicer import Servicer
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting, Kubelet, contract

@@ -12,7 +12,7 @@ from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
 from devhost.kubelet import podresources
 from devhost.kubelet.podresources import PodResources, ServedNames
-from devhost.model.state import HeldBy
+from devhost.model.resource_state import HeldBy
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
@@ -48,8 +48,8 @@ class Serving:
         if config is not None:
             self.config.write_text(config)
             first = loads(config, policy=policy).require()
-            source = ConfigSource(str(self.config), policy)
-            source.first()
+            source = ConfigFile(str(self.config), policy)
+            source.load_first()
         self._host = Host(first, settings, source, served(plugins))
         self._task = asyncio.create_task(self._host.run())
 

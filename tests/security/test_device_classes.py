@@ -156,7 +156,7 @@ def test_raw_usb_node_is_allowed_by_vendor_and_product(
 
 
 def refused(policy: Policy, path: str, kind: FileKind, number: tuple[int, int]) -> bool:
-    return HostPaths(HostFiles(), policy).refused_node(path, kind, number) is not None
+    return HostPaths(HostFiles(), policy).policy_problem(path, kind, number) is not None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import serving
 from devhost.model.allocation import Allocation
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from tests.support.answers import Nobody
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -32,7 +32,7 @@ class Vendor(Nobody):
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         return Allocation(device_ids=tuple(advertised_ids), envs={"WHO": "vendor"})
 
-    def allocated(self, result: str, seconds: float) -> None:
+    def observe_allocate(self, result: str, seconds: float) -> None:
         pass
 
 

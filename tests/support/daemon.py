@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devhost.model.state import State
+from devhost.model.resource_state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Kubelet
 

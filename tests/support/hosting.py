@@ -15,7 +15,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
-from devhost.model.state import State, Status
+from devhost.model.resource_state import State, Status
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.devices import reason_of
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet

@@ -59,7 +59,7 @@ def test_cdi_spec_of_a_whole_allocation() -> None:
         ("/dev/z", FileKind.BLOCK, (8, 0)),
         ("/dev/ttyUSB0", FileKind.CHAR, (188, 0)),
     ):
-        host_paths.known(path, file_state(path, kind, number, mode=0o600))
+        host_paths.remember(path, file_state(path, kind, number, mode=0o600))
     whole = Allocation(
         devices=(
             DeviceSpec("/dev/z", "/dev/z", "rw"),

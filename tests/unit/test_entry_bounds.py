@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from devhost.discovery.roots import NOT_DEVICES
-from devhost.host.inventory import Budget
+from devhost.host.inventory import EntryQuota
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.watch.watcher import Inotify, Resolved, WatchTarget
+from devhost.watch.watcher import Inotify, ResolvedTargets, WatchTarget
 from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
@@ -61,21 +61,21 @@ def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
-def test_entry_budget_is_for_all_roots_and_leaves_each_a_few() -> None:
-    budget = Budget(each=10, total=15, few=2)
+def test_entry_quota_is_for_all_roots_and_leaves_each_a_few() -> None:
+    quota = EntryQuota(each=10, total=15, few=2)
     for root in (1, 2, 3):
-        budget.enter(root)
-    assert budget.refusal(1, 10) is None
-    assert budget.refusal(1, 11) == "more than 10 entries"
-    assert budget.refusal(2, 5) is None
-    assert budget.refusal(2, 6) == "more than 15 entries in all"
-    assert budget.refusal(3, 2) is None
-    assert budget.refusal(3, 3) == "more than 15 entries in all"
-    budget.settle(1, 4)
-    assert budget.refusal(2, 9) is None
-    budget.leave(2)
-    assert budget.refusal(2, 9) is None  # a thread that still runs
-    assert budget.used == 4 + 2
+        quota.add(root)
+    assert quota.try_take(1, 10) is None
+    assert quota.try_take(1, 11) == "more than 10 entries"
+    assert quota.try_take(2, 5) is None
+    assert quota.try_take(2, 6) == "more than 15 entries in all"
+    assert quota.try_take(3, 2) is None
+    assert quota.try_take(3, 3) == "more than 15 entries in all"
+    quota.set_count(1, 4)
+    assert quota.try_take(2, 9) is None
+    quota.remove(2)
+    assert quota.try_take(2, 9) is None  # a thread that still runs
+    assert quota.used == 4 + 2
 
 
 # ── entries that cannot be read ──
@@ -119,7 +119,7 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
 
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
-    found = Resolved(inotify, [WatchTarget(str(path), recursive=True, **options)])
+    found = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
     inotify.close()
     places = {use.watch for use in found.uses if not use.entry}
     return len(places), str(found.error.strerror) if found.error else ""

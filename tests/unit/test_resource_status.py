@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from devhost.host.resource import ResourceStatus
-from devhost.model.state import State
+from devhost.model.resource_state import State
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:

@@ -90,7 +90,7 @@ def text(found: Iterable[DraftEntry], domain: str, *, values: bool = False) -> s
 
 def _interesting(machine: Machine) -> Iterator[Described]:
     for usb in machine.usb_devices:
-        if not usb.is_between and _is_wanted_usb(machine, usb):
+        if not usb.is_hub_or_bridge and _is_wanted_usb(machine, usb):
             (found,) = machine.find(usb.name)
             yield replace(found, nodes=_wanted(found.nodes))
     for function in machine.pci_functions:
