@@ -13,6 +13,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
 from tests.support.command import process
+from tests.support.devices import reasons
 from tests.support.kernel import shows
 from tests.support.root import needs_root
 
@@ -259,4 +260,4 @@ def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command:
     refusal = "/dev/thing is of class watchdog: it needs --allow-device watchdog"
     assert (device["health"], device["reason"]) == ("Unhealthy", refusal)
     scanned = bare.scan(bare.scanner(resource))
-    assert [one.reason for one in scanned.devices.values()] == [refusal]
+    assert [*reasons(scanned).values()] == [refusal]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
 
@@ -20,7 +21,7 @@ def found(root: Path, *sources: str) -> list[str]:
 
 
 def skipped(root: Path, *sources: str) -> dict[str, str]:
-    return {one.candidate: one.reason for one in look(root, *sources).skipped}
+    return skip_reasons(look(root, *sources).skipped)
 
 
 def files(root: Path, *names: str) -> None:
