@@ -18,7 +18,7 @@ from typing import Final
 
 from devhost.hostfs.files import HostFiles, is_in_dev, is_wild
 from devhost.hostfs.mounts import lines
-from devhost.hostfs.sysfs import Number, SysfsTree, devices_above, sysfs_by_number
+from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
 from devhost.model.hardware_sources import vendor_product
@@ -134,7 +134,7 @@ class Policy:
     def _node_globs(self) -> tuple[str, ...]:
         return tuple(one for one in self.allow_devices if "/" in one)
 
-    def refused_path(self, path: str, *, mount: bool) -> str | None:
+    def path_problem(self, path: str, *, mount: bool) -> str | None:
         """Return why a host path may not be in a configuration as it is written, or ``None``.
 
         Where it leads is judged when that is known.
@@ -155,10 +155,10 @@ class Policy:
         plain = posixpath.normpath(path)
         for name, pattern in _BY_NAME.items():
             if pattern.fullmatch(plain) and (self.by_name or name == _MEMORY):
-                return self.refused_node(plain, DeviceClass(name))
+                return self.node_problem(plain, DeviceClass(name))
         return None
 
-    def refused_file(self, realpath: str, *, mount: bool) -> str | None:
+    def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.
 
         What is no ``mount`` is an argument of a command.
@@ -168,7 +168,7 @@ class Policy:
         what = "mounts of" if mount else "files such as"
         return f"{what} {realpath} need --allow-path '{realpath}'"
 
-    def refused_node(self, path: str, found: DeviceClass, use: str | None = None) -> str | None:
+    def node_problem(self, path: str, found: DeviceClass, use: str | None = None) -> str | None:
         """Return why a device node, by its real path, may not be given to a container, or ``None``.
 
         A block device may be in ``use`` by the host.
@@ -191,7 +191,7 @@ class Policy:
         flag = f"'{path}'" if found in (_UNKNOWN, BLOCK) else found.usb_id or found.name
         return f"{path} is of class {found.name}: it needs --allow-device {flag}"
 
-    def refused_name(self, target: Target, name: str) -> str | None:
+    def name_problem(self, target: Target, name: str) -> str | None:
         """Return why a variable, annotation or CDI device may not be given, or ``None``."""
         if target == "annotations" and not _matches(name, self.allow_annotations):
             return f"annotation {name} needs --allow-annotation '{name}'"
@@ -202,14 +202,14 @@ class Policy:
             return f"by {name} a container runtime adds devices: it needs --allow-cdi '{name}'"
         return None
 
-    def refused_names(self, allocation: Allocation) -> list[str]:
+    def names_problem(self, allocation: Allocation) -> list[str]:
         """Return why an answer may not be given, by the names in it."""
         used: tuple[tuple[Target, Iterable[str]], ...] = (
             ("env", allocation.envs),
             ("annotations", allocation.annotations),
             ("cdi", allocation.cdi_devices),
         )
-        found = (self.refused_name(target, name) for target, keys in used for name in keys)
+        found = (self.name_problem(target, name) for target, keys in used for name in keys)
         return [reason for reason in found if reason]
 
 
@@ -231,14 +231,14 @@ class DeviceClasses:
         major, minor = number
         if major == _MEM_MAJOR:  # whatever sysfs says
             return _class(_MEM.get(minor, _MEMORY))
-        place = self._sysfs.of_number("char", number)
+        place = self._sysfs.device_by_number("char", number)
         subsystem = self._sysfs.linked(f"{place}/subsystem") if place else None
         if place is None or subsystem is None:
             return self._assigned(major, minor)
         name = posixpath.basename(place)
         match subsystem:
             case "tty":
-                every = devices_above(place, self._sysfs)
+                every = ancestor_devices(place, self._sysfs)
                 above = {self._sysfs.linked(f"{one}/subsystem") for one in every}
                 return _class("tty-usb" if "usb" in above else "tty-serial" if above else "tty")
             case "misc":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from devhost.discovery.selection import Selection
+from devhost.discovery.sources.filter import Selection
 from devhost.model import limits, names
 from devhost.model.config import Resource
 from devhost.model.device import (
@@ -174,7 +174,7 @@ def _device(
         result.skip(nodes, Cause.OWNED, text, unit)
         return None
     had = {node.source for node in former.nodes} if former is not None and has_id else set()
-    lack, is_growing = _lack(resource, nodes, result.selection.failed.keys() & had)
+    lack, is_growing = _lack(resource, nodes, result.selection.failed_sources.keys() & had)
     if lack is not None:
         text = f"group {name!r} is {lack}" if is_group else lack
         result.skip(nodes, Cause.INCOMPLETE, text, unit)
@@ -185,9 +185,10 @@ def _device(
         return None
     settling = None
     if previous.scanned:  # what is there at the first scan has its nodes and links
-        may_be_named = not is_group and _may_be_named(resource, nodes[0], context)
-        if not has_id and (is_growing or may_be_named):
-            settling = _SETTLING_GROUP if is_group else _SETTLING
+        if not has_id and is_group and is_growing:
+            settling = _SETTLING_GROUP
+        elif not has_id and not is_group and _may_be_named(resource, nodes[0], context):
+            settling = _SETTLING
         elif not is_offered and any(node.hardware and node.hardware.grows for node in nodes):
             settling = _SETTLING_UNIT
     if settling is not None and result.is_settling(f"\0group\0{name}" if is_group else name):
@@ -199,12 +200,9 @@ def _device(
     if device_id is None or (problem := names.id_problem(device_id) or ""):
         result.skip(nodes, Cause.BAD_ID, problem)
         return None
-    rank = Rank.RETURNING
-    if former is None or former.is_leaving:
-        rank = Rank.NEW
-    elif has_id and is_offered:
-        rank = Rank.UNCHANGED
-    return rank, HostDevice(device_id, tuple(nodes))
+    is_new = former is None or former.is_leaving
+    returning = Rank.UNCHANGED if has_id and is_offered else Rank.RETURNING
+    return Rank.NEW if is_new else returning, HostDevice(device_id, tuple(nodes))
 
 
 def labels(nodes: Iterable[Node]) -> str:
@@ -328,7 +326,7 @@ def _assign(
         ),
     )
     ordered = sorted(natural, key=operator.itemgetter(0))
-    failed = result.selection.failed
+    failed = result.selection.failed_sources
     staying = {
         device.id
         for device in result.context.previous.devices.values()
@@ -450,7 +448,7 @@ def _failure(selection: Selection, device: HostDevice) -> str | None:
         for path in _with_parents(node.path) if selection.unreadable else ():
             if path in selection.unreadable:
                 return f"cannot be read: {selection.unreadable[path]}"
-    for source, reason in selection.failed.items():
+    for source, reason in selection.failed_sources.items():
         if _has_lost_source(device) or any(node.source == source for node in device.nodes):
             return f"its source could not be read: {reason}"
     return None

@@ -11,8 +11,8 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
 from devhost.discovery.identity import SETTLE_S, SOURCE_REMOVED, Identified, OwnerOf, ScanContext
-from devhost.discovery.roots import Readings, Root
-from devhost.discovery.selection import Selection, Selector, select
+from devhost.discovery.sources.base import Listings, Location
+from devhost.discovery.sources.filter import CompiledSource, Selection, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number
@@ -27,7 +27,7 @@ _REASON_MAX: Final = 500  # characters
 
 @dataclass(frozen=True)
 class Scanner(Declaration):
-    """A declaration that can be scanned; a node waits `settle_s` for an earlier source to name it."""
+    """A compiled resource; a node waits `settle_s` for an earlier source to name it."""
 
     settle_s: float = SETTLE_S
 
@@ -45,15 +45,17 @@ class Scanner(Declaration):
         return cls(resource, rules_of(resource), files, policy, node_name, settle_s)
 
     @functools.cached_property
-    def selectors(self) -> tuple[Selector, ...]:
+    def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
         mentioned, sources = self.resource.mentioned, enumerate(self.resource.sources)
-        return tuple(Selector(index, source, mentioned) for index, source in sources)
+        return tuple(CompiledSource(index, source, mentioned) for index, source in sources)
 
     @property
-    def roots(self) -> tuple[Root, ...]:
+    def locations(self) -> tuple[Location, ...]:
         """What has to be read of the host."""
-        return tuple(dict.fromkeys(root for one in self.selectors for root in one.roots))
+        return tuple(
+            dict.fromkeys(location for source in self.sources for location in source.locations)
+        )
 
     @functools.cached_property
     def _limit(self) -> int | None:
@@ -77,13 +79,13 @@ class Scanner(Declaration):
         """Whether a device with equal nodes is as it was."""
         return True
 
-    def select(self, readings: Readings) -> Selection:
+    def select(self, listings: Listings) -> Selection:
         """Return what the resource's sources find among what was read. Blocks."""
-        return select(self.selectors, readings, grouped=self.resource.group is not None)
+        return select(self.sources, listings, grouped=self.resource.group is not None)
 
     def failed(self, reason: str) -> Selection:
         """Return what is found where the host does not say."""
-        return Selection(failed=dict.fromkeys(range(len(self.resource.sources)), reason))
+        return Selection(failed_sources=dict.fromkeys(range(len(self.resource.sources)), reason))
 
     def identify(
         self,
@@ -122,7 +124,7 @@ class Scanner(Declaration):
             devices=devices,
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
-            error="; ".join(selection.failed.values()) or None,
+            error="; ".join(selection.failed_sources.values()) or None,
             notes=(
                 *selection.notes,
                 *_invisible_mounts(invisible, self.files.root),
@@ -168,7 +170,7 @@ class Scanner(Declaration):
                     text = text or _path_problem(device, allocation, host_paths, owners)
                     optional = (mount for mount in allocation.mounts if mount.optional)
                     invisible += [
-                        mount.host_path for mount in optional if host_paths.is_unseen(mount)
+                        mount.host_path for mount in optional if host_paths.is_invisible(mount)
                     ]
                 if text is not None:
                     device = replace(device, verdict=_shortened(Cause.HOST_PATH, text))
@@ -247,7 +249,7 @@ def with_numa_nodes(
                 numbers.add(sysfs().numa(node.hardware.numa))
             elif node.state is not None and node.state.number is not None:
                 kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                place = sysfs().of_number(kind, node.state.number)
+                place = sysfs().device_by_number(kind, node.state.number)
                 numbers |= set(map(sysfs().numa, sysfs().parts(place) if place else ()))
         return tuple(sorted(number for number in numbers if number is not None))
 
@@ -275,13 +277,13 @@ def _path_problem(
     """Return why a container could not be given the host paths of a device alone."""
     for node in device.nodes:
         if node.state is not None:
-            host_paths.known(node.path, node.state)
+            host_paths.remember(node.path, node.state)
     specs: tuple[Spec, ...] = (*allocation.devices, *allocation.mounts)
     for spec in specs:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
     for spec in allocation.devices:
-        owner = owners.get(host_paths.lookup(spec.host_path).realpath, device.id)
+        owner = owners.get(host_paths.resolve(spec.host_path).realpath, device.id)
         if owner != device.id:
             return f"it would get {spec.host_path}, a node of {owner}: use `group`, or exclude it"
     return None

@@ -7,7 +7,7 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.machine import CLASSES, OTHER, Described, Machine
+from devhost.discovery.machine import CLASSES, OTHER, DescribedNode, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, entries
@@ -37,7 +37,7 @@ _NVIDIA: Final = {
 
 
 def offers(
-    files: HostFiles, domain: str, chosen: Sequence[Described] | None = None
+    files: HostFiles, domain: str, chosen: Sequence[DescribedNode] | None = None
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
@@ -88,9 +88,9 @@ def text(found: Iterable[DraftEntry], domain: str, *, values: bool = False) -> s
     return draft.text([header], entries, values=values)
 
 
-def _interesting(machine: Machine) -> Iterator[Described]:
+def _interesting(machine: Machine) -> Iterator[DescribedNode]:
     for usb in machine.usb_devices:
-        if not usb.is_between and _is_wanted_usb(machine, usb):
+        if not usb.is_hub_or_bridge and _is_wanted_usb(machine, usb):
             (found,) = machine.find(usb.name)
             yield replace(found, nodes=_wanted(found.nodes))
     for function in machine.pci_functions:

@@ -223,7 +223,11 @@ class Host:
         if code := self._code.get(resource.name):
             return code.scanner(settings.files, settings.node_name, settings.settle_s)
         return Scanner.of(
-            resource, settings.files, settings.policy, settings.node_name, settle_s=settings.settle_s
+            resource,
+            settings.files,
+            settings.policy,
+            settings.node_name,
+            settle_s=settings.settle_s,
         )
 
     async def _serve(self, served: ServedResource) -> None:

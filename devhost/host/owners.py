@@ -138,7 +138,7 @@ class Owners:
         served = self._served[resource.name]
         former, served.devices = served.devices, snapshot.devices
         served.shared = resource.replicas > 1
-        served.withheld = any(map(_is_withheld, snapshot.devices.values()))
+        served.withheld = any(device.is_withheld for device in snapshot.devices.values())
         self._list(resource.name, former, snapshot.devices)
         for device in snapshot.devices.values() if self.records.entries else ():
             if former.get(device.id) is not device:
@@ -478,10 +478,6 @@ def _owned(device: HostDevice) -> Iterator[Node]:
     return (node for node in device.nodes if node.state or node.hardware)
 
 
-def _is_withheld(device: HostDevice) -> bool:
-    return device.verdict is not None and device.verdict.cause is Cause.WITHHELD
-
-
 def _present(device: HostDevice) -> set[str]:
     """Return what a device has now (`NodeId.keys`); nothing if it is to leave."""
     nodes = () if device.is_leaving else _owned(device)
@@ -490,7 +486,7 @@ def _present(device: HostDevice) -> set[str]:
 
 def _taken(device: HostDevice) -> Iterator[str]:
     """Yield what nobody else may offer while a device is listed; nothing if it waits itself."""
-    if not _is_withheld(device):
+    if not device.is_withheld:
         for node in _owned(device):
             if device.is_leaving or device.has(node):
                 yield from node.id.keys

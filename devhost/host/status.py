@@ -33,7 +33,7 @@ def status(host: Host) -> Json:
             "podResources": holders.unknown or "known",
             "restarts": host.shared.backend.restarts,
         },
-        "log": {"dropped": logs.dropped(), "dropping": logs.dropping()},
+        "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
         "resources": [_resource(served, host.shared) for served in host.resources],
     }
     if holders.asked and holders.unknown:
@@ -43,6 +43,9 @@ def status(host: Host) -> Json:
     if host.shared.owners.records.lost is not None:
         shown["troubles"].append(host.shared.owners.records.lost)
     shown["troubles"] += _troubles(shown)
+    for served, resource in zip(host.resources, shown["resources"], strict=True):
+        troubles = _resource_troubles(served, resource)
+        shown["troubles"] += [f"{served.name}: {trouble}" for trouble in troubles]
     return shown
 
 
@@ -141,20 +144,18 @@ def _troubles(shown: Json) -> Iterator[str]:
             yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
-    for resource in shown["resources"]:
-        yield from (f"{resource['name']}: {trouble}" for trouble in _resource_troubles(resource))
 
 
-def _resource_troubles(resource: Json) -> Iterator[str]:
+def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
     if resource["state"] not in (State.REGISTERED, State.DRAINING):
         reason = f": {resource['reason']}" if resource["reason"] else ""
         yield f"{resource['state']}{reason}"
     if resource["error"]:
         yield f"a source failed: {resource['error']}"
-    devices = resource["devices"]
+    devices = served.snapshot.devices.values()
     if bad := resource["unhealthy"]:
-        withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
-        why = f"; {withheld[0]['id']} is {withheld[0]['reason']}" if withheld else ""
+        withheld = [device for device in devices if device.is_withheld]
+        why = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
         more = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
         yield f"{bad} of {len(devices)} devices unhealthy{why}{more}"
     if resource["missing"]:

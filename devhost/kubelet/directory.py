@@ -20,7 +20,7 @@ from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources, ServedNames
 from devhost.kubelet.resource_lock import ResourceLock, remove_dead_sockets
 from devhost.kubelet.sockets import connect_error, open_channel
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 KUBELET_SOCKET: Final = "kubelet.sock"
@@ -139,7 +139,7 @@ class PluginDirectory:
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     locks = list(self._locks.values())
                     work = functools.partial(remove_dead_sockets, self.path, locks)
-                    await in_thread("dead sockets", work)
+                    await run_in_thread("dead sockets", work)
                 for lock, free in self._awaited.items():
                     if not lock.locked_by_other:
                         free.set()

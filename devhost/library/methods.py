@@ -10,7 +10,7 @@ from devhost.errors import DevhostError
 from devhost.library.plugin import Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
-from devhost.model.device import Skipped
+from devhost.model.device import Cause, Skipped
 from devhost.model.values import SHARES_MAX, permissions_problem
 
 _TEXT_MAX: Final = 500

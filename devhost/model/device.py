@@ -157,20 +157,6 @@ class Node:
         return f"{self.variables.get('name', self.name)} ({self.hardware.role})"
 
 
-@immutable
-class Checked:
-    """The outcome of one round of a device's health checks, and when that ended.
-
-    Attributes:
-        failure: Why a check failed; ``None`` where none did.
-        unknown: What could not be checked, with the setting that would allow it.
-    """
-
-    at: datetime
-    failure: str | None = None
-    unknown: str | None = None
-
-
 class Cause(StrEnum):
     """The cause of a verdict: code asks for it, people read the text."""
 
@@ -278,7 +264,7 @@ class HostDevice:
     @property
     def reason(self) -> str | None:
         """The text of its verdict, for people."""
-        return self.verdict and self.verdict.text
+        return None if self.verdict is None else self.verdict.text
 
     @property
     def keys(self) -> Iterable[str]:
@@ -306,6 +292,11 @@ class HostDevice:
     def is_stable(self) -> bool:
         """Whether it is healthy, and neither gone nor just replaced."""
         return self.verdict is None and self.presence is PRESENT and self.swapped_at is None
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether its node may be in use under another name."""
+        return self.verdict is not None and self.verdict.cause is Cause.WITHHELD
 
     def has(self, node: Node) -> bool:
         """Whether a node of it is there."""

@@ -26,6 +26,8 @@ def immutable(cls: type[T]) -> type[T]:
     made.__init__, made.__repr__ = _init(made), _represent
     made.__eq__, made.__hash__ = equal, lambda self: hash(values(self))
     made.__setattr__ = made.__delattr__ = _refuse
+    arguments = [attribute.name for attribute in fields(made) if attribute.init]
+    made.__reduce__ = lambda self: (made, tuple(getattr(self, name) for name in arguments))
     return made  # type: ignore[no-any-return]
 
 
