@@ -24,7 +24,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded, loads, read, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
-from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class ConfigFile:
     def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
         try:  # at standard input without a limit: a person may be typing it
-            raw, reason = self._read() if self.file == "-" else in_time(self._read, PATIENCE_S)
+            raw, reason = self._read() if self.file == "-" else run_in_time(self._read, PATIENCE_S)
         except OSError as error:  # late, or no thread
             raw, reason = None, f"cannot be read: {error.strerror}"
         self._seen = raw, reason
@@ -88,7 +88,7 @@ class ConfigFile:
             return loaded, None
         file = str(self._last_good.path)
         try:
-            copy = in_time(self._last_good.read, PATIENCE_S)
+            copy = run_in_time(self._last_good.read, PATIENCE_S)
         except OSError as error:  # a TimeoutError, too
             return loaded, unusable(file, f"cannot be read: {error.strerror}")
         if copy is None:
@@ -148,7 +148,7 @@ class ConfigFile:
             targets = await self._call(lambda: _watch_targets(self.file))
             async with asyncio.timeout(PATIENCE_S):
                 await subscription.watch(targets)
-            return not subscription.degraded
+            return not subscription.polling_reason
         return False
 
     async def _reload(self, apply: Apply) -> None:
@@ -160,7 +160,7 @@ class ConfigFile:
             return
         fields = {"fields": {"file": self.file}}
         try:
-            loaded = await in_thread("load config", lambda: self._checked(*found, self.file))
+            loaded = await run_in_thread("load config", lambda: self._checked(*found, self.file))
             if loaded.config is not None:
                 apply(loaded.config)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
@@ -248,7 +248,7 @@ class ConfigFile:
     async def _write(self, last_good: LastGoodConfig) -> None:
         try:
             while (good := self._good) is not None:
-                writing = in_thread("save config", functools.partial(last_good.write, good))
+                writing = run_in_thread("save config", functools.partial(last_good.write, good))
                 if not (await asyncio.wait({writing}, timeout=PATIENCE_S))[0]:
                     self._report(f"{last_good.path}: no answer in {PATIENCE_S:g} s")
                 await writing

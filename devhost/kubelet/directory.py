@@ -11,7 +11,7 @@ from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.kubelet_socket import KubeletSocket, is_there
 from devhost.kubelet.podresources import PodResources, ServedNames
 from devhost.kubelet.resource_lock import ResourceLock, ResourceLocks
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
@@ -71,7 +71,7 @@ class PluginDirectory:
                 await subscription.watch(targets)
                 self._check(clock())
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
-                    await in_thread("dead sockets", self.locks.remove_dead_sockets)
+                    await run_in_thread("dead sockets", self.locks.remove_dead_sockets)
                 self.locks.wake_free()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):

@@ -79,8 +79,12 @@ async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
     with monkeypatch.context() as short:
         short.setattr(Inotify, "add", fail)
         host = hosting.start(tokens())
-        await until(lambda: any(one.degraded for one in host._watcher.subscriptions), "the failure")
-    await until(lambda: not any(one.degraded for one in host._watcher.subscriptions), "a watch")
+        await until(
+            lambda: any(one.polling_reason for one in host._watcher.subscriptions), "the failure"
+        )
+    await until(
+        lambda: not any(one.polling_reason for one in host._watcher.subscriptions), "a watch"
+    )
 
 
 @needs_root
