@@ -9,7 +9,7 @@ from devhost.cli import options
 from devhost.cli import output as printer
 
 if TYPE_CHECKING:
-    from devhost.discovery.machine import Described, Machine
+    from devhost.discovery.machine import DescribedNode, Machine
 
 
 @click.command(
@@ -59,7 +59,7 @@ def command(
         _show(machine, find_devices(machine, name), output)
 
 
-def find_devices(machine: "Machine", name: str) -> "list[Described]":
+def find_devices(machine: "Machine", name: str) -> "list[DescribedNode]":
     """Return the devices of a name or number; exit with status 1 if there are none."""
     devices = machine.find(name)
     if not devices:
@@ -67,7 +67,7 @@ def find_devices(machine: "Machine", name: str) -> "list[Described]":
     return devices
 
 
-def _show(machine: "Machine", devices: "Sequence[Described]", output: str) -> None:
+def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -> None:
     if output == "json":
         printer.print_json([_as_json(machine, device) for device in devices])
     elif output == "yaml":
@@ -112,7 +112,7 @@ def _cell(value: Any) -> str:
     return "-" if value in (None, "") else str(value)
 
 
-def _lines(machine: "Machine", device: "Described") -> Iterator[str]:
+def _lines(machine: "Machine", device: "DescribedNode") -> Iterator[str]:
     node, state, owner = device.node, device.state, device.owner
     title = (node.path or node.name) if node else owner.name if owner else ""
     if state is not None and state.number is not None:
@@ -127,7 +127,7 @@ def _lines(machine: "Machine", device: "Described") -> Iterator[str]:
     yield from (f"  {name:<17}  {value}" for name, value in values.items() if value)
 
 
-def _as_json(machine: "Machine", device: "Described") -> dict[str, Any]:
+def _as_json(machine: "Machine", device: "DescribedNode") -> dict[str, Any]:
     state = device.state
     user, group = machine.owner_ids(state) if state else (None, None)
     return {

@@ -12,11 +12,11 @@ import termios
 from typing import Any, Final
 
 from devhost.cli import output
-from devhost.host.status import reported
+from devhost.host.status import resource_report
 from devhost.observe import logs
 from devhost.standin.kubelet import AdmissionError
 from devhost.standin.trial import Trial
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 
 _PROMPT: Final = "> "
 _HELP: Final = """\
@@ -53,7 +53,7 @@ class Playground:
         # A log that goes to a file stays there.
         on_screen = sys.stderr is not None and sys.stderr.isatty()
         try:
-            with logs.shown_by(log) if on_screen else contextlib.nullcontext():
+            with logs.redirect_to(log) if on_screen else contextlib.nullcontext():
                 async with asyncio.TaskGroup() as tasks:
                     shown = tasks.create_task(self._trial.live(self._say), name="live")
                     self._say("allocate RESOURCE, or help")
@@ -68,7 +68,7 @@ class Playground:
         """Return the next line, ``None`` at the end of the input."""
         self._asking = True
         try:
-            return (await in_thread("prompt", lambda: input(_PROMPT))).strip()
+            return (await run_in_thread("prompt", lambda: input(_PROMPT))).strip()
         except UnicodeDecodeError:
             return ""
         except (EOFError, OSError):
@@ -148,7 +148,7 @@ class Playground:
 
     def _devices(self) -> None:
         for served in self._trial.host.resources:
-            shown = reported(served, served.snapshot).as_json()
+            shown = resource_report(served, served.snapshot).as_json()
             held = ((pod, ids.get(served.name, ())) for pod, ids in self._pods.items())
             holders = {device_id: [pod] for pod, ids in held for device_id in ids}
             output.print_resource(shown, output.pods(holders), wide=False)

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from devhost.discovery.hardware import Wanted
-from devhost.discovery.machine import Described, Machine, class_name
+from devhost.discovery.machine import DescribedNode, Machine, class_name
+from devhost.discovery.sources.kernel import Matcher
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, devices_above
+from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.hardware_sources import USB_NODE
 
 DOMAIN: Final = "example.com"
@@ -29,7 +29,10 @@ _Options = dict[str, Any]
 
 
 def build_entries(
-    machine: Machine, devices: Iterable[Described], domain: str = DOMAIN, taken: Iterable[str] = ()
+    machine: Machine,
+    devices: Iterable[DescribedNode],
+    domain: str = DOMAIN,
+    taken: Iterable[str] = (),
 ) -> list[DraftEntry]:
     """Return resources that offer exactly these devices, with names that are not taken. Blocks.
 
@@ -54,13 +57,13 @@ def build_entries(
     return [DraftEntry(resource, tuple(titles)) for resource, titles in equal.values()]
 
 
-def _is_sdr(device: Described) -> bool:
+def _is_sdr(device: DescribedNode) -> bool:
     """Whether a device is an RTL-SDR, whose programs open its USB node, and the kernel has it."""
     interfaces = device.owner.interfaces if device.owner is not None else ()
     return any(interface.facts["driver"] == _RTL_SDR for interface in interfaces)
 
 
-def _resource(machine: Machine, device: Described) -> _Options:
+def _resource(machine: Machine, device: DescribedNode) -> _Options:
     """Return a resource that offers exactly this device."""
     owner, node = device.owner, device.node
     id_: _Options = {}
@@ -85,7 +88,7 @@ def _resource(machine: Machine, device: Described) -> _Options:
 
 def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number, serial = owner.facts["device"], owner.facts["serial"]
-    options = {"device": number, **({"class": "hub"} if owner.is_between else {})}
+    options = {"device": number, **({"class": "hub"} if owner.is_hub_or_bridge else {})}
     twins = [device for device in machine.usb_devices if device.facts["device"] == number]
     good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
     if good and sum(device.facts["serial"] == serial for device in twins) == 1:
@@ -95,7 +98,7 @@ def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     return options
 
 
-def _usb_node(machine: Machine, device: Described) -> _Options:
+def _usb_node(machine: Machine, device: DescribedNode) -> _Options:
     """Return the options that choose the node of a USB device."""
     node = device.node
     if node is None or node.subsystem == USB_NODE:
@@ -119,13 +122,13 @@ def _usb_node(machine: Machine, device: Described) -> _Options:
 
 def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number = owner.facts["device"]
-    options = {"device": number, **({"class": "bridge"} if owner.is_between else {})}
+    options = {"device": number, **({"class": "bridge"} if owner.is_hub_or_bridge else {})}
     if sum(function.facts["device"] == number for function in machine.pci_functions) > 1:
         options["address"] = owner.name
     return options
 
 
-def _pci_node(device: Described) -> str | list[str] | None:
+def _pci_node(device: DescribedNode) -> str | list[str] | None:
     """Return the `node` of a PCI function; ``None`` where only its place distinguishes it."""
     if (node := device.node) is None:
         return _subsystems(device.nodes) if device.nodes else "none"
@@ -148,15 +151,17 @@ def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
     members = [SysfsDevice(path, reading.sysfs) for path in reading.members.values()]
     above: list[str] = []  # the names between the device and the nearest one at a place
     candidates: list[list[str]] = []
-    for path in devices_above(node.syspath, reading.sysfs):
+    for path in ancestor_devices(node.syspath, reading.sysfs):
         name = glob.escape(posixpath.basename(path))
         if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
             candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
             break
         above.append(name)
     for names in candidates:
-        matcher = Wanted({}, parents=tuple(Wanted({"name": (name,)}) for name in names))
-        if [device.syspath for device in members if not matcher.differs(device)] == [node.syspath]:
+        matcher = Matcher({}, parents=tuple(Matcher({"name": (name,)}) for name in names))
+        if [device.syspath for device in members if not matcher.mismatches(device)] == [
+            node.syspath
+        ]:
             parents = [{"name": name} for name in names]
             parent = parents if len(parents) > 1 else parents[0]
             return {"subsystem": node.subsystem, "parent": parent}

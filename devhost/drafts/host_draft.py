@@ -7,21 +7,15 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.machine import CLASSES, OTHER, Described, Machine
+from devhost.discovery.machine import OTHER, DescribedNode, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, build_entries
+from devhost.hostfs.device_classes import HOST_CLASSES, PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import KernelNode, SysfsDevice
 from devhost.loading.loader import loads
 
-# Subsystems of nodes that the host needs, or that are useless without others.
-_OF_HOST: Final = frozenset(
-    {
-        *("block", "bsg", "drm_dp_aux_dev", "graphics", "hwmon", "i2c-dev", "infiniband_mad"),
-        *("input", "mei", "net", "nvme", "nvme-generic", "ptp", "rtc", "scsi_generic", "watchdog"),
-    }
-)
 _HID: Final = "03"
 _USB_HOST: Final = "0c03"
 _SHARED: Final = {
@@ -37,7 +31,7 @@ _NVIDIA: Final = {
 
 
 def build_host_entries(
-    files: HostFiles, domain: str, chosen: Sequence[Described] | None = None
+    files: HostFiles, domain: str, chosen: Sequence[DescribedNode] | None = None
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
@@ -85,9 +79,9 @@ def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) 
     return draft.render([header], entries, values=values)
 
 
-def _devices_for_containers(machine: Machine) -> Iterator[Described]:
+def _devices_for_containers(machine: Machine) -> Iterator[DescribedNode]:
     for usb in machine.usb_devices:
-        if not usb.is_between and _is_usb_for_containers(machine, usb):
+        if not usb.is_hub_or_bridge and _is_usb_for_containers(machine, usb):
             (device,) = machine.find(usb.name)
             yield replace(device, nodes=_nodes_for_containers(device.nodes))
     for function in machine.pci_functions:
@@ -97,13 +91,13 @@ def _devices_for_containers(machine: Machine) -> Iterator[Described]:
             names = (node.name for node in nodes if node.name.startswith("renderD"))
             yield replace(machine.find(next(names, function.name))[0], nodes=nodes)
     for row, _ in machine.rows(OTHER):
-        if row["subsystem"] in CLASSES and not row["node"].startswith("/dev/dri/card"):
+        if row["subsystem"] in PROGRAM_CLASSES and not row["node"].startswith("/dev/dri/card"):
             yield from machine.find(row["node"])
 
 
 def _nodes_for_containers(nodes: Iterable[KernelNode]) -> tuple[KernelNode, ...]:
     """Return the nodes for containers: no card that only displays, such as that of a BMC."""
-    nodes = tuple(node for node in nodes if node.subsystem not in _OF_HOST)
+    nodes = tuple(node for node in nodes if node.subsystem not in HOST_CLASSES)
     renders = any(node.name.startswith("renderD") for node in nodes)
     return tuple(node for node in nodes if renders or node.subsystem != "drm")
 

@@ -13,9 +13,9 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.identity import HOLD_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi import CdiFiles
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.holders import Holders
-from devhost.host.inventory import Inventory
+from devhost.host.inventory import Locations
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
 from devhost.host.reconciler import Reconciler
@@ -27,11 +27,11 @@ from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.servicer import RESULTS
 from devhost.model.changes import Action, Change
 from devhost.model.changes import changes as changes_between
 from devhost.model.config import Config, Resource
 from devhost.model.immutable import immutable
+from devhost.model.plugin_handler import ALLOCATE_RESULTS
 from devhost.watch.watcher import Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
@@ -67,7 +67,7 @@ class Host:
         self,
         config: Config,
         settings: Settings,
-        source: ConfigSource | None = None,
+        source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.settings, self.source = settings, source
@@ -81,12 +81,12 @@ class Host:
         pod_resources = PodResources(socket) if socket else None
         holders = Holders(pod_resources)
         self._directory = PluginDirectory(settings.plugin_dir, pod_resources, settings.leave_after)
-        metrics = Metrics(RESULTS)
+        metrics = Metrics(ALLOCATE_RESULTS)
         self._watcher = Watcher()
         self.shared = Shared(
             backend=self._directory,
             publish=functools.partial(PublishedResource, self._directory),
-            reconciler=Reconciler(Inventory(settings.files, self._watcher), metrics),
+            reconciler=Reconciler(Locations(settings.files, self._watcher), metrics),
             holders=holders,
             owners=Owners(
                 holders,

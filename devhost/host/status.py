@@ -7,7 +7,7 @@ from typing import Any
 
 from devhost import __version__
 from devhost.discovery.dry_run import ResourceReport, mistakes
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host
 from devhost.host.owners import WITHHELD
 from devhost.host.reconciler import POLL_S
@@ -34,7 +34,7 @@ def status(host: Host) -> Json:
             "podResources": holders.unknown or "known",
             "restarts": host.shared.backend.restarts,
         },
-        "log": {"dropped": logs.dropped(), "dropping": logs.dropping()},
+        "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
         "resources": [_resource(served, host.shared) for served in host.resources],
     }
     if holders.asked and holders.unknown:
@@ -63,7 +63,7 @@ def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _config(source: ConfigSource) -> Json:
+def _config(source: ConfigFile) -> Json:
     config = source.status
     return {
         "file": config.file,
@@ -73,7 +73,7 @@ def _config(source: ConfigSource) -> Json:
         "failures": config.failures,
         "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
-        "unsaved": source.unsaved,
+        "unsaved": source.save_problem,
     }
 
 
@@ -81,7 +81,7 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
     state, holders = served.status, shared.holders.of(served.name)
     count = served.count
     return {
-        **reported(served, _checked_last(served)).as_json(),
+        **resource_report(served, _checked_last(served)).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
@@ -94,14 +94,14 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
     }
 
 
-def reported(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
+def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
     published, found_amiss = served.published.state, mistakes(served.resource, snapshot)
     warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss, *published.warnings)
     warnings += tuple(
-        f"{root.root.base or '/'}: {root.degraded}: read every {POLL_S:.0f} s"
+        f"{root.root.base or '/'}: {root.polling_reason}: read every {POLL_S:.0f} s"
         for root in served.scan.roots
-        if root.degraded
+        if root.polling_reason
     )
     listed = published.listed, published.healthy
     return ResourceReport(served.resource, snapshot, warnings, listed=listed)

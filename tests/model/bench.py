@@ -18,10 +18,10 @@ from devhost.allocation.declaration import Declaration
 from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
-from devhost.host.state_files import LastGood
+from devhost.host.state_files import LastGoodConfig
 from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.loading.loader import loads
@@ -259,8 +259,8 @@ class Bench:
         self.kubelet_is_there = False
 
     def start_host(self) -> None:
-        source = ConfigSource(str(self.config), Policy(), LastGood(self.root / "state"))
-        loaded, copy = source.first()
+        source = ConfigFile(str(self.config), Policy(), LastGoodConfig(self.root / "state"))
+        loaded, copy = source.load_first()
         used = loaded.config or (copy.config if copy else None)
         assert used is not None, "a devhost without any configuration"
         settings = Settings(
@@ -370,7 +370,7 @@ class Bench:
                 raise Problem("the file was not read again")
             if good != (not source.status.problems):
                 raise Problem(f"problems of the configuration: {source.status.problems}")
-        if good and LastGood(self.root / "state").read() != raw:
+        if good and LastGoodConfig(self.root / "state").read() != raw:
             raise Problem("the last good configuration was not kept")
 
     async def agreed(self, names: list[str], may_drain: AbstractSet[str]) -> None:
