@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.allocation.policy import BLOCK, DeviceClasses, Policy
+from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
+from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
 from devhost.hostfs.mounts import BlockUse, mounts
 from devhost.hostfs.sysfs import Number

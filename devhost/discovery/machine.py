@@ -12,6 +12,7 @@ from devhost.discovery.sources.base import (
     SubsystemLocation,
 )
 from devhost.discovery.sources.kernel import NET, PCI, USB
+from devhost.hostfs.device_classes import PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import (
     KernelNode,
@@ -29,13 +30,6 @@ from devhost.model.immutable import immutable
 Row = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
 
 OTHER: Final = "other"
-# Of the devices that are on no bus of their own, those that are made for programs.
-CLASSES: Final = frozenset(
-    {
-        *("accel", "cec", "counter", "dma_heap", "drm", "gnss", "gpio", "i2c-dev", "iio", "lirc"),
-        *("pps", "spidev", "tpmrm", "uacce", "video4linux"),
-    }
-)
 
 
 @immutable
@@ -124,7 +118,7 @@ class Machine:
         every = (path for path in self._numbers.members.values() if not self.sysfs.owner(path))
         nodes = [node for path in every if (node := self._node(path, self.sysfs)) is not None]
         for node in sorted(nodes, key=lambda one: (one.subsystem, names.natural_key(one.name))):
-            is_for_programs = node.subsystem in CLASSES
+            is_for_programs = node.subsystem in PROGRAM_CLASSES
             if is_for_programs or not node.syspath.startswith("/sys/devices/virtual/"):
                 row = {"node": node.path, "subsystem": node.subsystem, **self._ways(node)}
                 is_port = node.subsystem == "tty" and self.sysfs.text(f"{node.syspath}/type") != "0"

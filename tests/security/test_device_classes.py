@@ -8,7 +8,14 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.policy import BLOCK, SAFE, SAFE_MISC, DeviceClass, DeviceClasses, Policy
+from devhost.allocation.policy import Policy
+from devhost.hostfs.device_classes import (
+    BLOCK,
+    SAFE_CLASSES,
+    SAFE_MISC,
+    DeviceClass,
+    DeviceClasses,
+)
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
@@ -120,7 +127,7 @@ def test_number_that_linux_assigns_is_known_without_sysfs(
     bare.file("/proc/devices", DRIVERS)
     for memory in (MEM, KMEM, PORT):
         shows(bare.root, memory, "sound", f"x{memory[1]}")
-    safe = name in SAFE | SAFE_MISC
+    safe = name in SAFE_CLASSES | SAFE_MISC
     assert DeviceClasses(bare.files).of(number) == DeviceClass(name, safe=safe)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from devhost.allocation.policy import SAFE
+from devhost.hostfs.device_classes import SAFE_CLASSES, may_be_proposed
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, describe_read_error, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES, NO_VARIABLES, FileState, Hardware
 from devhost.model.immutable import immutable
-from devhost.model.spelling import did_you_mean, is_proposed
+from devhost.model.spelling import did_you_mean
 
 # Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
 # Only a source that names one of them as its directory looks into it.
@@ -164,7 +164,7 @@ def _absent(files: HostFiles, directory: str) -> str:
     if directory.startswith("/dev/"):
         above, _, name = directory.rstrip("/").rpartition("/")
         beside = (one.name for one in files.entries(above) or ())
-        hint = did_you_mean(name, (one for one in beside if is_proposed(f"{above}/{one}")))
+        hint = did_you_mean(name, (one for one in beside if may_be_proposed(f"{above}/{one}")))
     if files.is_host:
         return f"{directory} does not exist yet{hint}"
     why = "it is not there yet, or not mounted (the chart's hostPaths)"
@@ -269,8 +269,8 @@ def _no_subsystem(subsystem: str, files: HostFiles) -> str:
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
     sysfs = SysfsTree(files)
     there = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
-    hint = "" if subsystem in SAFE else did_you_mean(subsystem, there & {*SAFE, "tty"})
-    return f"this kernel has no subsystem {subsystem}{hint}"
+    proposed = there & {*SAFE_CLASSES, "tty"} if subsystem not in SAFE_CLASSES else ()
+    return f"this kernel has no subsystem {subsystem}{did_you_mean(subsystem, proposed)}"
 
 
 class SubsystemListing(Listing):

@@ -5,12 +5,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from devhost.allocation.policy import SAFE
 from devhost.discovery.sources.base import Unmatched
+from devhost.hostfs.device_classes import SAFE_CLASSES, may_be_proposed
 from devhost.model import names
 from devhost.model.hardware_sources import PCI_CLASSES, USB_CLASSES, Pci, Sysfs, Usb
 from devhost.model.sources import Kind
-from devhost.model.spelling import is_proposed
 from devhost.model.values import ConfigModel, options_of
 
 _MAIN: Final = ("path", "paths", "pattern", "device", "subsystem")  # options that need no name
@@ -66,8 +65,8 @@ def closest_first(missed: Iterable[Unmatched]) -> list[Unmatched]:
 def _is_proposed(kind: Kind, one: Unmatched) -> bool:
     """Whether a hint may name something: nothing that a flag is for, such as memory or a disk."""
     if isinstance(kind, Sysfs):  # which selects what has no node
-        return kind.subsystem in SAFE or "" in one.mismatches or is_proposed(one.name)
-    return not one.name.startswith("/dev/") or is_proposed(one.name)
+        return kind.subsystem in SAFE_CLASSES or "" in one.mismatches or may_be_proposed(one.name)
+    return not one.name.startswith("/dev/") or may_be_proposed(one.name)
 
 
 def _distance(options: Mapping[str, Any], one: Unmatched) -> float:
