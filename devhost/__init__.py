@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # `typing` is large, and until it is imported no signal i
 
 if TYPE_CHECKING:
     from devhost.library.plugin import Device, DevicePlugin
-    from devhost.library.process import serve
+    from devhost.library.serve import serve
     from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 
 __version__ = "0.1.0"
@@ -20,7 +20,7 @@ _HOMES = {
     "DevicePlugin": "devhost.library.plugin",
     "DeviceSpec": "devhost.model.allocation",
     "MountSpec": "devhost.model.allocation",
-    "serve": "devhost.library.process",
+    "serve": "devhost.library.serve",
 }
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name

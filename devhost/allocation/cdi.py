@@ -20,7 +20,7 @@ from devhost.allocation.declaration import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation, DeviceSpec
-from devhost.model.device import FileKind, Snapshot
+from devhost.model.device import Cause, FileKind, Snapshot, Verdict
 from devhost.model.limits import CDI_SPEC_MAX
 
 _HASH: Final = 12
@@ -112,7 +112,7 @@ def spec(resource_name: str, devices: Mapping[str, Edits]) -> dict[str, object] 
 
 
 def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
-    """Return what a runtime does for what `HostPaths.checked` has returned. Blocks.
+    """Return what a runtime does for what `HostPaths.resolve_checked` has returned. Blocks.
 
     Links are resolved: the library refuses one to a node, and mounts where it leads. Where the pod
     sets an environment variable too, this one wins with library v1.1.1; before, the container has
@@ -125,7 +125,7 @@ def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
         "deviceNodes": [_node(one, host_paths) for one in nodes],
         "mounts": [
             {
-                "hostPath": host_paths.lookup(one.host_path).realpath,
+                "hostPath": host_paths.resolve(one.host_path).realpath,
                 "containerPath": one.container_path,
                 "type": _MOUNT_TYPE,
                 "options": [*_MOUNT_OPTIONS, "ro" if one.read_only else "rw"],
@@ -143,7 +143,7 @@ def _node(spec: DeviceSpec, host_paths: HostPaths) -> dict[str, object]:
     open it. The mode is the host's own where nothing else is asked for: without one, libraries
     before v1.1.0 give none, and runc makes it 0666 (libcontainer/specconv/spec_linux.go).
     """
-    state = host_paths.lookup(spec.host_path).state
+    state = host_paths.resolve(spec.host_path).state
     if state is None or state.number is None:
         raise AllocationError(f"{spec.host_path} is no device node")
     major, minor = state.number
@@ -180,9 +180,9 @@ def cdi_devices(
     size = 0
     for device in sorted(snapshot.devices.values(), key=lambda one: one.id not in before):
         brought = before.get(device.id)
-        if device.missing_since is None and not device.replaced:
+        if device.is_present:
             with contextlib.suppress(AllocationError):  # it is unhealthy for that, or will be
-                whole = host_paths.checked(declaration.alone(device, rules))
+                whole = host_paths.resolve_checked(declaration.alone(device, rules))
                 brought = edits(whole, host_paths)
         if brought is not None:
             size += len(json.dumps([[[brought]]], indent=2))  # as deep as in the file
@@ -199,9 +199,9 @@ def named(
 
     Those that it does not have are unhealthy for the `problem`.
     """
-    devices = {}
-    for one, device in snapshot.devices.items():
-        name = qualified_name(resource, one) if written.get(one) else None
-        reason = device.reason if one in written else device.reason or problem or _UNNAMED
-        devices[one] = replace(device, cdi_name=name, reason=reason)
+    devices, unnamed = {}, Verdict(Cause.CDI, problem or _UNNAMED)
+    for device_id, device in snapshot.devices.items():
+        name = qualified_name(resource, device_id) if written.get(device_id) else None
+        verdict = device.verdict if device_id in written else device.verdict or unnamed
+        devices[device_id] = replace(device, cdi_name=name, verdict=verdict)
     return replace(snapshot, devices=devices)

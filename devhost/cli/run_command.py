@@ -17,7 +17,7 @@ from devhost.host.process import (
     allocate_from_one_arena,
     can_start_threads,
     raise_descriptor_limit,
-    until_signal,
+    wait_for_signal,
 )
 from devhost.host.signals import exit_on_signals
 from devhost.model.config import Config
@@ -28,10 +28,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
-    from devhost.host.config_source import ConfigSource
+    from devhost.host.config_source import ConfigFile
     from devhost.host.host import Host
     from devhost.host.shared import CodeResource
-    from devhost.host.state_files import LastGood
+    from devhost.host.state_files import LastGoodConfig
 
 
 @click.command(
@@ -62,11 +62,11 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     logs.set_up(flags["log_level"], flags["log_format"])
     _log_start(config, plugins, flags)
     from devhost.host.host import Host, Settings
-    from devhost.host.state_files import LastGood
+    from devhost.host.state_files import LastGoodConfig
     from devhost.hostfs.files import HostFiles
 
     policy, state_dir = replace(flags["policy"], enforced=True, by_name=False), flags["state_dir"]
-    copy = LastGood(state_dir, flags["last_good"]) if state_dir else None
+    copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
     source, first = loaded(config, policy, plugins, copy, to_log=to_log)
@@ -88,10 +88,10 @@ def loaded(
     config: str | None,
     policy: "Policy",
     plugins: "Sequence[CodeResource]",
-    copy: "LastGood | None" = None,
+    copy: "LastGoodConfig | None" = None,
     *,
     to_log: bool = False,
-) -> "tuple[ConfigSource | None, Config]":
+) -> "tuple[ConfigFile | None, Config]":
     """Return the file, if any, and its configuration, or the last good one; exit without any.
 
     Its problems are printed, or logged.
@@ -99,10 +99,10 @@ def loaded(
     if config is None:
         raise_descriptor_limit(len(plugins))
         return None, Config(version="v1", resources=())
-    from devhost.host.config_source import ConfigSource, log_problems
+    from devhost.host.config_source import ConfigFile, log_problems
 
-    source = ConfigSource(config, policy, copy)
-    file, good = source.first()
+    source = ConfigFile(config, policy, copy)
+    file, good = source.load_first()
     problems = file.problems + (good.problems if good else ())
     (log_problems if to_log else output.print_problems)(problems)
     used = file.config or (good.config if good else None)
@@ -110,10 +110,9 @@ def loaded(
         sys.exit(1)
     if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
-        what = "unreadable" if source.status.unreadable else "invalid"
-        _LOG.error(
-            "%s configuration, starting with the last good one", what, extra={"fields": fields}
-        )
+        state = "unreadable" if source.status.unreadable else "invalid"
+        message = "%s configuration, starting with the last good one"
+        _LOG.error(message, state, extra={"fields": fields})
     raise_descriptor_limit(len(used.resources) + len(plugins))
     return source, used
 
@@ -121,7 +120,7 @@ def loaded(
 def serve(
     host: "Host",
     work: Callable[[], Coroutine[Any, Any, None]],
-    source: "ConfigSource | None",
+    source: "ConfigFile | None",
     flags: Mapping[str, Any],
     show: Callable[[str], None] = lambda _url: None,
 ) -> None:
@@ -131,12 +130,12 @@ def serve(
 
     try:
         http = Endpoint(flags["listen"], flags["status_listen"], devices=flags["metrics_devices"])
-        for what, url in http.urls.items():
-            show(f"devhost: {what}: {url}")
-        reload_asked = source.reload_asked if source else None
-        asyncio.run(until_signal(http.serve_during(host, work()), reload_asked))
+        for name, url in http.urls.items():
+            show(f"devhost: {name}: {url}")
+        reload_requested = source.reload_requested if source else None
+        asyncio.run(wait_for_signal(http.serve_while(host, work()), reload_requested))
     except (KubeletError, ListenError) as error:
-        logs.fail(str(error))
+        logs.exit_with_error(str(error))
 
 
 def _log_start(
@@ -146,7 +145,7 @@ def _log_start(
     shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
     for key in ("policy", "enforced", "by_name", "trusted"):
         del shown[key]
-    names = [one.resource.name for one in plugins]
+    names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}
     _LOG.info("starting devhost", extra={"fields": {**fields, **shown}})
     for text in flags["policy"].warnings:
@@ -159,7 +158,7 @@ def _usable(plugin_dir: Path) -> Path:
 
     if not os.path.isdir(plugin_dir):  # as `Path.is_dir`, but of any error
         hint = "; kubelet makes it; without a kubelet, use `devhost try`"
-        logs.fail(f"--plugin-dir: {plugin_dir} is not a directory{hint}")
+        logs.exit_with_error(f"--plugin-dir: {plugin_dir} is not a directory{hint}")
     if problem := path_length_problem(plugin_dir.absolute()):
-        logs.fail(f"--plugin-dir: {problem}")
+        logs.exit_with_error(f"--plugin-dir: {problem}")
     return plugin_dir.absolute()

@@ -10,18 +10,18 @@ from pydantic.alias_generators import to_camel
 from devhost.allocation.cdi import cdi_devices, named, spec
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
-from devhost.discovery import wording
-from devhost.discovery.health import check
+from devhost.discovery.health import check_device
 from devhost.discovery.resolve import Resolver, ScanFinding
-from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import read_all
+from devhost.discovery.sources import explain
+from devhost.discovery.sources.base import Listing, Listings, Location
+from devhost.discovery.sources.filter import list_all
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.model.names import distinct, share_ids
 
@@ -61,7 +61,8 @@ class ResourceReport:
         capacity, allocatable = self.listed or (len(devices) * replicas, healthy * replicas)
         skipped = self.snapshot.skipped
         if (more := self.snapshot.skipped_count - len(skipped)) > 0:
-            skipped += (Skipped(f"and {more:,} more", f"only {len(skipped)} are listed"),)
+            text = f"only {len(skipped)} are listed"
+            skipped += (Skipped.because(Cause.OVER_LIMIT, f"and {more:,} more", text),)
         return {
             "name": self.resource.name,
             "capacity": capacity,
@@ -123,21 +124,22 @@ def report(
     resources = [one for one in config.resources if one.applies_to(node_name)]
     resolver = Resolver()
     resolver.reconfigure(resources)
-    readings: dict[Root, Reading] = {}  # of all resources
+    listings: dict[Location, Listing] = {}  # of all resources
     reports = []
     for resource in resources:
-        scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
-        readings |= read_all((root for root in scanner.roots if root not in readings), files)
-        finding = ScanFinding(scanner, scanner.select(readings), Snapshot(), now=0.0)
+        scanner = Scanner.of(resource, files, policy, node_name, settle_s=0.0)
+        new = (location for location in scanner.locations if location not in listings)
+        listings |= list_all(new, files)
+        finding = ScanFinding(scanner, scanner.select(listings), Snapshot(), now=0.0)
         identified, _ = resolver.resolve(finding)
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))
         if resource.inject == "cdi":
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
-        warnings = (*snapshot.notes, *snapshot.why_none(), *mistakes(resource, snapshot))
+        warnings = (*snapshot.notes, *snapshot.explain_empty(), *mistakes(resource, snapshot))
         more: _Json = {}
         if explained:
-            more["explain"] = [*explain(scanner, readings, snapshot)]
+            more["explain"] = [*explain_sources(scanner, listings, snapshot)]
         if request := (requests or {}).get(resource.name):
             more["allocation"] = _allocation(scanner, snapshot, request)
         reports.append(ResourceReport(resource, snapshot, warnings, more=more))
@@ -153,9 +155,9 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     def judged(device: HostDevice) -> HostDevice:
         if not device.healthy:
             return device
-        found = check(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
-        reason = f"check failed: {found.failure}" if found.failure else None
-        return replace(device, reason=reason, checked=found)
+        found = check_device(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
+        verdict = Verdict(Cause.CHECK_FAILED, f"check failed: {found.failure}")
+        return replace(device, verdict=verdict if found.failure else None, checked=found)
 
     with ThreadPoolExecutor(_PARALLEL_CHECKS) as pool:
         devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
@@ -207,14 +209,16 @@ def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...
 # ── why a source finds what it finds: what was looked at, taken and left ──
 
 
-def explain(scanner: Scanner, readings: Readings, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+def explain_sources(
+    scanner: Scanner, listings: Listings, snapshot: Snapshot
+) -> Iterator[dict[str, Any]]:
     """Say of each source what it has looked at, in the shape of ``plan --explain``. Blocks."""
     offered = {
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
     }
     skipped = {one.candidate: one.reason for one in snapshot.skipped}
-    for index, selector in enumerate(scanner.selectors):
-        selection = selector.select(readings)
+    for index, source in enumerate(scanner.sources):
+        selection = source.select(listings)
         by_label: dict[str, list[Node]] = {}
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name
@@ -222,12 +226,15 @@ def explain(scanner: Scanner, readings: Readings, snapshot: Snapshot) -> Iterato
         found = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
         found.sort(key=lambda one: not one["taken"])
         found += [_left(one.candidate, [one.reason]) for one in selection.skipped]
-        failures = (*selection.failed.values(), *selection.notes)
-        missed = () if failures else selector.finder.missed(readings)
-        left = [_left(one.name, wording.reasons(one)) for one in wording.in_order(missed)]
+        failures = (*selection.failed_sources.values(), *selection.notes)
+        unmatched = () if failures else source.unmatched(listings)
+        left = [
+            _left(candidate.name, explain.mismatch_texts(candidate))
+            for candidate in explain.closest_first(unmatched)
+        ]
         yield {
             "source": index,
-            "summary": "; ".join((wording.summary(selector.kind), *failures)),
+            "summary": "; ".join((explain.summary(source.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
             "candidates": [*found, *left[:_SHOWN_MAX]],
         }

@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
-from devhost.host.state_files import CLOSE_S, LastGood, report
+from devhost.host.state_files import CLOSE_S, LastGoodConfig, log_transition
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded, loads, read, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
-from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 T = TypeVar("T")
@@ -57,24 +57,24 @@ class ConfigStatus:
     hash: str = ""  # the beginning of the SHA-256 of the content in force
 
 
-class ConfigSource:
+class ConfigFile:
     """Reads a configuration file, at the start and whenever it changes while the host runs."""
 
-    def __init__(self, file: str, policy: Policy, last_good: LastGood | None = None) -> None:
+    def __init__(self, file: str, policy: Policy, last_good: LastGoodConfig | None = None) -> None:
         self.file, self._policy, self._last_good = file, policy, last_good
         self._due, self._asked = asyncio.Event(), False
         self._seen: Content = None, ""  # what was checked last
         self._calls = BlockingCalls("config", serial=True)
         self._good: bytes | None = None  # to be saved
         self._saving: asyncio.Task[None] | None = None
-        self.unsaved: str | None = None
+        self.save_problem: str | None = None
         """Why the last good copy could not be written."""
         self.status = ConfigStatus(file, datetime.now(UTC))
 
-    def first(self) -> tuple[Loaded, Loaded | None]:
+    def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
         try:  # at standard input without a limit: a person may be typing it
-            raw, reason = self._read() if self.file == "-" else in_time(self._read, PATIENCE_S)
+            raw, reason = self._read() if self.file == "-" else run_in_time(self._read, PATIENCE_S)
         except OSError as error:  # late, or no thread
             raw, reason = None, f"cannot be read: {error.strerror}"
         self._seen = raw, reason
@@ -88,7 +88,7 @@ class ConfigSource:
             return loaded, None
         file = str(self._last_good.path)
         try:
-            copy = in_time(self._last_good.read, PATIENCE_S)
+            copy = run_in_time(self._last_good.read, PATIENCE_S)
         except OSError as error:  # a TimeoutError, too
             return loaded, unusable(file, f"cannot be read: {error.strerror}")
         if copy is None:
@@ -100,7 +100,7 @@ class ConfigSource:
         """The file may have changed."""
         self._due.set()
 
-    def reload_asked(self) -> None:
+    def reload_requested(self) -> None:
         """Somebody wants it read again, and to see in the log that it was."""
         self._asked = True
         self._due.set()
@@ -148,7 +148,7 @@ class ConfigSource:
             targets = await self._call(lambda: _watch_targets(self.file))
             async with asyncio.timeout(PATIENCE_S):
                 await subscription.watch(targets)
-            return not subscription.degraded
+            return not subscription.polling_reason
         return False
 
     async def _reload(self, apply: Apply) -> None:
@@ -160,7 +160,7 @@ class ConfigSource:
             return
         fields = {"fields": {"file": self.file}}
         try:
-            loaded = await in_thread("load config", lambda: self._checked(*found, self.file))
+            loaded = await run_in_thread("load config", lambda: self._checked(*found, self.file))
             if loaded.config is not None:
                 apply(loaded.config)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
@@ -245,10 +245,10 @@ class ConfigSource:
         if idle and self._last_good is not None and self._good is not None:
             self._saving = asyncio.create_task(self._write(self._last_good), name="save config")
 
-    async def _write(self, last_good: LastGood) -> None:
+    async def _write(self, last_good: LastGoodConfig) -> None:
         try:
             while (good := self._good) is not None:
-                writing = in_thread("save config", functools.partial(last_good.write, good))
+                writing = run_in_thread("save config", functools.partial(last_good.write, good))
                 if not (await asyncio.wait({writing}, timeout=PATIENCE_S))[0]:
                     self._report(f"{last_good.path}: no answer in {PATIENCE_S:g} s")
                 await writing
@@ -260,7 +260,9 @@ class ConfigSource:
             asyncio.get_running_loop().call_later(RETRY_MAX_S, self.reload_soon)  # and saves it
 
     def _report(self, problem: str | None) -> None:
-        self.unsaved = report("the last good configuration", self.unsaved, problem)
+        self.save_problem = log_transition(
+            "the last good configuration", self.save_problem, problem
+        )
 
 
 def log_problems(problems: Iterable[Problem]) -> None:

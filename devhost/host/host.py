@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.identity import HOLD_S
+from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi import CdiFiles
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.holders import Holders
-from devhost.host.inventory import Inventory
+from devhost.host.inventory import Locations
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners
 from devhost.host.reconciler import Reconciler
@@ -27,11 +27,11 @@ from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.servicer import RESULTS
 from devhost.model.changes import Action, Change
 from devhost.model.changes import changes as changes_between
 from devhost.model.config import Config, Resource
 from devhost.model.immutable import immutable
+from devhost.model.plugin_handler import ALLOCATE_RESULTS
 from devhost.watch.watcher import Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
@@ -53,7 +53,7 @@ class Settings:
     files: HostFiles = field(default_factory=HostFiles)
     policy: Policy = field(default_factory=Policy)
     leave_after: float = LEAVE_AFTER_S  # seconds between an ID's Unhealthy and its end
-    hold_s: float = HOLD_S  # seconds that a node waits for an earlier source to name it
+    settle_s: float = SETTLE_S  # seconds that a node waits for an earlier source to name it
     state_dir: Path | None = None  # what outlives this process
     pod_resources: Path | None = None  # kubelet's socket, where it may be asked
     assume_free: bool = False  # without that: what has left the list counts as held by no pod
@@ -67,7 +67,7 @@ class Host:
         self,
         config: Config,
         settings: Settings,
-        source: ConfigSource | None = None,
+        source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.settings, self.source = settings, source
@@ -81,12 +81,12 @@ class Host:
         pod_resources = PodResources(socket) if socket else None
         holders = Holders(pod_resources)
         self._directory = PluginDirectory(settings.plugin_dir, pod_resources, settings.leave_after)
-        metrics = Metrics(RESULTS)
+        metrics = Metrics(ALLOCATE_RESULTS)
         self._watcher = Watcher()
         self.shared = Shared(
             backend=self._directory,
             publish=functools.partial(PublishedResource, self._directory),
-            reconciler=Reconciler(Inventory(settings.files, self._watcher), metrics),
+            reconciler=Reconciler(Locations(settings.files, self._watcher), metrics),
             holders=holders,
             owners=Owners(
                 holders,
@@ -221,9 +221,13 @@ class Host:
     def _scanner(self, resource: Resource) -> Scanner:
         settings = self.settings
         if code := self._code.get(resource.name):
-            return code.scanner(settings.files, settings.node_name, settings.hold_s)
+            return code.scanner(settings.files, settings.node_name, settings.settle_s)
         return Scanner.of(
-            resource, settings.files, settings.policy, settings.node_name, hold_s=settings.hold_s
+            resource,
+            settings.files,
+            settings.policy,
+            settings.node_name,
+            settle_s=settings.settle_s,
         )
 
     async def _serve(self, served: ServedResource) -> None:

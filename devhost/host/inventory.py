@@ -6,21 +6,21 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
+from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, has_no_events, read
 from devhost.hostfs.files import HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
-ANSWER_S: Final = 10.0  # for each answer of a filesystem; a reading of many entries has many
+READ_TIMEOUT_S: Final = 10.0  # for each answer of a filesystem: large directories need many
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 
 OnChange = Callable[[], None]
 """Called when something may have changed at a root."""
 
 
-class Budget:
+class EntryQuota:
     """How many entries all roots may have together; each may always have a few.
 
     May be used in any thread.
@@ -34,17 +34,17 @@ class Budget:
         self.used = 0
         self._lock: Final = threading.Lock()
 
-    def enter(self, root: object) -> None:
+    def add(self, root: object) -> None:
         """Let a root have entries."""
         with self._lock:
             self._taken[root] = 0
 
-    def leave(self, root: object) -> None:
+    def remove(self, root: object) -> None:
         """Let a root have none from now on, whatever a thread that still runs takes."""
         with self._lock:
             self.used -= self._taken.pop(root)
 
-    def refusal(self, root: object, count: int) -> str | None:
+    def try_take(self, root: object, count: int) -> str | None:
         """Take so many for a root, unless it has more already; or return why that may not be."""
         with self._lock:
             taken = self._taken.get(root, 0)
@@ -56,7 +56,7 @@ class Budget:
                 self._set(root, count)
             return None
 
-    def settle(self, root: object, count: int) -> None:
+    def set_count(self, root: object, count: int) -> None:
         """Set how many a root has after all."""
         with self._lock:
             self._set(root, count)
@@ -67,44 +67,44 @@ class Budget:
             self._taken[root] = count
 
 
-def unanswered() -> str:
+def timeout_text() -> str:
     """Say that the host, or a plugin, did not answer."""
-    return f"no answer in {ANSWER_S:.0f} s"
+    return f"no answer in {READ_TIMEOUT_S:.0f} s"
 
 
-class InventoryRoot:
+class LocationReader:
     """A root that is in use. One that hangs holds up only those who read it."""
 
     def __init__(
         self,
-        root: Root,
+        root: Location,
         files: HostFiles,
         watcher: Watcher,
         uevents: Uevents,
-        entries: Budget,
+        entries: EntryQuota,
     ) -> None:
         self.root, self._files = root, files
         self._uevents, self._entries, self._count = uevents, entries, 0
-        entries.enter(self)
+        entries.add(self)
         self._subscription = Subscription(watcher, self._tell)
         if root.subsystems:
             uevents.subscribe(root.subsystems, self._tell)
         self.users: dict[Hashable, OnChange] = {}
         self._turn = threading.Lock()  # to read
         self._progress = Progress()  # of who reads
-        self._reading: Reading | None = None
+        self._reading: Listing | None = None
         self._began = 0.0
         self._watching: asyncio.Task[None] | None = None
         self._late = False  # the watch is not waited for any longer
         self._in_doubt = True
 
     @property
-    def degraded(self) -> str:
+    def polling_reason(self) -> str:
         """Why events do not tell of it, so that it has to be read regularly; else empty."""
-        deaf = self._uevents.deaf if self.root.subsystems else None
-        return deaf or self._subscription.degraded
+        polling_reason = self._uevents.polling_reason if self.root.subsystems else None
+        return polling_reason or self._subscription.polling_reason
 
-    def doubt(self) -> None:
+    def recheck_watches(self) -> None:
         """Have the next reading see that the watches are still right."""
         self._in_doubt = True
 
@@ -113,7 +113,7 @@ class InventoryRoot:
         if self._watching is not None:
             self._watching.cancel()
         self._subscription.close()
-        self._entries.leave(self)
+        self._entries.remove(self)
         if self.root.subsystems:
             self._uevents.unsubscribe(self._tell)
 
@@ -121,15 +121,15 @@ class InventoryRoot:
         for changed in list(self.users.values()):
             changed()
 
-    def read(self, since: float) -> Reading:
+    def read(self, since: float) -> Listing:
         """Return a reading that began at a time of the event loop's clock or later. Blocks.
 
         It is made once for all who ask at that time.
         """
         progress, began = Progress.current(), time.monotonic()
-        while not self._turn.acquire(timeout=ANSWER_S / 10):
-            if time.monotonic() >= max(began, self._progress.answered_at) + ANSWER_S:
-                return Reading(self.root, self._files, failure=unanswered())
+        while not self._turn.acquire(timeout=READ_TIMEOUT_S / 10):
+            if time.monotonic() >= max(began, self._progress.answered_at) + READ_TIMEOUT_S:
+                return Listing(self.root, self._files, failure=timeout_text())
             progress.note()  # one that reads gets answers, or has some time left
         self._progress = progress
         try:
@@ -143,12 +143,12 @@ class InventoryRoot:
         finally:
             self._turn.release()
 
-    def _read(self) -> Reading:
-        tally = Tally(lambda count: self._entries.refusal(self, count))
+    def _read(self) -> Listing:
+        tally = Tally(lambda count: self._entries.try_take(self, count))
         reading = read(self.root, self._files, tally)
         if not reading.failure:  # else the devices of the former reading are still known
             self._count = tally.count
-        self._entries.settle(self, self._count)
+        self._entries.set_count(self, self._count)
         return reading
 
     # ── watching ──
@@ -188,8 +188,8 @@ class InventoryRoot:
         if watched is None:
             return
         path = watched.path
-        shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
-        if is_silent(path):
+        shown = await run_in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
+        if has_no_events(path):
             targets = frozenset[WatchTarget]()
         elif watched.recursive:
             leave_out = frozenset(map(files.to_local, NOT_DEVICES))
@@ -199,23 +199,23 @@ class InventoryRoot:
         await self._subscription.watch(targets)
 
 
-class Inventory:
+class Locations:
     """All roots that resources read."""
 
     def __init__(self, files: HostFiles, watcher: Watcher) -> None:
         self._files, self._watcher = files, watcher
-        self._entries = Budget()
+        self._entries = EntryQuota()
         self.uevents = Uevents()
-        self._roots: dict[Root, InventoryRoot] = {}
-        self._used: dict[Hashable, tuple[Root, ...]] = {}
+        self._roots: dict[Location, LocationReader] = {}
+        self._used: dict[Hashable, tuple[Location, ...]] = {}
 
-    def use(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
+    def subscribe(self, user: Hashable, roots: Iterable[Location], changed: OnChange) -> None:
         """Call a user for changes of these roots, which it reads, and no longer for others."""
         former, wanted = self._used.get(user, ()), tuple(roots)
         for root in wanted:
             one = self._roots.get(root)
             if one is None:
-                one = self._roots[root] = InventoryRoot(
+                one = self._roots[root] = LocationReader(
                     root, self._files, self._watcher, self.uevents, self._entries
                 )
             one.users[user] = changed
@@ -224,18 +224,18 @@ class Inventory:
             if root not in wanted:
                 self._drop(user, root)
 
-    def leave(self, user: Hashable) -> None:
+    def unsubscribe(self, user: Hashable) -> None:
         """Call a user no longer."""
         for root in self._used.pop(user, ()):
             self._drop(user, root)
 
-    def _drop(self, user: Hashable, root: Root) -> None:
+    def _drop(self, user: Hashable, root: Location) -> None:
         one = self._roots[root]
         del one.users[user]
         if not one.users:
             one.close()
             del self._roots[root]
 
-    def of(self, user: Hashable) -> list[InventoryRoot]:
+    def readers_of(self, user: Hashable) -> list[LocationReader]:
         """Return the roots of a user."""
         return [self._roots[root] for root in self._used.get(user, ())]

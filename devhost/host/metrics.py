@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _RESOURCE: Final = "resource_name"
-RESULTS: Final = {True: "ok", False: "error"}
+REGISTRATION_RESULTS: Final = {True: "ok", False: "error"}
 # What is read of a host when it is scraped: the labels, and the text.
 _GAUGES: Final = {
     "devhost_build_info": ("version python", "The version of devhost and of Python."),
@@ -102,16 +102,16 @@ class Metrics(Collector):
         )
         self._plain = self.allocation_seconds, self.discovery_seconds, self.discovery_errors
 
-    def add(self, resource: str) -> None:
+    def add_resource(self, resource: str) -> None:
         """Begin all series of a resource: Prometheus sees no increase in one that begins at 1."""
-        for result in RESULTS.values():
+        for result in REGISTRATION_RESULTS.values():
             self.registrations.labels(resource, result)
         for result in self._results:
             self.allocations.labels(resource, result)
         for metric in self._plain:
             metric.labels(resource)
 
-    def remove(self, resource: str) -> None:
+    def remove_resource(self, resource: str) -> None:
         """End the series of a resource."""
         for one in (*self._plain, self.registrations, self.allocations):
             one.remove_by_labels({_RESOURCE: resource})
@@ -153,16 +153,16 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
             yield "devhost_devices_in_use", (served.name,), len(in_use)
     if host.source is not None:
         config = host.source.status
-        yield "devhost_config_reloads", (RESULTS[True],), config.reloads
-        yield "devhost_config_reloads", (RESULTS[False],), config.failures
+        yield "devhost_config_reloads", (REGISTRATION_RESULTS[True],), config.reloads
+        yield "devhost_config_reloads", (REGISTRATION_RESULTS[False],), config.failures
         yield "devhost_config_last_reload_successful", (), not config.problems
         applied = config.applied.timestamp()
         yield "devhost_config_last_reload_success_timestamp_seconds", (), applied
         yield "devhost_config_hash_info", (config.hash,), 1
     yield "devhost_kubelet_restarts", (), host.shared.backend.restarts
     yield "devhost_cdi_spec_writes", (), host.shared.cdi_files.writes
-    yield "devhost_log_lines_dropped", (), logs.dropped()
-    yield "devhost_uevent_overruns", (), host.shared.reconciler.inventory.uevents.overruns
+    yield "devhost_log_lines_dropped", (), logs.dropped_lines()
+    yield "devhost_uevent_overruns", (), host.shared.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
         for device_id, pods in host.shared.holders.of(served.name).items():
             for namespace, _, pod in (one.partition("/") for one in pods):
@@ -171,7 +171,7 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
 
 
 def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
-    name, found, count = served.name, served.snapshot.present, served.count
+    name, found, count = served.name, served.snapshot.present_devices, served.count
     if not served.draining:
         healthy = sum(device.healthy for device in found)
         yield "devhost_devices", (name, "Healthy"), healthy

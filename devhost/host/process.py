@@ -46,7 +46,7 @@ def can_start_threads(count: int) -> bool:
     return True
 
 
-async def until_signal(
+async def wait_for_signal(
     work: Coroutine[Any, Any, None], on_hangup: Callable[[], object] | None = None
 ) -> None:
     """Run ``work`` until it ends; cancel it at SIGTERM or SIGINT.

@@ -17,14 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, Valid
 
 from devhost.host.state_files import (
     CLOSE_S,
-    locked,
+    directory_lock,
+    log_transition,
     move_aside,
     read_state,
-    report,
     write_atomically,
 )
 from devhost.model.node_id import NodeId
-from devhost.watch.threads import PATIENCE_S, in_thread
+from devhost.watch.threads import PATIENCE_S, run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 FILE: Final = "state.json"
@@ -273,7 +273,7 @@ class Records:
                 await asyncio.wait({former})
             self._running, self._next = self._next, None
             changes, before, last = self._unsaved, dict(self.entries), self._file
-            file = await in_thread(
+            file = await run_in_thread(
                 "state", lambda: _update(path, changes, before, last, self._elsewhere)
             )
         except OSError as error:
@@ -309,7 +309,7 @@ class Records:
             self._on_read(nodes)
 
     def _report(self, problem: str | None) -> None:
-        self.problem = report("allocated devices", self.problem, problem)
+        self.problem = log_transition("allocated devices", self.problem, problem)
 
 
 def boot_id() -> str:
@@ -351,7 +351,7 @@ def _update(
     """
     if not (any(changes.values()) or known or path.exists()):
         return _File({})
-    with locked(path.parent):
+    with directory_lock(path.parent):
         file = _read(path, last)
         lost = {
             it: entry

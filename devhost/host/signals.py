@@ -6,7 +6,7 @@ import sys
 
 
 def exit_on_signals() -> None:
-    """Exit with 0 on SIGTERM and SIGINT until `devhost.host.process.until_signal` handles them.
+    """Exit with 0 on SIGTERM and SIGINT until `devhost.host.process.wait_for_signal` handles them.
 
     The handlers do not raise: an import that is interrupted by an exception may replace or ignore
     it. Handlers are needed because process 1 ignores SIGTERM by default. SIGHUP is ignored: its

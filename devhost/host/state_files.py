@@ -20,7 +20,7 @@ CLOSE_S: Final = 2.0  # the process ends: others may wait for that
 _LOG: Final = logging.getLogger(__name__)
 
 
-def report(what: str, before: str | None, problem: str | None) -> str | None:
+def log_transition(what: str, before: str | None, problem: str | None) -> str | None:
     """Return why a file is not saved now; log that, or that it is, if it was another reason."""
     if problem is not None and problem != before:
         _LOG.warning("cannot save %s: %s", what, problem)
@@ -29,7 +29,7 @@ def report(what: str, before: str | None, problem: str | None) -> str | None:
     return problem
 
 
-class LastGood:
+class LastGoodConfig:
     """The copy of the configuration that was applied last, for a start with an invalid file."""
 
     def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
@@ -44,7 +44,7 @@ class LastGood:
         with contextlib.suppress(OSError):  # it may be replaced all the same
             if self.read() == raw:
                 return
-        with locked(self.path.parent):
+        with directory_lock(self.path.parent):
             write_atomically(self.path, raw)
 
 
@@ -52,7 +52,7 @@ class LastGood:
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def directory_lock(directory: Path) -> Iterator[None]:
     """Lock the state directory, made if it does not exist; wait for who has the lock."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -64,7 +64,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
-    """Replace a file atomically, in a directory that is `locked`.
+    """Replace a file atomically, in a directory whose `directory_lock` is held.
 
     If that fails, the former file is still there, unless only the last flush has failed.
     """

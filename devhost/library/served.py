@@ -10,16 +10,16 @@ from typing import Final
 
 from devhost.allocation.declaration import rules_of
 from devhost.discovery.identity import Identified
-from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection
+from devhost.discovery.sources.base import Listing, Listings, Location
+from devhost.discovery.sources.filter import Selection
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.library.methods import CallError, Devices, PluginMethods
 from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
-from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
@@ -41,23 +41,23 @@ class DeclaredNode(Node):
 
 
 @immutable
-class PluginRoot(Root):
+class CodeLocation(Location):
     """The devices of a plugin, in the place of a part of the host."""
 
     methods: PluginMethods
 
-    def read(self, files: HostFiles, _tally: Tally) -> Reading:
+    def read(self, files: HostFiles, _tally: Tally) -> Listing:
         """Ask the plugin."""
         try:
-            return PluginReading(self, files, self.methods.devices())
+            return CodeListing(self, files, self.methods.devices())
         except CallError as error:
-            return Reading(self, files, failure=str(error))
+            return Listing(self, files, failure=str(error))
 
 
-class PluginReading(Reading):
+class CodeListing(Listing):
     """The devices that a plugin returned."""
 
-    def __init__(self, root: Root, files: HostFiles, found: Devices) -> None:
+    def __init__(self, root: Location, files: HostFiles, found: Devices) -> None:
         super().__init__(root, files)
         self.devices, self.skipped = found
 
@@ -74,39 +74,39 @@ class CodeScanner(Scanner):
         return bool(self.resource.pre_start) or self.methods.prepares
 
     @property
-    def roots(self) -> tuple[Root, ...]:
+    def locations(self) -> tuple[Location, ...]:
         """The plugin; it reports changes itself."""
-        return (PluginRoot(self.methods),)
+        return (CodeLocation(self.methods),)
 
     @property
-    def keeps(self) -> bool:
+    def reuses_devices(self) -> bool:
         """The plugin's device may say something else, and is handed back to it."""
         return False
 
     # ── scan ──
 
-    def select(self, readings: Readings) -> Selection:
+    def select(self, listings: Listings) -> Selection:
         """Check the nodes of the devices that the plugin returned. Blocks."""
-        reading = readings[self.roots[0]]
-        if not isinstance(reading, PluginReading):
-            return self.failed(reading.failure or "")
+        listing = listings[self.locations[0]]
+        if not isinstance(listing, CodeListing):
+            return self.failed(listing.failure or "")
         found: dict[str, tuple[DeclaredNode, ...]] = {}
         owners: dict[str, str] = {}  # by `Node.key`
-        skipped = list(reading.skipped)
-        for item in reading.devices:
+        skipped = list(listing.skipped)
+        for item in listing.devices:
             nodes = self._nodes(item)
             taken = next((node for node in nodes if node.key in owners), None)
             if item.id in found:
-                skipped.append(Skipped(item.id, "duplicate ID"))
+                skipped.append(Skipped.because(Cause.BAD_ID, item.id, "duplicate ID"))
             elif taken is not None:
                 reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
-                skipped.append(Skipped(item.id, reason))
+                skipped.append(Skipped.because(Cause.OWNED, item.id, reason))
             else:
                 found[item.id] = nodes
                 owners |= dict.fromkeys((node.key for node in nodes), item.id)
         empty = () if found or skipped else ("devices() returned no devices",)
         nodes = tuple(node for nodes in found.values() for node in nodes)
-        return Selection(nodes, tuple(skipped), why_none=lambda: empty)
+        return Selection(nodes, tuple(skipped), explain_empty=lambda: empty)
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
         variables = {ID_VARIABLE: device.id}
@@ -127,12 +127,12 @@ class CodeScanner(Scanner):
         whole = tuple(node.key for node in nodes if node.state)
         return tuple(replace(node, whole=whole) for node in nodes)
 
-    def verify(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
+    def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""
-        snapshot = super().verify(identified, thorough=thorough)
-        failure = identified.selection.failed.get(0)
+        snapshot = super().verify(identified, full=full)
+        failure = identified.selection.failed_sources.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
-        times = (identified.moment.now + self.methods.interval, snapshot.again_at)
+        times = (identified.context.now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)
         return replace(snapshot, devices=self._placed(devices), again_at=again_at)
 
@@ -180,11 +180,11 @@ def plugin_device(device: HostDevice) -> Device:
 
 def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with what the code says of its health, or why nothing is known of it."""
-    if device.missing_since is not None or device.replaced:
+    if not device.is_present:
         return device
     problem = next((node.problem for node in device.nodes if node.problem), None)
-    reason = failure or plugin_device(device).reason or problem or device.reason
-    return replace(device, reason=reason)
+    text = failure or plugin_device(device).reason or problem
+    return replace(device, verdict=Verdict(Cause.CODE, text)) if text else device
 
 
 class ServedPlugin:
@@ -197,12 +197,12 @@ class ServedPlugin:
         self._rescan: Callable[[], None] | None = None  # while it is served
         self._registered = False
 
-    def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
+    def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> CodeScanner:
         """Return the scanner of the resource."""
         self._plugin.root = Path(files.root)
         rules = rules_of(self.resource)
         return CodeScanner(
-            self.resource, rules, files, TRUSTED, node_name, hold_s, methods=self._methods
+            self.resource, rules, files, TRUSTED, node_name, settle_s, methods=self._methods
         )
 
     def started(self, look_again: Callable[[], None]) -> None:

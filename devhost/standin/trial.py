@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final
 
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.shared import CodeResource
-from devhost.host.status import reported
+from devhost.host.status import resource_report
 from devhost.model.config import Config
 from devhost.model.names import without_share
 from devhost.standin.kubelet import SimulatedKubelet
@@ -25,7 +25,7 @@ class Trial:
         self,
         config: Config,
         settings: Settings,
-        source: ConfigSource | None = None,
+        source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.kubelet = SimulatedKubelet(settings.plugin_dir, settings.pod_resources)
@@ -59,7 +59,7 @@ class Trial:
             capacity = await self.kubelet.capacity()
             shown = []
             for served in self.host.resources:
-                one = reported(served, served.snapshot).as_json()
+                one = resource_report(served, served.snapshot).as_json()
                 one["registered"] = served.name in capacity
                 shown.append(one)
             return {"resources": shown}

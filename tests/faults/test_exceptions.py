@@ -21,10 +21,10 @@ import pytest
 import devhost
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
-from devhost.host.state_files import LastGood
+from devhost.host.state_files import LastGoodConfig
 from devhost.model.resource_state import Status
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.watch import threads
@@ -97,8 +97,8 @@ class Calls:
         where = f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"
         if event != "call" or not code.co_filename.startswith(ROOT) or where.startswith(OUTSIDE):
             return
-        in_thread = back is not None and back.f_code.co_qualname == "in_thread.<locals>.run"
-        if not (in_thread or is_coroutine(code)) or not begins(frame):
+        run_in_thread = back is not None and back.f_code.co_qualname == "run_in_thread.<locals>.run"
+        if not (run_in_thread or is_coroutine(code)) or not begins(frame):
             return
         name = threading.current_thread().name
         with contextlib.suppress(RuntimeError):
@@ -132,18 +132,18 @@ class Steps:
         self.names, self.pods = self._rename(), 0
         self._write()
         policy = Policy(allow_exec=True)
-        self.source = ConfigSource(str(self.file), policy, LastGood(directory / "state"))
+        self.source = ConfigFile(str(self.file), policy, LastGoodConfig(directory / "state"))
         settings = Settings(
             directory / "plugins",
             "node-1",
             policy=policy,
             leave_after=0.1,
-            hold_s=0.0,
+            settle_s=0.0,
             state_dir=directory / "state",
             pod_resources=directory / "pr.sock",
             cdi_dir=directory / "cdi",
         )
-        self.host = Host(self.source.first()[0].require(), settings, self.source)
+        self.host = Host(self.source.load_first()[0].require(), settings, self.source)
 
     def _write(self) -> None:
         self.file.write_text(

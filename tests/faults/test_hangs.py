@@ -13,8 +13,8 @@ SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = {
     "kubelet.device_list.LEAVE_AFTER_S": 2.0,
     "host.reconciler.RESCAN_S": 1.0,
-    "host.reconciler.ANSWER_S": 4.0,
-    "host.inventory.ANSWER_S": 4.0,
+    "host.reconciler.READ_TIMEOUT_S": 4.0,
+    "host.inventory.READ_TIMEOUT_S": 4.0,
     "kubelet.servicer.ALLOCATE_TIMEOUT_S": 2.5,
 }
 UNANSWERED = "no answer in"

@@ -12,8 +12,8 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.host import config_source
-from devhost.host.config_source import ConfigSource
-from devhost.host.state_files import LastGood
+from devhost.host.config_source import ConfigFile
+from devhost.host.state_files import LastGoodConfig
 from devhost.loading import loader
 from devhost.model.config import Config
 from devhost.watch.watcher import Inotify, Watcher
@@ -23,28 +23,28 @@ GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
 
 
 @pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigSource:
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigFile:
     """A source whose file was good when it was read for the first time."""
     monkeypatch.setattr(config_source, "_SETTLE_GONE_S", 0.01)
     place = tmp_path / "etc"
     place.mkdir()
     (place / "config.yaml").write_text(GOOD)
-    found = ConfigSource(str(place / "config.yaml"), Policy(), LastGood(tmp_path / "state"))
-    assert found.first()[0].config is not None
+    found = ConfigFile(str(place / "config.yaml"), Policy(), LastGoodConfig(tmp_path / "state"))
+    assert found.load_first()[0].config is not None
     return found
 
 
-def path_of(source: ConfigSource) -> Path:
+def path_of(source: ConfigFile) -> Path:
     return Path(source.file)
 
 
-def write(source: ConfigSource, text: str) -> None:
+def write(source: ConfigFile, text: str) -> None:
     path_of(source).write_text(text)
 
 
 @contextlib.asynccontextmanager
 async def followed(
-    source: ConfigSource, apply: Callable[[Config], object] = lambda _config: None
+    source: ConfigFile, apply: Callable[[Config], object] = lambda _config: None
 ) -> AsyncIterator[asyncio.Task[None]]:
     async with Watcher() as watcher:
         task = asyncio.create_task(source.run(watcher, apply))
@@ -56,7 +56,7 @@ async def followed(
                 await task
 
 
-async def refused(source: ConfigSource, says: str) -> None:
+async def refused(source: ConfigFile, says: str) -> None:
     """Wait until the status gives one reason why the file cannot be used."""
     await until(lambda: [says in one.message for one in source.status.problems] == [True], says)
 
@@ -93,11 +93,11 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
     (mount / "config.yaml").symlink_to("..data/config.yaml")
     link, other, new = tmp_path / "link.yaml", tmp_path / "other.yaml", tmp_path / "new"
     link.symlink_to(mount / "config.yaml")
-    source = ConfigSource(str(link), Policy())
-    source.first()
+    source = ConfigFile(str(link), Policy())
+    source.load_first()
     applied: asyncio.Queue[Config] = asyncio.Queue()
     async with asyncio.timeout(60), followed(source, applied.put_nowait):
-        source.reload_asked()
+        source.reload_requested()
         while source._asked:  # it is watched from then on
             await asyncio.sleep(0.005)
         for version in (2, 3):
@@ -118,7 +118,7 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
 
 
 async def test_config_source_with_an_invalid_edit_applies_nothing_and_logs_its_place(
-    source: ConfigSource, caplog: pytest.LogCaptureFixture
+    source: ConfigFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     applied: asyncio.Queue[Config] = asyncio.Queue()
     async with asyncio.timeout(60), followed(source, applied.put_nowait):
@@ -132,14 +132,14 @@ async def test_config_source_with_an_invalid_edit_applies_nothing_and_logs_its_p
 
 
 async def test_config_source_at_a_start_with_an_invalid_file_has_the_last_good_one(
-    source: ConfigSource, tmp_path: Path
+    source: ConfigFile, tmp_path: Path
 ) -> None:
     """A good edit heals it, and is what a later start has."""
-    last_good = LastGood(tmp_path / "state")
+    last_good = LastGoodConfig(tmp_path / "state")
     last_good.write(tokens(2).encode())
     write(source, "version: v2\n")
-    later = ConfigSource(source.file, Policy(), last_good)
-    loaded, copy = later.first()
+    later = ConfigFile(source.file, Policy(), last_good)
+    loaded, copy = later.load_first()
     assert loaded.config is None
     assert copy is not None
     assert counts(copy.require()) == [2]
@@ -157,7 +157,7 @@ async def test_config_source_at_a_start_with_an_invalid_file_has_the_last_good_o
 
 
 async def test_config_source_file_that_is_gone_or_no_file_is_a_failure_for_each_reason(
-    source: ConfigSource,
+    source: ConfigFile,
 ) -> None:
     path = path_of(source)
     async with followed(source):
@@ -176,7 +176,7 @@ async def test_config_source_file_that_is_gone_or_no_file_is_a_failure_for_each_
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES, errno.ESTALE])
 async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_later(
-    source: ConfigSource,
+    source: ConfigFile,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     number: int,
@@ -200,15 +200,15 @@ async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_la
 
 
 async def test_config_source_that_is_asked_says_whether_the_file_is_unchanged(
-    source: ConfigSource, caplog: pytest.LogCaptureFixture
+    source: ConfigFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     async with followed(source), asyncio.timeout(60):
-        source.reload_asked()
+        source.reload_requested()
         await until(lambda: "configuration file unchanged" in caplog.messages)
         write(source, "version: v2\n")
         await until(lambda: source.status.problems)
-        source.reload_asked()
+        source.reload_requested()
         await until(lambda: "configuration file unchanged, still invalid" in caplog.messages)
         write(source, GOOD)
         await until(lambda: not source.status.problems)
@@ -217,7 +217,7 @@ async def test_config_source_that_is_asked_says_whether_the_file_is_unchanged(
 
 
 async def test_config_source_file_that_is_being_written_is_read_until_it_stays_the_same(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each part of it would be valid by itself."""
     parts = [tokens(count).encode() for count in (2, 3, 4, 5)]
@@ -235,21 +235,21 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
 
 
 async def test_config_source_saves_the_last_good_copy_before_the_end(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a start with an invalid file would go back to the configuration before.
 
     Also what has come into force while the former was written.
     """
-    begun, may_write, write_copy = asyncio.Event(), threading.Event(), LastGood.write
+    begun, may_write, write_copy = asyncio.Event(), threading.Event(), LastGoodConfig.write
     loop, applied = asyncio.get_running_loop(), asyncio.Queue[Config]()
 
-    def slow(self: LastGood, raw: bytes) -> None:
+    def slow(self: LastGoodConfig, raw: bytes) -> None:
         loop.call_soon_threadsafe(begun.set)
         may_write.wait()
         write_copy(self, raw)
 
-    monkeypatch.setattr(LastGood, "write", slow)
+    monkeypatch.setattr(LastGoodConfig, "write", slow)
     async with followed(source, applied.put_nowait) as task:
         await begun.wait()
         write(source, tokens(2))
@@ -265,7 +265,7 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
 
 
 async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_later(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is said, however often it is asked one thread waits, and the edit is followed later."""
     release, reads = threading.Event(), 0
@@ -296,7 +296,7 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
 
 
 async def test_config_source_that_could_not_watch_watches_again_soon(
-    source: ConfigSource, monkeypatch: pytest.MonkeyPatch
+    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is watched again soon: the next edit does not wait for the regular look."""
     monkeypatch.setattr(config_source, "POLL_S", 3600.0)

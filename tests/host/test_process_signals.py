@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devhost.host.process import until_signal
+from devhost.host.process import wait_for_signal
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_signal_term_or_int_cancels_the_work(number: int, busy: bool) -> None:
         finally:
             ended.append(True)
 
-    asyncio.run(asyncio.wait_for(until_signal(work()), 60))
+    asyncio.run(asyncio.wait_for(wait_for_signal(work()), 60))
     assert ended
 
 
@@ -49,7 +49,7 @@ def test_signal_at_the_end_never_has_its_default_action(monkeypatch: pytest.Monk
         return set_action(number, action)
 
     monkeypatch.setattr(signal, "signal", record)
-    asyncio.run(until_signal(asyncio.sleep(0)))
+    asyncio.run(wait_for_signal(asyncio.sleep(0)))
     assert actions
     assert signal.SIG_DFL not in actions
 
@@ -66,5 +66,5 @@ def test_two_signals_in_the_same_instant_are_no_error(monkeypatch: pytest.Monkey
         signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
         await asyncio.sleep(30)
 
-    asyncio.run(asyncio.wait_for(until_signal(work()), 60))
+    asyncio.run(asyncio.wait_for(wait_for_signal(work()), 60))
     assert errors == []

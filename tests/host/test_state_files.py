@@ -9,8 +9,8 @@ from threading import Barrier
 import pytest
 
 from devhost.host import state_files
-from devhost.host.state_files import LastGood, locked, write_atomically
-from devhost.watch.threads import in_time
+from devhost.host.state_files import LastGoodConfig, directory_lock, write_atomically
+from devhost.watch.threads import run_in_time
 from tests.support.daemon import PATIENCE
 
 
@@ -20,7 +20,7 @@ def test_state_file_written_by_two_instances_at_a_time_is_whole(tmp_path: Path) 
 
     def keep(number: int) -> None:
         together.wait()
-        LastGood(tmp_path).write(f"version: {number}".encode())
+        LastGoodConfig(tmp_path).write(f"version: {number}".encode())
 
     with ThreadPoolExecutor(2) as instances:
         for number in range(50):
@@ -33,7 +33,7 @@ def test_state_file_left_unfinished_by_a_killed_process_is_removed(tmp_path: Pat
     """Nobody writes it any more; and nothing else is."""
     (tmp_path / ".c.yaml.tmp").touch()
     (tmp_path / ".other").touch()
-    with locked(tmp_path):
+    with directory_lock(tmp_path):
         write_atomically(tmp_path / "c.yaml", b"x")
     assert {path.name for path in tmp_path.iterdir()} == {"c.yaml", ".other"}
 
@@ -42,7 +42,7 @@ def test_state_file_that_is_too_large_is_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 100)
-    good = LastGood(tmp_path)
+    good = LastGoodConfig(tmp_path)
     good.path.write_bytes(b"x" * 100)
     assert good.read() == b"x" * 100
     good.path.write_bytes(b"x" * 101)
@@ -57,7 +57,7 @@ def test_state_file_that_is_no_regular_file_is_refused_at_once(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     """To open a pipe would wait, with the lock of the directory, until somebody writes to it."""
-    good = LastGood(tmp_path)
+    good = LastGoodConfig(tmp_path)
     make(good.path)
     with pytest.raises(OSError, match=r"regular file|directory"):
-        in_time(good.read, PATIENCE)
+        run_in_time(good.read, PATIENCE)

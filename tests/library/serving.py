@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.host.config_source import ConfigSource
+from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
@@ -15,6 +15,7 @@ from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import Snapshot
 from tests.support.daemon import until
+from tests.support.devices import reasons, skip_reasons
 
 
 class Serving:
@@ -40,15 +41,15 @@ class Serving:
             files,
             policy=policy,
             leave_after=0.3,
-            hold_s=0.0,
+            settle_s=0.0,
             assume_free=True,
         )
         first, source = Config(version="v1", resources=()), None
         if config is not None:
             self.config.write_text(config)
             first = loads(config, policy=policy).require()
-            source = ConfigSource(str(self.config), policy)
-            source.first()
+            source = ConfigFile(str(self.config), policy)
+            source.load_first()
         self._host = Host(first, settings, source, served(plugins))
         self._task = asyncio.create_task(self._host.run())
 
@@ -68,16 +69,8 @@ class Serving:
 
     async def reasons(self, name: str, expected: dict[str, str | None]) -> None:
         """Wait until the devices have these reasons."""
-
-        def now() -> dict[str, str | None]:
-            return {one.id: one.reason for one in self.snapshot(name).devices.values()}
-
-        await until(lambda: now() == expected, f"{expected}")
+        await until(lambda: reasons(self.snapshot(name)) == expected, f"{expected}")
 
     async def skips(self, name: str, expected: dict[str, str]) -> None:
         """Wait until these candidates are skipped for these reasons."""
-
-        def now() -> dict[str, str]:
-            return {one.candidate: one.reason for one in self.snapshot(name).skipped}
-
-        await until(lambda: now() == expected, f"{expected}")
+        await until(lambda: skip_reasons(self.snapshot(name).skipped) == expected, f"{expected}")

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from devhost import Allocation, Device, DeviceSpec, MountSpec
-from devhost.host.inventory import unanswered
+from devhost.host.inventory import timeout_text
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing
 from tests.library.serving import Serving
 from tests.support.daemon import until
+from tests.support.devices import reasons
 from tests.support.hosting import Kubelet, contract
 
 OTHER = "example.com/other"
@@ -26,7 +27,7 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     )
     serving.start(plugin)
     await started.wait(NAME, 4, 3)
-    assert serving.snapshot(NAME).devices["c"].reason == "worn\tout"
+    assert reasons(serving.snapshot(NAME))["c"] == "worn\tout"
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
     assert answer["deviceIds"][NAME] == ["a", "b", "d"]
     assert answer["devices"] == []
@@ -106,9 +107,9 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     hang.result = ["a", "b"]
     plugin.now = hang
     with monkeypatch.context() as patch:
-        patch.setattr("devhost.host.reconciler.ANSWER_S", 0.5)
+        patch.setattr("devhost.host.reconciler.READ_TIMEOUT_S", 0.5)
         plugin.changed()
-        await serving.reasons(NAME, {"a": unanswered()})
+        await serving.reasons(NAME, {"a": timeout_text()})
     await standin.wait(NAME, 1, 0)
     plugin.changed()
     await standin.admit("pod", {"app": {OTHER: 1}})
@@ -263,13 +264,13 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     plugin = Scripted(["a"])
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)
-    monkeypatch.setattr("devhost.host.reconciler.ANSWER_S", 0.5)
+    monkeypatch.setattr("devhost.host.reconciler.READ_TIMEOUT_S", 0.5)
     monkeypatch.setattr("devhost.library.served.DESTROY_S", 0.1)
     plugin.then |= {"refresh": hang, "destroy": hang}
     for _ in range(2):
         await standin.restart()
         await until(lambda: standin.devices(NAME), "registered again")
-    await serving.reasons(NAME, {"a": unanswered()})
+    await serving.reasons(NAME, {"a": timeout_text()})
     assert len(plugin.called("refresh")) == 2
     await serving.stop()
     assert len(plugin.called("destroy")) == 1

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from devhost.host.host import Host
-from devhost.host.owners import WITHHELD
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S
 from tests.model.declared import Declared, name_of
@@ -209,8 +208,8 @@ class HoldingMachine(Sequence):
     def _withheld(self) -> list[str]:
         runners = self.bench.runners.values()
         return [
-            it.id
+            device
             for one in runners
-            for it in one.snapshot.devices.values()
-            if (it.reason or "").startswith(WITHHELD)
+            for device, held in one.snapshot.devices.items()
+            if held.is_withheld
         ]

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from devhost.host.metrics import Metrics
-from devhost.kubelet.servicer import RESULTS
+from devhost.model.plugin_handler import ALLOCATE_RESULTS
 from tests.observe.calls import allocate
 from tests.support.asking import Samples, port_of, until_metrics
 from tests.support.daemon import Daemon, tokens
@@ -37,8 +37,8 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 def test_metrics_count_what_happens() -> None:
-    counters = Metrics(RESULTS)
-    counters.add(A)
+    counters = Metrics(ALLOCATE_RESULTS)
+    counters.add_resource(A)
     before = said_by(counters)
     for name in ("registrations", "allocations"):
         assert before.value(f"devhost_{name}_total", resource_name=A, result="ok") == 0
@@ -53,12 +53,12 @@ def test_metrics_count_what_happens() -> None:
 
 def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
     """And one that comes again begins at 0."""
-    counters = Metrics(RESULTS)
-    counters.add(A)
+    counters = Metrics(ALLOCATE_RESULTS)
+    counters.add_resource(A)
     counters.allocations.labels(A, "ok").inc()
-    counters.remove(A)
+    counters.remove_resource(A)
     assert not said_by(counters).names_of(A)
-    counters.add(A)
+    counters.add_resource(A)
     said = said_by(counters)
     assert said.value("devhost_allocations_total", resource_name=A, result="ok") == 0
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from devhost.host.config_source import ConfigSource
-from devhost.host.state_files import LastGood
+from devhost.host.config_source import ConfigFile
+from devhost.host.state_files import LastGoodConfig
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.watch.watcher import Watcher
@@ -48,8 +48,8 @@ async def test_command_in_a_reloaded_file_is_refused_and_the_former_file_stays(
 ) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(HARMLESS)
-    source = ConfigSource(str(file), policy(), LastGood(tmp_path / "state"))
-    loaded, _ = source.first()
+    source = ConfigFile(str(file), policy(), LastGoodConfig(tmp_path / "state"))
+    loaded, _ = source.load_first()
     assert loaded.config is not None
     applied: asyncio.Queue[Config] = asyncio.Queue()
     async with Watcher() as watcher:
@@ -69,7 +69,7 @@ async def test_command_in_a_reloaded_file_is_refused_and_the_former_file_stays(
             task.cancel()
             await asyncio.wait([task])
     assert not any(one.pre_start or one.health for one in taken.resources)
-    kept = LastGood(tmp_path / "state").read() or b""
+    kept = LastGoodConfig(tmp_path / "state").read() or b""
     assert b"run" not in kept
     assert b"exec" not in kept
 
@@ -77,11 +77,11 @@ async def test_command_in_a_reloaded_file_is_refused_and_the_former_file_stays(
 @pytest.mark.parametrize("place", ["preStart", "health"])
 def test_command_in_the_last_good_copy_is_refused(tmp_path: Path, place: str) -> None:
     """It may be from the time of more flags, or by who may write it."""
-    file, last_good = tmp_path / "config.yaml", LastGood(tmp_path / "state")
+    file, last_good = tmp_path / "config.yaml", LastGoodConfig(tmp_path / "state")
     file.write_text("invalid")
     for text, used in ((config(running(["true"], place)), False), (HARMLESS, True)):
         last_good.write(text.encode())
-        loaded, copy = ConfigSource(str(file), policy("*"), last_good).first()
+        loaded, copy = ConfigFile(str(file), policy("*"), last_good).load_first()
         assert loaded.config is None
         assert copy is not None
         assert (copy.config is not None) is used

@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.health import check
+from devhost.discovery.health import check_device
 from devhost.errors import PreStartError
 from devhost.host import preparation
 from devhost.loading.loader import loads
 from devhost.model.device import Checked
 from tests.security.attack import CONSTANTS, DISK, FULL, MEM, NULL, Victim, config, policy, stepped
+from tests.support.devices import unhealthy
 from tests.support.root import needs_root
 
 RECORD = "/record"
@@ -123,13 +124,13 @@ async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
 async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
     """But for one that has only failed its checks: a step may mend it."""
     (device,) = watched.found("/watched/x").values()
-    ill = replace(device, reason="another device was found in its place")
+    ill = unhealthy(device, "another device was found in its place")
     for step in (noting(watched), MODE):
         with pytest.raises(PreStartError, match="unhealthy: another device was found"):
             await stepped(watched, ill, step)
     assert not noted(watched)
     failed = Checked(datetime.now(UTC), failure="exec: status 1")
-    mended = replace(device, reason="exec: status 1", checked=failed)
+    mended = replace(unhealthy(device, "exec: status 1"), checked=failed)
     await stepped(watched, mended, noting(watched, "a"))
     assert noted(watched) == ["a"]
 
@@ -165,12 +166,12 @@ async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victi
     text = config({"sources": ["/dev/*"], "health": [{"exec": argv}]})
     (loaded,) = loads(text, policy=allowed).require().resources
     assert loaded.health is not None
-    outcome = check(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
+    outcome = check_device(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
     assert outcome.failure is None
     assert noted(watched) == [f"{watched.root}/dev/full"]
     watched.file(RECORD, "")
     watched.link("/watched/x", "/dev/null")
-    outcome = check(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
+    outcome = check_device(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
     assert "another device than at the last scan" in (outcome.failure or "")
     assert not noted(watched)
 
@@ -197,7 +198,7 @@ async def test_device_name_that_would_be_an_option_is_not_passed(
     with pytest.raises(PreStartError, match="would be an option"):
         await stepped(node, devices[name], step, "*")
     assert checks is not None
-    outcome = check(checks, devices[name], node.files, CONSTANTS, allow=scanner.policy)
+    outcome = check_device(checks, devices[name], node.files, CONSTANTS, allow=scanner.policy)
     assert "would be an option" in (outcome.failure or "")
     assert not out.exists()
     await stepped(node, devices["fine"], step, "*")

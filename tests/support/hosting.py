@@ -17,6 +17,7 @@ from devhost.model.config import Config
 from devhost.model.device import HostDevice
 from devhost.model.resource_state import State, Status
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.devices import reason_of
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 Kubelet = SimulatedKubelet | RealKubelet
@@ -53,7 +54,7 @@ class Hosting:
         self.plugins, self.cdi = directory / "plugins", directory / "cdi"
         self.pod_resources = directory / "pr.sock"
         self.leave_after = 0.3
-        self.hold_s = 0.0
+        self.settle_s = 0.0
         self.hosts: list[Host] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -84,7 +85,7 @@ class Hosting:
             HostFiles(str(root)),
             policy or Policy(),
             self.leave_after,
-            self.hold_s,
+            self.settle_s,
             state_dir=state_dir,
             pod_resources=pod_resources,
             assume_free=assume_free,
@@ -126,7 +127,7 @@ class Hosting:
     def reason(self, resource: str, device_id: str) -> str | None:
         """Return why a device is unhealthy, if it is there and is so."""
         device = self.device(resource, device_id)
-        return device.reason if device else None
+        return reason_of(device) if device else None
 
     async def stop(self, which: int = -1) -> None:
         """Stop the host that was started last, or another one."""

@@ -7,21 +7,22 @@ from pathlib import Path
 from devhost.allocation.policy import Policy
 from devhost.discovery.identity import OwnerOf
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, read_all
+from devhost.discovery.sources.filter import Selection, list_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from tests.support.devices import leaving, reasons, skip_reasons
 
 
 def selected(scanner: Scanner) -> Selection:
     """Return what a resource's sources find now."""
-    return scanner.select(read_all(scanner.roots, scanner.files))
+    return scanner.select(list_all(scanner.locations, scanner.files))
 
 
 def survey(resource: Resource, files: HostFiles) -> Selection:
     """Return the same for a resource that is not compiled."""
-    return selected(Scanner.of(resource, files, Policy(), "", hold_s=0.0))
+    return selected(Scanner.of(resource, files, Policy(), "", settle_s=0.0))
 
 
 def look(root: Path, *sources: str) -> Selection:
@@ -43,18 +44,18 @@ def snapshot_of(
     owner_of: OwnerOf,
     now: float,
     *,
-    thorough: bool = True,
+    full: bool = True,
 ) -> Snapshot:
     """Return the next snapshot of a resource alone."""
     identified = scanner.identify(found, previous, owner_of, now)
-    return scanner.verify(identified, thorough=thorough)
+    return scanner.verify(identified, full=full)
 
 
 class Scans:
     """A host's root, and the scans of one resource, of which a text has the options."""
 
-    def __init__(self, root: Path, text: str, hold_s: float = 0.0) -> None:
-        self.root, self.hold_s, self.policy = root, hold_s, Policy()
+    def __init__(self, root: Path, text: str, settle_s: float = 0.0) -> None:
+        self.root, self.settle_s, self.policy = root, settle_s, Policy()
         self.now, self.last = 0.0, Snapshot()
         self.configure(text)
 
@@ -63,7 +64,7 @@ class Scans:
         body = "".join(f"  {line}\n" for line in text.strip().splitlines())
         (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
         files = HostFiles(str(self.root))
-        self.scanner = Scanner.of(resource, files, self.policy, "node", hold_s=self.hold_s)
+        self.scanner = Scanner.of(resource, files, self.policy, "node", settle_s=self.settle_s)
 
     def make(self, *names: str) -> None:
         """Make files."""
@@ -102,7 +103,7 @@ class Scans:
 
     def states(self, after: float = 0.0) -> dict[str, str | None]:
         """Scan; return each device with why it is unhealthy."""
-        return {one.id: one.reason for one in self.scan(after).devices.values()}
+        return reasons(self.scan(after))
 
     def healthy(self, after: float = 0.0) -> list[str]:
         """Scan; return the devices that are healthy."""
@@ -110,10 +111,9 @@ class Scans:
 
     def reason(self, candidate: str) -> str:
         """Return why the last scan has skipped something."""
-        (only,) = (one.reason for one in self.last.skipped if one.candidate == candidate)
-        return only
+        return skip_reasons(self.last.skipped)[candidate]
 
     @property
     def replaced(self) -> set[str]:
         """The devices that have to leave the list."""
-        return {one.id for one in self.last.devices.values() if one.replaced}
+        return leaving(self.last)

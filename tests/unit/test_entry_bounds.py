@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.roots import NOT_DEVICES
-from devhost.host.inventory import Budget
+from devhost.discovery.sources.base import NOT_DEVICES
+from devhost.host.inventory import EntryQuota
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.watch.watcher import Inotify, Resolved, WatchTarget
+from devhost.watch.watcher import Inotify, ResolvedTargets, WatchTarget
+from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
 
@@ -33,10 +34,10 @@ def test_entries_beyond_limit_fail(
     (tmp_path / "d").mkdir()
     for number in range(9):
         (tmp_path / "d" / str(number)).touch()
-    assert not look(tmp_path, source).failed
+    assert not look(tmp_path, source).failed_sources
     for number in range(9, 40):
         (tmp_path / "d" / str(number)).touch()
-    assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
+    assert look(tmp_path, source).failed_sources[0].startswith("more than 20 entries")
 
 
 def test_entries_with_long_paths_count_more(
@@ -47,7 +48,7 @@ def test_entries_with_long_paths_count_more(
     (tmp_path / "d").mkdir()
     for number in range(8):
         (tmp_path / "d" / (str(number) * 250)).touch()
-    assert look(tmp_path, "directory: /d").failed[0].startswith("more than 20 entries")
+    assert look(tmp_path, "directory: /d").failed_sources[0].startswith("more than 20 entries")
 
 
 def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,21 +61,21 @@ def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
-def test_entry_budget_is_for_all_roots_and_leaves_each_a_few() -> None:
-    budget = Budget(each=10, total=15, few=2)
+def test_entry_quota_is_for_all_roots_and_leaves_each_a_few() -> None:
+    quota = EntryQuota(each=10, total=15, few=2)
     for root in (1, 2, 3):
-        budget.enter(root)
-    assert budget.refusal(1, 10) is None
-    assert budget.refusal(1, 11) == "more than 10 entries"
-    assert budget.refusal(2, 5) is None
-    assert budget.refusal(2, 6) == "more than 15 entries in all"
-    assert budget.refusal(3, 2) is None
-    assert budget.refusal(3, 3) == "more than 15 entries in all"
-    budget.settle(1, 4)
-    assert budget.refusal(2, 9) is None
-    budget.leave(2)
-    assert budget.refusal(2, 9) is None  # a thread that still runs
-    assert budget.used == 4 + 2
+        quota.add(root)
+    assert quota.try_take(1, 10) is None
+    assert quota.try_take(1, 11) == "more than 10 entries"
+    assert quota.try_take(2, 5) is None
+    assert quota.try_take(2, 6) == "more than 15 entries in all"
+    assert quota.try_take(3, 2) is None
+    assert quota.try_take(3, 3) == "more than 15 entries in all"
+    quota.set_count(1, 4)
+    assert quota.try_take(2, 9) is None
+    quota.remove(2)
+    assert quota.try_take(2, 9) is None  # a thread that still runs
+    assert quota.used == 4 + 2
 
 
 # ── entries that cannot be read ──
@@ -103,14 +104,13 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
         patch.setattr(os, "lstat", sick(lstat))
         patch.setattr(os, "scandir", sick(scandir))
         found = look(tmp_path, source)
-    assert not found.failed
+    assert not found.failed_sources
     assert [node.name for node in found.nodes] == [
         node.name for node in before.nodes if "evil" not in node.path
     ]
-    assert {one.candidate for one in found.skipped if "cannot be read" in one.reason} <= {
-        "/d/evil",
-        "/d/evil/x",
-    }
+    skipped = skip_reasons(found.skipped).items()
+    unread = {candidate for candidate, reason in skipped if "cannot be read" in reason}
+    assert unread <= {"/d/evil", "/d/evil/x"}
     assert found.unreadable
 
 
@@ -119,7 +119,7 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
 
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
-    found = Resolved(inotify, [WatchTarget(str(path), recursive=True, **options)])
+    found = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
     inotify.close()
     places = {use.watch for use in found.uses if not use.entry}
     return len(places), str(found.error.strerror) if found.error else ""
@@ -176,13 +176,14 @@ def test_source_enters_dev_shm_only_by_name(
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.kubelet.device_list.LISTS_BURST", 3)
     devices = DeviceList()
-    stream = devices.open_stream(lambda: None)
+    stream = devices.streams.open(lambda: None)
 
     def sent(now: float, *, healthy: bool) -> bool:
         devices.update({"a": AdvertisedDevice(healthy), "b": AdvertisedDevice(True)})
-        if devices.pause(stream, now):
+        if devices.streams.send_delay(stream, now):
             return False
-        devices.end_send(stream, devices.begin_send(stream), now)
+        devices.streams.list_sent(stream, devices.entries)
+        devices.streams.list_received(stream, devices.entries, now)
         return True
 
     assert [sent(10.0, healthy=True) for _ in range(4)] == [True, True, True, False]

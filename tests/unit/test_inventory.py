@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
-from devhost.host import inventory as host_inventory
-from devhost.host.inventory import Inventory
+from devhost.discovery.sources.base import DirectoryLocation, Listing, Location, read
+from devhost.host import inventory
+from devhost.host.inventory import Locations
 from devhost.hostfs.files import HostFiles, Tally
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Watcher
 
 
@@ -42,7 +42,7 @@ def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
         return one.resolve(files, path)
 
     monkeypatch.setattr(HostFiles, "resolve", resolve)
-    monkeypatch.setattr(host_inventory, "_WATCH_S", 0.05)
+    monkeypatch.setattr(inventory, "_WATCH_S", 0.05)
     yield one
     one.release.set()
 
@@ -64,37 +64,37 @@ class Listener:
 
 
 @asynccontextmanager
-async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Inventory, Listener]]:
+async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Locations, Listener]]:
     """What is on the host, and what a resource learns of it."""
     async with Watcher() as watcher:
-        yield Inventory(HostFiles(str(root)), watcher), Listener()
+        yield Locations(HostFiles(str(root)), watcher), Listener()
 
 
-async def use(inventory: Inventory, told: Listener, *directories: Path) -> Sequence[Reading]:
+async def use(locations: Locations, told: Listener, *directories: Path) -> Sequence[Listing]:
     """Go over to other directories, and read them."""
     where = str(directories[0])
-    roots = [DirectoryRoot(str(one)) for one in directories]
-    inventory.use("user", roots, lambda: told.callback(where))
-    return await again(inventory)
+    roots = [DirectoryLocation(str(one)) for one in directories]
+    locations.subscribe("user", roots, lambda: told.callback(where))
+    return await again(locations)
 
 
-async def again(inventory: Inventory, user: str = "user") -> Sequence[Reading]:
-    since, roots = asyncio.get_running_loop().time(), inventory.of(user)
+async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
+    since, roots = asyncio.get_running_loop().time(), locations.readers_of(user)
     for root in roots:
         await root.watch()
-    return await in_thread("read", lambda: [root.read(since) for root in roots])
+    return await run_in_thread("read", lambda: [root.read(since) for root in roots])
 
 
 async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
     """All whose reasons came before the reading began share it, and what is looked at in it."""
     (tmp_path / "a").touch()
-    async with watching() as (inventory, _):
+    async with watching() as (locations, _):
         for user in range(100):
-            inventory.use(user, [DirectoryRoot(str(tmp_path))], lambda: None)
+            locations.subscribe(user, [DirectoryLocation(str(tmp_path))], lambda: None)
         since = asyncio.get_running_loop().time()
-        roots = [inventory.of(user)[0] for user in range(100)]
+        roots = [locations.readers_of(user)[0] for user in range(100)]
         readings = await asyncio.gather(
-            *(in_thread("read", partial(one.read, since)) for one in roots)
+            *(run_in_thread("read", partial(one.read, since)) for one in roots)
         )
         assert len({id(one) for one in readings}) == 1
         later = roots[0].read(asyncio.get_running_loop().time())
@@ -103,22 +103,22 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
 
 async def test_inventory_new_root_waits_for_no_hanging_one(tmp_path: Path, slow: Slow) -> None:
     """The operator points the resource away from a directory that hangs."""
-    async with watching() as (inventory, told):
-        await use(inventory, told, tmp_path / "slow")
-        await use(inventory, told, tmp_path / "quick")
+    async with watching() as (locations, told):
+        await use(locations, told, tmp_path / "slow")
+        await use(locations, told, tmp_path / "quick")
         (tmp_path / "quick" / "a").touch()
         await told.until(tmp_path / "quick")
         slow.release.set()
-        await again(inventory)
+        await again(locations)
         (tmp_path / "slow" / "a").touch()
         (tmp_path / "quick" / "b").touch()
         assert await told.until(tmp_path / "quick") == []
 
 
 async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) -> None:
-    async with watching() as (inventory, told):
+    async with watching() as (locations, told):
         for _ in range(3):
-            await use(inventory, told, tmp_path / "slow")
+            await use(locations, told, tmp_path / "slow")
         assert slow.asked == 1
         slow.release.set()
         await told.until(tmp_path / "slow")
@@ -130,12 +130,12 @@ async def test_inventory_late_watch_is_followed_by_a_reading(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reading had not waited for it; where it had, none follows."""
-    async with watching() as (inventory, told):
-        await use(inventory, told, tmp_path / "slow")
-        monkeypatch.setattr(host_inventory, "_WATCH_S", 60)
+    async with watching() as (locations, told):
+        await use(locations, told, tmp_path / "slow")
+        monkeypatch.setattr(inventory, "_WATCH_S", 60)
         slow.release.set()
         await told.until(tmp_path / "slow")
-        await use(inventory, told, tmp_path / "quick")
+        await use(locations, told, tmp_path / "quick")
         (tmp_path / "quick" / "a").touch()
         assert await told.until(tmp_path / "quick") == []
 
@@ -143,13 +143,13 @@ async def test_inventory_late_watch_is_followed_by_a_reading(
 async def test_inventory_late_watch_of_a_removed_user_is_ignored(
     tmp_path: Path, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watching() as (inventory, told):
-        await use(inventory, told, tmp_path / "slow")
-        monkeypatch.setattr(host_inventory, "_WATCH_S", 60)
-        inventory.leave("user")
+    async with watching() as (locations, told):
+        await use(locations, told, tmp_path / "slow")
+        monkeypatch.setattr(inventory, "_WATCH_S", 60)
+        locations.unsubscribe("user")
         await asyncio.sleep(0)
         slow.release.set()
-        await use(inventory, told, tmp_path / "quick")
+        await use(locations, told, tmp_path / "quick")
         (tmp_path / "quick" / "a").touch()
         assert await told.until(tmp_path / "quick") == []
 
@@ -157,13 +157,13 @@ async def test_inventory_late_watch_of_a_removed_user_is_ignored(
 async def test_inventory_watches_sysroot_but_not_sys(tmp_path: Path) -> None:
     for name in ("sysroot", "sys"):
         (tmp_path / name).mkdir()
-    async with watching(tmp_path) as (inventory, told):
-        await use(inventory, told, Path("/sysroot"))
+    async with watching(tmp_path) as (locations, told):
+        await use(locations, told, Path("/sysroot"))
         (tmp_path / "sysroot" / "a").touch()
         await told.until("/sysroot")
-        await use(inventory, told, Path("/sys"))
+        await use(locations, told, Path("/sys"))
         (tmp_path / "sys" / "a").touch()
-        await use(inventory, told, Path("/sysroot"))
+        await use(locations, told, Path("/sysroot"))
         (tmp_path / "sysroot" / "b").touch()
         assert await told.until("/sysroot") == []
 
@@ -175,23 +175,23 @@ async def test_inventory_hanging_root_fails(
     begun, release, readings = threading.Event(), threading.Event(), [0]
     (tmp_path / "a").touch()
 
-    def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
+    def slowly(root: Location, files: HostFiles, tally: Tally) -> Listing:
         readings[0] += 1
         begun.set()
         release.wait(30)
         return read(root, files, tally)
 
-    monkeypatch.setattr(host_inventory, "read", slowly)
-    async with watching() as (inventory, told):
-        first = asyncio.create_task(use(inventory, told, tmp_path))
+    monkeypatch.setattr(inventory, "read", slowly)
+    async with watching() as (locations, told):
+        first = asyncio.create_task(use(locations, told, tmp_path))
         await asyncio.to_thread(begun.wait, 30)
-        monkeypatch.setattr(host_inventory, "ANSWER_S", 0.05)
+        monkeypatch.setattr(inventory, "READ_TIMEOUT_S", 0.05)
         for _ in range(3):
-            (reading,) = await again(inventory)
-            assert reading.failure == host_inventory.unanswered()
+            (reading,) = await again(locations)
+            assert reading.failure == inventory.timeout_text()
         assert readings == [1]
         release.set()
         (reading,) = await first
         assert reading.names == ["a"]
-        (reading,) = await again(inventory)
+        (reading,) = await again(locations)
         assert reading.failure is None

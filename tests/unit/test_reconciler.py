@@ -10,7 +10,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.resolve import Resolver, ScanFinding
 from devhost.discovery.scan import Scanner
 from devhost.host import reconciler
-from devhost.host.inventory import Inventory
+from devhost.host.inventory import Locations
 from devhost.host.metrics import Metrics
 from devhost.host.reconciler import Reconciler, ResourceScan
 from devhost.hostfs.files import HostFiles
@@ -28,7 +28,7 @@ def declared(name: str, count: int) -> config.Resource:
 class Root:
     """A root that is watched when a test says so."""
 
-    root, degraded = None, ""
+    root, polling_reason = None, ""
 
     def __init__(self, released: asyncio.Event) -> None:
         self._released = released
@@ -41,18 +41,18 @@ class Root:
 
 
 class Roots:
-    """An inventory with a root for each resource that hangs."""
+    """The locations, one for each resource that hangs."""
 
     def __init__(self) -> None:
         self.hanging: dict[str, asyncio.Event] = {}
 
-    def use(self, *_: object) -> None:
+    def subscribe(self, *_: object) -> None:
         pass
 
-    def leave(self, _: object) -> None:
+    def unsubscribe(self, _: object) -> None:
         pass
 
-    def of(self, user: ResourceScan) -> list[Root]:
+    def readers_of(self, user: ResourceScan) -> list[Root]:
         return [Root(self.hanging[user.name])] if user.name in self.hanging else []
 
 
@@ -65,7 +65,7 @@ class Resource:
 
     def declare(self, count: int) -> None:
         resource = declared(self.name, count)
-        self.scanner = Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
+        self.scanner = Scanner.of(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
     async def apply_scan(self, snapshot: Snapshot) -> None:
         self.known = snapshot
@@ -80,7 +80,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.roots, self.applied = Roots(), asyncio.Queue[str]()
-        self.reconciler = Reconciler(cast("Inventory", self.roots), Metrics(()))
+        self.reconciler = Reconciler(cast("Locations", self.roots), Metrics(()))
         self.resources: dict[str, Resource] = {}
         self.scans: dict[str, ResourceScan] = {}
 

@@ -9,10 +9,10 @@ import pytest
 
 from devhost.kubelet.resource_lock import (
     ResourceLock,
+    ResourceLocks,
     fresh_name,
-    linked,
+    link_socket,
     path_length_problem,
-    remove_dead_sockets,
     server_socket,
 )
 
@@ -24,10 +24,10 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
     assert first.acquire()
     assert first.acquire(), "it has it already"
     assert not second.acquire()
-    assert (first.elsewhere, second.elsewhere) == (False, True)
+    assert (first.locked_by_other, second.locked_by_other) == (False, True)
     assert ResourceLock(tmp_path, U).acquire()
     first.release()
-    assert not second.elsewhere
+    assert not second.locked_by_other
     assert second.acquire()
 
 
@@ -37,7 +37,7 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not ended.is_set():
-            _ = asking.elsewhere
+            _ = asking.locked_by_other
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -59,7 +59,7 @@ def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert first.acquire()
-    assert second.elsewhere
+    assert second.locked_by_other
     assert not second.acquire()
 
 
@@ -85,7 +85,8 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
         parts = [name.rsplit("-", 2) for name in names]
         return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
 
-    own, elsewhere = ResourceLock(tmp_path, T), ResourceLock(tmp_path, V)
+    locks = ResourceLocks(tmp_path)
+    own, elsewhere = locks.get(T), ResourceLock(tmp_path, V)
     assert own.acquire()
     assert elsewhere.acquire()
     dead = made(T) + made(U)
@@ -93,7 +94,7 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
     kept += [tmp_path / "kubelet.sock", tmp_path / "devhost-of-somebody.sock"]
     for path in dead + kept:
         path.touch()
-    remove_dead_sockets(tmp_path, [own])
+    locks.remove_dead_sockets()
     assert [path for path in dead if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
 
@@ -119,7 +120,7 @@ def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
     (tmp_path / "server").touch()
     names = set()
     for _ in range(2):
-        with linked(tmp_path, "server", T) as name:
+        with link_socket(tmp_path, "server", T) as name:
             assert (tmp_path / name).samefile(tmp_path / "server")
         names.add(name)
         assert not (tmp_path / name).exists()
@@ -127,7 +128,7 @@ def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
     with pytest.raises(
         OSError, match=r"^cannot make a socket in [^:]*: No such file or directory$"
     ):
-        linked(tmp_path, "none", T).__enter__()
+        link_socket(tmp_path, "none", T).__enter__()
 
 
 def test_plugin_directory_path_too_long_is_a_problem() -> None:
