@@ -163,7 +163,7 @@ class ResourceLocks:
             await asyncio.sleep(_POLL_S)
 
     def retry(self) -> None:
-        """Let all who wait for a lock try to take it again."""
+        """Make all who wait for a lock try to take it again."""
         self._awaited = asyncio.Queue()
         self._retry.set()
         self._retry = asyncio.Event()
