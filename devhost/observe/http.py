@@ -76,13 +76,13 @@ def read_page() -> Response:
     """Return the status page, with a policy that it loads only its own style and script."""
     html = _PAGE.read_text(encoding="utf-8")
 
-    def inline_source(element: str) -> str:
+    def allow(element: str) -> str:
         (content,) = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         return f"{element}-src 'sha256-{digest}'"
 
     policy = (
-        f"default-src 'none'; {inline_source('style')}; {inline_source('script')}; connect-src 'self'; "
+        f"default-src 'none'; {allow('style')}; {allow('script')}; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {"Content-Security-Policy": policy}
