@@ -219,7 +219,7 @@ class Declaration:
         self, rules: Rules, devices: Iterable[HostDevice], advertised_ids: Iterable[str]
     ) -> Allocation:
         whole = combine(rules, self.constants, devices, advertised_ids)
-        if self.policy.enforced and (refused := self.policy.refused_names(whole)):
+        if self.policy.enforced and (refused := self.policy.name_problems(whole)):
             raise AllocationError(refused[0])
         return whole
 

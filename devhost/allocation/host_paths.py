@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.allocation.policy import BLOCK, DeviceClasses, Policy
+from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
+from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
 from devhost.hostfs.mounts import BlockUse, mounts
 from devhost.hostfs.sysfs import Number
@@ -167,7 +168,7 @@ class HostPaths:
         state = place.state
         if state is not None and state.number is not None and not mount:
             return self.policy_problem(place.realpath, state.kind, state.number)
-        if refusal := self._policy.refused_file(place.realpath, mount=mount):
+        if refusal := self._policy.file_problem(place.realpath, mount=mount):
             return refusal
         if state is None:
             return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
@@ -177,9 +178,9 @@ class HostPaths:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
         if kind is not FileKind.BLOCK:
             self._classes = self._classes or DeviceClasses(self._files)
-            return self._policy.refused_node(realpath, self._classes.of(number))
+            return self._policy.node_problem(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
-        return self._policy.refused_node(realpath, BLOCK, self._use.of(number))
+        return self._policy.node_problem(realpath, BLOCK, self._use.of(number))
 
     # ── a device's own nodes ──
 

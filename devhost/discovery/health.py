@@ -52,7 +52,7 @@ class _FailedError(Exception):
     """A check has failed; the text names the file or command, and the reason."""
 
 
-def check(
+def check_device(
     checks: HealthChecks,
     device: HostDevice,
     files: HostFiles,

@@ -5,8 +5,14 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from devhost.discovery.hardware import NET, PCI, USB
-from devhost.discovery.roots import NodesRoot, NumbersRoot, SubsystemReading, SubsystemRoot
+from devhost.discovery.sources.base import (
+    NodesLocation,
+    NumbersLocation,
+    SubsystemListing,
+    SubsystemLocation,
+)
+from devhost.discovery.sources.kernel import NET, PCI, USB
+from devhost.hostfs.device_classes import PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import (
     KernelNode,
@@ -24,17 +30,10 @@ from devhost.model.immutable import immutable
 Row = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
 
 OTHER: Final = "other"
-# Of the devices that are on no bus of their own, those that are made for programs.
-CLASSES: Final = frozenset(
-    {
-        *("accel", "cec", "counter", "dma_heap", "drm", "gnss", "gpio", "i2c-dev", "iio", "lirc"),
-        *("pps", "spidev", "tpmrm", "uacce", "video4linux"),
-    }
-)
 
 
 @immutable
-class Described:
+class DescribedNode:
     """A device in full.
 
     Attributes:
@@ -76,19 +75,19 @@ class Machine:
         self._files = files
         self._usb, self._pci = USB.read(files), PCI.read(files)
         self.usb_devices, self.pci_functions = self._usb.devices, self._pci.devices
-        self._numbers = NumbersRoot().read(files)
+        self._numbers = NumbersLocation().read(files)
         self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.read(files)
-        self._udev = NodesRoot(links=True).read(files)
+        self._udev = NodesLocation(links=True).read(files)
 
     @property
     def problem(self) -> str | None:
         """Why there is nothing, if /sys is not there."""
         return self._usb.missing if self._files.stat("/sys/devices") is None else None
 
-    def subsystem(self, name: str) -> SubsystemReading:
+    def subsystem(self, name: str) -> SubsystemListing:
         """Return the devices of a subsystem."""
-        return SubsystemRoot(name).read(self._files)
+        return SubsystemLocation(name).read(self._files)
 
     def rows(self, subsystem: str) -> Iterator[Row]:
         """Yield the devices of a subsystem, or the `OTHER` ones; some only for `--all`."""
@@ -119,7 +118,7 @@ class Machine:
         every = (path for path in self._numbers.members.values() if not self.sysfs.owner(path))
         nodes = [node for path in every if (node := self._node(path, self.sysfs)) is not None]
         for node in sorted(nodes, key=lambda one: (one.subsystem, names.natural_key(one.name))):
-            is_for_programs = node.subsystem in CLASSES
+            is_for_programs = node.subsystem in PROGRAM_CLASSES
             if is_for_programs or not node.syspath.startswith("/sys/devices/virtual/"):
                 row = {"node": node.path, "subsystem": node.subsystem, **self._ways(node)}
                 is_port = node.subsystem == "tty" and self.sysfs.text(f"{node.syspath}/type") != "0"
@@ -146,7 +145,7 @@ class Machine:
         subsystem = sysfs.linked(f"{path}/subsystem") or ""
         return KernelNode.of(subsystem, path, sysfs)
 
-    def find(self, what: str) -> list[Described]:
+    def find(self, what: str) -> list[DescribedNode]:
         """Return what is meant: a node or a link to it, a USB name, a PCI address, or a number."""
         number = what.lower()
         known = (number, f"0000:{number}")
@@ -190,7 +189,7 @@ class Machine:
                     return one
         return None
 
-    def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> Described:
+    def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> DescribedNode:
         nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
         shown = node or (self._node(owner.syspath, self._usb.sysfs) if owner else None)
         variables = owner.variables if owner is not None else {}
@@ -208,7 +207,7 @@ class Machine:
             for one in ancestor_devices(above, sysfs)
         )
         known = {name: value for name, value in variables.items() if value}
-        return Described(shown, state, owner, known, parents, nodes)
+        return DescribedNode(shown, state, owner, known, parents, nodes)
 
     def owner_ids(self, state: FileState) -> tuple[int, int]:
         """Return the user and the group that own a node."""

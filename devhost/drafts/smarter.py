@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from devhost.discovery.roots import NOT_DEVICES
+from devhost.discovery.sources.base import NOT_DEVICES
 from devhost.hostfs.files import HostFiles, Walk
 from devhost.model import pattern
 from devhost.model.device import FileKind

@@ -259,7 +259,7 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
     environment = command.environment(start.resource, start.device.id)
     until = time.monotonic() + start.deadline - asyncio.get_running_loop().time()
 
-    def work() -> command.Ended:
+    def work() -> command.CommandResult:
         return command.run(argv, environment, until - time.monotonic(), stop)
 
     running = asyncio.create_task(start.calls.run(work))
