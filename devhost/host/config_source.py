@@ -290,6 +290,6 @@ def _may_wait(file: str) -> bool:
 
 def _watch_targets(file: str) -> frozenset[WatchTarget]:
     """Return the directories in which the file, or a symlink on the way to it, may be replaced."""
-    *way, end = (place for place, _, _ in HostFiles().way(str(Path(file).absolute())))
+    *way, end = (place for place, _, _ in HostFiles().follow(str(Path(file).absolute())))
     replaced = {*filter(os.path.islink, way), end}
     return frozenset(WatchTarget(os.path.dirname(one), writes=True) for one in replaced)

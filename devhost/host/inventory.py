@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, has_no_events, read
-from devhost.hostfs.files import HostFiles, Progress, Tally
+from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
@@ -126,7 +126,7 @@ class LocationReader:
 
         It is made once for all who ask at that time.
         """
-        progress, began = Progress.current(), time.monotonic()
+        progress, began = THREAD.progress, time.monotonic()
         while not self._turn.acquire(timeout=READ_TIMEOUT_S / 10):
             if time.monotonic() >= max(began, self._progress.answered_at) + READ_TIMEOUT_S:
                 return Listing(self.root, self._files, failure=timeout_text())
