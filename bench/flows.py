@@ -23,7 +23,7 @@ from devhost.allocation.policy import Policy
 from devhost.host import resource
 from devhost.observe.logs import LogQueue
 from devhost.standin.kubelet import SimulatedKubelet
-from devhost.watch.threads import IDLE_MAX, in_thread
+from devhost.watch.threads import IDLE_MAX, run_in_thread
 from tests.support.daemon import until
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
@@ -92,7 +92,7 @@ async def _in_idle_threads(profile: Profile | None) -> None:
         sys.setprofile(profile)
         held.wait(60)
 
-    await asyncio.gather(*(in_thread("profile", switch) for _ in range(IDLE_MAX)))
+    await asyncio.gather(*(run_in_thread("profile", switch) for _ in range(IDLE_MAX)))
 
 
 @dataclass(frozen=True)

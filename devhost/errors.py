@@ -87,3 +87,8 @@ class PreStartError(DevhostError):
 
 class KubeletError(DevhostError):
     """Kubelet refused a registration or could not be reached."""
+
+
+def describe_os_error(error: OSError) -> str:
+    """Return what an error of the operating system says, without the path that it is about."""
+    return error.strerror or str(error)

@@ -77,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="devhost-demo-") as directory:
         try:
             # Not by the log's thread, which may be late: each warning belongs to its step.
-            with logs.shown_by(lambda line: print(line, file=sys.stderr, flush=True)):
+            with logs.redirect_to(lambda line: print(line, file=sys.stderr, flush=True)):
                 asyncio.run(demo(Path(directory)))
         except KeyboardInterrupt:
             print()

@@ -168,12 +168,12 @@ def may_leave(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     Without it a list with an ID that is about to leave is there for only a moment, and a wait for
     what a kubelet counts then may come too late.
     """
-    event, rule = asyncio.Event(), DeviceList.may_leave
+    event, rule = asyncio.Event(), DeviceList.is_settled_unhealthy
 
     def may_leave(device_list: DeviceList, advertised_id: str, now: float) -> bool:
         return event.is_set() and rule(device_list, advertised_id, now)
 
-    monkeypatch.setattr(DeviceList, "may_leave", may_leave)
+    monkeypatch.setattr(DeviceList, "is_settled_unhealthy", may_leave)
     return event
 
 

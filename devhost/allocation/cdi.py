@@ -112,7 +112,7 @@ def spec(resource_name: str, devices: Mapping[str, Edits]) -> dict[str, object] 
 
 
 def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
-    """Return what a runtime does for what `HostPaths.checked` has returned. Blocks.
+    """Return what a runtime does for what `HostPaths.resolve_checked` has returned. Blocks.
 
     Links are resolved: the library refuses one to a node, and mounts where it leads. Where the pod
     sets an environment variable too, this one wins with library v1.1.1; before, the container has
@@ -125,7 +125,7 @@ def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
         "deviceNodes": [_node(one, host_paths) for one in nodes],
         "mounts": [
             {
-                "hostPath": host_paths.lookup(one.host_path).realpath,
+                "hostPath": host_paths.resolve(one.host_path).realpath,
                 "containerPath": one.container_path,
                 "type": _MOUNT_TYPE,
                 "options": [*_MOUNT_OPTIONS, "ro" if one.read_only else "rw"],
@@ -143,7 +143,7 @@ def _node(spec: DeviceSpec, host_paths: HostPaths) -> dict[str, object]:
     open it. The mode is the host's own where nothing else is asked for: without one, libraries
     before v1.1.0 give none, and runc makes it 0666 (libcontainer/specconv/spec_linux.go).
     """
-    state = host_paths.lookup(spec.host_path).state
+    state = host_paths.resolve(spec.host_path).state
     if state is None or state.number is None:
         raise AllocationError(f"{spec.host_path} is no device node")
     major, minor = state.number
@@ -182,7 +182,7 @@ def cdi_devices(
         brought = before.get(device.id)
         if device.missing_since is None and not device.replaced:
             with contextlib.suppress(AllocationError):  # it is unhealthy for that, or will be
-                whole = host_paths.checked(declaration.alone(device, rules))
+                whole = host_paths.resolve_checked(declaration.alone(device, rules))
                 brought = edits(whole, host_paths)
         if brought is not None:
             size += len(json.dumps([[[brought]]], indent=2))  # as deep as in the file

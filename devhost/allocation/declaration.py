@@ -183,7 +183,9 @@ class Declaration:
                 self._present(snapshot, device_id, host_paths)
                 for device_id in names.natural(names.distinct(advertised_ids))
             ]
-            checked = host_paths.checked(self._combined(self.rules, devices, advertised_ids))
+            checked = host_paths.resolve_checked(
+                self._combined(self.rules, devices, advertised_ids)
+            )
             if self.resource.inject != "cdi":
                 return checked
             # What is in the CDI spec is named, what is not is given: never both.
@@ -209,7 +211,7 @@ class Declaration:
     def checked(self, allocation: Allocation) -> Allocation:
         """Return an allocation as `allocate` would, if it is there and allowed. Blocks."""
         try:
-            return HostPaths(self.files, self.policy).checked(allocation)
+            return HostPaths(self.files, self.policy).resolve_checked(allocation)
         except AllocationError as error:
             raise AllocationError(f"{self.resource.name}: {error}") from None
 
@@ -217,7 +219,7 @@ class Declaration:
         self, rules: Rules, devices: Iterable[HostDevice], advertised_ids: Iterable[str]
     ) -> Allocation:
         whole = combine(rules, self.constants, devices, advertised_ids)
-        if self.policy.enforced and (refused := self.policy.refused_names(whole)):
+        if self.policy.enforced and (refused := self.policy.name_problems(whole)):
             raise AllocationError(refused[0])
         return whole
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.allocation.policy import BLOCK, DeviceClasses, Policy
+from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError
+from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
 from devhost.hostfs.mounts import BlockUse, mounts
 from devhost.hostfs.sysfs import Number
@@ -22,7 +23,7 @@ Spec = DeviceSpec | MountSpec
 
 
 @immutable
-class Place:
+class ResolvedPath:
     """Where a host path leads, as far as that exists, what is there, or why it cannot be read."""
 
     realpath: str
@@ -38,27 +39,29 @@ class HostPaths:
         self._cached = CachedFiles(files)
         self._classes: DeviceClasses | None = None
         self._use: BlockUse | None = None  # most resources have no disks
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ResolvedPath] = {}
         self._visible: tuple[str, ...] | None = None
 
-    def known(self, path: str, state: FileState) -> None:
+    def remember(self, path: str, state: FileState) -> None:
         """Set what is at a path: it was just read."""
-        self._places[path] = Place(state.realpath, state)
+        self._places[path] = ResolvedPath(state.realpath, state)
 
-    def lookup(self, path: str) -> Place:
+    def resolve(self, path: str) -> ResolvedPath:
         """Return what is at a host path. Blocks."""
         if path not in self._places:
             try:
                 state = self._cached.stat(path)
                 realpath = state.realpath if state else self._files.realpath(path)
-                self._places[path] = Place(realpath, state)
+                self._places[path] = ResolvedPath(realpath, state)
             except OSError as error:
-                self._places[path] = Place(path, problem=f"{path}: {error.strerror or error}")
+                self._places[path] = ResolvedPath(
+                    path, problem=f"{path}: {error.strerror or error}"
+                )
         return self._places[path]
 
     # ── what containers are given ──
 
-    def checked(self, allocation: Allocation) -> Allocation:
+    def resolve_checked(self, allocation: Allocation) -> Allocation:
         """Return an allocation as it is handed out. Blocks.
 
         Optional paths that do not exist are left out, directories stand for their nodes, and links
@@ -78,7 +81,7 @@ class HostPaths:
         mounted = tuple(spec for spec in kept if isinstance(spec, MountSpec))
         numbers = {}
         for spec in devices:
-            state = self.lookup(spec.host_path).state
+            state = self.resolve(spec.host_path).state
             if state is not None and state.number is not None:
                 letter = "b" if state.kind is FileKind.BLOCK else "c"
                 numbers[spec.host_path] = "{} {}:{}".format(letter, *state.number)
@@ -94,13 +97,13 @@ class HostPaths:
 
     def _handed(self, spec: Spec) -> Sequence[Spec]:
         path, mount = spec.host_path, isinstance(spec, MountSpec)
-        place = self.lookup(path)
+        place = self.resolve(path)
         state = place.state
         if place.problem is not None:
             raise AllocationError(place.problem)
         if problem := names.path_problem(place.realpath):
             raise AllocationError(f"{path} leads to a name that cannot be handed out: {problem}")
-        if state is None and (spec.optional or not self.is_unseen(spec)):
+        if state is None and (spec.optional or not self.is_invisible(spec)):
             hint = "" if self._files.is_host else f" (below {self._files.root})"
             raise AllocationError(f"{path} does not exist{hint}")
         if state is not None and isinstance(spec, DeviceSpec):
@@ -112,7 +115,7 @@ class HostPaths:
             raise AllocationError(refusal)
         if state is None or place.realpath == path or self._files.stays_in_dev(path):
             return [spec]
-        self.known(place.realpath, state)
+        self.remember(place.realpath, state)
         return [replace(spec, host_path=place.realpath)]
 
     def _nodes_below(self, spec: DeviceSpec, directory: FileState) -> Sequence[Spec]:
@@ -127,10 +130,10 @@ class HostPaths:
             raise AllocationError(f"{spec.host_path}: {error.strerror or error}") from None
         if walk.unreadable:
             raise AllocationError(f"{spec.host_path}: {next(iter(walk.unreadable.values()))}")
-        for name in names.natural(walk.found):
+        for name in names.natural(walk.matches):
             path = f"{spec.host_path.rstrip('/')}/{name}"
-            state = self.lookup(path).state
-            if state is not None and state.number is not None and not walk.found[name]:
+            state = self.resolve(path).state
+            if state is not None and state.number is not None and not walk.matches[name]:
                 inside = f"{spec.container_path.rstrip('/')}/{name}"
                 found.append(replace(spec, host_path=path, container_path=inside))
         if not found:
@@ -143,13 +146,13 @@ class HostPaths:
                 raise AllocationError(problem)
         return [handed for part in found for handed in self._handed(part)]
 
-    def is_unseen(self, spec: Spec) -> bool:
+    def is_invisible(self, spec: Spec) -> bool:
         """Whether a mount's host path is missing where the host's files are not visible. Blocks.
 
         Below a root that is not a mount point, only the mounts below it show the host's files, as
         in the chart's container: the runtime made the directories between them.
         """
-        place = self.lookup(spec.host_path)
+        place = self.resolve(spec.host_path)
         if isinstance(spec, DeviceSpec) or place.state or place.problem:
             return False
         if self._visible is None:
@@ -161,23 +164,23 @@ class HostPaths:
 
     def _refused(self, path: str, *, mount: bool = False) -> str | None:
         """Return why a path that could be read may not be given to others, or ``None``."""
-        place = self.lookup(path)
+        place = self.resolve(path)
         state = place.state
         if state is not None and state.number is not None and not mount:
-            return self.refused_node(place.realpath, state.kind, state.number)
-        if refusal := self._policy.refused_file(place.realpath, mount=mount):
+            return self.policy_problem(place.realpath, state.kind, state.number)
+        if refusal := self._policy.file_problem(place.realpath, mount=mount):
             return refusal
         if state is None:
             return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
         return None
 
-    def refused_node(self, realpath: str, kind: FileKind, number: Number) -> str | None:
+    def policy_problem(self, realpath: str, kind: FileKind, number: Number) -> str | None:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
         if kind is not FileKind.BLOCK:
             self._classes = self._classes or DeviceClasses(self._files)
-            return self._policy.refused_node(realpath, self._classes.of(number))
+            return self._policy.node_problem(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
-        return self._policy.refused_node(realpath, BLOCK, self._use.of(number))
+        return self._policy.node_problem(realpath, BLOCK, self._use.of(number))
 
     # ── a device's own nodes ──
 
@@ -189,7 +192,7 @@ class HostPaths:
         """
         if node.state is None:
             return None
-        place, kind = self.lookup(node.path), node.state.kind
+        place, kind = self.resolve(node.path), node.state.kind
         if place.state is None:
             return place.problem or f"{node.path} no longer exists"
         if place.state.kind is not kind:
@@ -199,7 +202,7 @@ class HostPaths:
             return None
         return f"{node.path} is another device than at the last scan; a scan is due"
 
-    def seen(self, device: HostDevice, *, files: bool) -> Seen:
+    def current_nodes(self, device: HostDevice, *, files: bool) -> Seen:
         """Return what is at the paths of a device's nodes, right before they are touched. Blocks.
 
         What is no device node counts if ``files`` is set. Another one than the scan has found is
@@ -212,7 +215,7 @@ class HostPaths:
             problem = self.node_problem(node, same_number=True)
             if problem is None and self._policy.enforced:
                 problem = self._refused(node.path)
-            state = self.lookup(node.path).state
+            state = self.resolve(node.path).state
             if problem is not None or state is None:
                 raise AllocationError(problem or f"{node.path} no longer exists")
             if not state.kind.is_node and state.inode != node.state.inode:

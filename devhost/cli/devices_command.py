@@ -10,7 +10,7 @@ from devhost.cli import output as printer
 from devhost.model.names import printable
 
 if TYPE_CHECKING:
-    from devhost.discovery.machine import Described, Machine
+    from devhost.discovery.machine import DescribedNode, Machine
 
 
 @click.command(
@@ -60,7 +60,7 @@ def command(
     _show(machine, meant(machine, what), output)
 
 
-def meant(machine: "Machine", what: str) -> "list[Described]":
+def meant(machine: "Machine", what: str) -> "list[DescribedNode]":
     """Return the devices that a person means; exit with status 1 if there is none."""
     found = machine.find(what)
     if not found:
@@ -68,7 +68,7 @@ def meant(machine: "Machine", what: str) -> "list[Described]":
     return found
 
 
-def _show(machine: "Machine", found: "Sequence[Described]", output: str) -> None:
+def _show(machine: "Machine", found: "Sequence[DescribedNode]", output: str) -> None:
     if output == "json":
         printer.print_json([_as_json(machine, one) for one in found])
     elif output == "yaml":
@@ -114,7 +114,7 @@ def _cell(value: Any) -> str:
     return "-" if value in (None, "") else str(value)
 
 
-def _print(machine: "Machine", one: "Described") -> None:
+def _print(machine: "Machine", one: "DescribedNode") -> None:
     node, state = one.node, one.state
     title = (node.path or node.name) if node else one.owner.name if one.owner else ""
     if state is not None and state.number is not None:
@@ -131,7 +131,7 @@ def _print(machine: "Machine", one: "Described") -> None:
             printer.echo(f"  {name:<17}  {value}")
 
 
-def _as_json(machine: "Machine", one: "Described") -> dict[str, Any]:
+def _as_json(machine: "Machine", one: "DescribedNode") -> dict[str, Any]:
     user, group = machine.owner_ids(one.state) if one.state else (None, None)
     return {
         "node": one.node and one.node.path,

@@ -16,7 +16,7 @@ from devhost.host.status import resource_report
 from devhost.observe import logs
 from devhost.standin.kubelet import AdmissionError
 from devhost.standin.trial import Trial
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 
 _PROMPT: Final = "> "
 _HELP: Final = """\
@@ -53,7 +53,7 @@ class Playground:
         # A log that goes to a file stays there.
         on_screen = sys.stderr is not None and sys.stderr.isatty()
         try:
-            with logs.shown_by(log) if on_screen else contextlib.nullcontext():
+            with logs.redirect_to(log) if on_screen else contextlib.nullcontext():
                 async with asyncio.TaskGroup() as tasks:
                     shown = tasks.create_task(self._trial.live(self._say), name="live")
                     self._say("allocate RESOURCE, or help")
@@ -68,7 +68,7 @@ class Playground:
         """Return the next line, ``None`` at the end of the input."""
         self._asking = True
         try:
-            return (await in_thread("prompt", lambda: input(_PROMPT))).strip()
+            return (await run_in_thread("prompt", lambda: input(_PROMPT))).strip()
         except UnicodeDecodeError:
             return ""
         except (EOFError, OSError):

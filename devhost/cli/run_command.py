@@ -136,7 +136,7 @@ def serve(
         reload_requested = source.reload_requested if source else None
         asyncio.run(wait_for_signal(http.serve_while(host, work()), reload_requested))
     except (KubeletError, ListenError) as error:
-        logs.fail(str(error))
+        logs.exit_with_error(str(error))
 
 
 def _log_start(
@@ -159,7 +159,7 @@ def _usable(plugin_dir: Path) -> Path:
 
     if not os.path.isdir(plugin_dir):  # as `Path.is_dir`, but of any error
         hint = "; kubelet makes it; without a kubelet, use `devhost try`"
-        logs.fail(f"--plugin-dir: {plugin_dir} is not a directory{hint}")
+        logs.exit_with_error(f"--plugin-dir: {plugin_dir} is not a directory{hint}")
     if problem := path_length_problem(plugin_dir.absolute()):
-        logs.fail(f"--plugin-dir: {problem}")
+        logs.exit_with_error(f"--plugin-dir: {problem}")
     return plugin_dir.absolute()

@@ -38,7 +38,7 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     for name in names:
         if ":" in name:
             raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
-    shown = _asked(status_listen.near)
+    shown = _asked(status_listen.local)
     printer.check_names(names, [one["name"] for one in shown["resources"]])
     if names:
         shown = _of(names, shown)

@@ -62,7 +62,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
         if problem := path_length_problem(temporary):
-            logs.fail(f"TMPDIR: {problem}")
+            logs.exit_with_error(f"TMPDIR: {problem}")
         judging = replace(flags["policy"], enforced=True)
         settings = Settings(
             temporary,

@@ -32,7 +32,7 @@ _ending: Final = threading.Event()
 
 
 @immutable
-class Ended:
+class CommandResult:
     """How a command ended: why it failed, if it did, and its last lines that are not empty."""
 
     failure: str | None
@@ -50,7 +50,7 @@ def run(
     environment: Mapping[str, str],
     timeout: float,
     stop: threading.Event | None = None,
-) -> Ended:
+) -> CommandResult:
     """Run a command in a session of its own, below ``/``, without input. Blocks.
 
     When it ends, after `timeout` seconds, when `stop` is set, or when this process ends, all
@@ -63,9 +63,9 @@ def run(
     # would hang the whole process inside vfork.
     program = shutil.which(argv[0], path=environment.get("PATH"))
     if program is None:
-        return Ended("there is no such program, or it may not be executed")
+        return CommandResult("there is no such program, or it may not be executed")
     if time.monotonic() >= until or stop.is_set() or _ending.is_set():
-        return Ended(late)
+        return CommandResult(late)
     # Without the lock: a program on a hanging filesystem may hang its start.
     try:
         process = subprocess.Popen(  # noqa: S603 (needs --allow-exec)
@@ -79,7 +79,7 @@ def run(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return Ended(f"cannot be run: {error}")
+        return CommandResult(f"cannot be run: {error}")
     assert process.stdout is not None, "a pipe"  # noqa: S101
     with _lock:
         _running.add(process.pid)
@@ -93,7 +93,7 @@ def run(
         finally:
             status = _kill(process)
         _read(pipe, output)
-    return Ended(_failure(status) if in_time else late, _last_lines(output))
+    return CommandResult(_failure(status) if in_time else late, _last_lines(output))
 
 
 def _failure(status: int | None) -> str | None:

@@ -10,12 +10,12 @@ from pydantic.alias_generators import to_camel
 from devhost.allocation.cdi import cdi_devices, named, spec
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
-from devhost.discovery import wording
-from devhost.discovery.health import check
+from devhost.discovery.health import check_device
 from devhost.discovery.resolve import Resolver, ScanFinding
-from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import read_all
+from devhost.discovery.sources import explain
+from devhost.discovery.sources.base import Listing, Listings, Location
+from devhost.discovery.sources.filter import list_all
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
@@ -123,12 +123,12 @@ def report(
     resources = [one for one in config.resources if one.applies_to(node_name)]
     resolver = Resolver()
     resolver.reconfigure(resources)
-    readings: dict[Root, Reading] = {}  # of all resources
+    listings: dict[Location, Listing] = {}  # of all resources
     reports = []
     for resource in resources:
         scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
-        readings |= read_all((root for root in scanner.roots if root not in readings), files)
-        finding = ScanFinding(scanner, scanner.select(readings), Snapshot(), now=0.0)
+        listings |= list_all((one for one in scanner.locations if one not in listings), files)
+        finding = ScanFinding(scanner, scanner.select(listings), Snapshot(), now=0.0)
         identified, _ = resolver.resolve(finding)
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))
@@ -137,7 +137,7 @@ def report(
         warnings = (*snapshot.notes, *snapshot.why_none(), *mistakes(resource, snapshot))
         more: _Json = {}
         if explained:
-            more["explain"] = [*explain(scanner, readings, snapshot)]
+            more["explain"] = [*explain_sources(scanner, listings, snapshot)]
         if request := (requests or {}).get(resource.name):
             more["allocation"] = _allocation(scanner, snapshot, request)
         reports.append(ResourceReport(resource, snapshot, warnings, more=more))
@@ -153,7 +153,7 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     def judged(device: HostDevice) -> HostDevice:
         if not device.healthy:
             return device
-        found = check(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
+        found = check_device(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
         reason = f"check failed: {found.failure}" if found.failure else None
         return replace(device, reason=reason, checked=found)
 
@@ -207,14 +207,16 @@ def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...
 # ── why a source finds what it finds: what was looked at, taken and left ──
 
 
-def explain(scanner: Scanner, readings: Readings, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
+def explain_sources(
+    scanner: Scanner, listings: Listings, snapshot: Snapshot
+) -> Iterator[dict[str, Any]]:
     """Say of each source what it has looked at, in the shape of ``plan --explain``. Blocks."""
     offered = {
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
     }
     skipped = {one.candidate: one.reason for one in snapshot.skipped}
-    for index, selector in enumerate(scanner.selectors):
-        selection = selector.select(readings)
+    for index, source in enumerate(scanner.sources):
+        selection = source.select(listings)
         by_label: dict[str, list[Node]] = {}
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name
@@ -222,12 +224,15 @@ def explain(scanner: Scanner, readings: Readings, snapshot: Snapshot) -> Iterato
         found = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
         found.sort(key=lambda one: not one["taken"])
         found += [_left(one.candidate, [one.reason]) for one in selection.skipped]
-        failures = (*selection.failed.values(), *selection.notes)
-        missed = () if failures else selector.finder.missed(readings)
-        left = [_left(one.name, wording.reasons(one)) for one in wording.in_order(missed)]
+        failures = (*selection.failed_sources.values(), *selection.notes)
+        unmatched = () if failures else source.unmatched(listings)
+        left = [
+            _left(candidate.name, explain.mismatch_texts(candidate))
+            for candidate in explain.closest_first(unmatched)
+        ]
         yield {
             "source": index,
-            "summary": "; ".join((wording.summary(selector.kind), *failures)),
+            "summary": "; ".join((explain.summary(source.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
             "candidates": [*found, *left[:_SHOWN_MAX]],
         }

@@ -52,7 +52,7 @@ class _FailedError(Exception):
     """A check has failed; the text names the file or command, and the reason."""
 
 
-def check(
+def check_device(
     checks: HealthChecks,
     device: HostDevice,
     files: HostFiles,
@@ -129,7 +129,7 @@ class _Round:
         if kind is FileKind.BLOCK and not stat.S_ISBLK(state.st_mode):
             return None
         number = os.major(state.st_rdev), os.minor(state.st_rdev)
-        return HostPaths(self.files, self.allow).refused_node(realpath, kind, number)
+        return HostPaths(self.files, self.allow).policy_problem(realpath, kind, number)
 
     def _content(self, file: FileCheck) -> Iterator[str]:
         for (path,) in arguments((file.path,), self.device, self.constants):
@@ -156,7 +156,7 @@ class _Round:
             return
         environment = command.environment(self.constants["resource"], self.device.id)
         paths = HostPaths(self.files, self.allow)
-        found = paths.seen(self.device, files=names_paths(argv))
+        found = paths.current_nodes(self.device, files=names_paths(argv))
         here = real_paths(found, self.files.to_local)
         for words in arguments(argv, self.device, self.constants, here):
             end = command.run(words, environment, self.until - time.monotonic())

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from devhost.discovery.selection import DANGLING, UNREADABLE, Selection
+from devhost.discovery.sources.filter import DANGLING, UNREADABLE, Selection
 from devhost.model import limits, names
 from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice, Node, Skipped, Snapshot
@@ -152,7 +152,7 @@ def _candidate(
         result.skip(nodes, f"{other} offers {'nodes of it' if unit else 'it'} already", unit)
         return None
     had = {node.source for node in before.nodes} if before is not None and known else set()
-    lack, optional = _absent(resource, nodes, result.selection.failed.keys() & had)
+    lack, optional = _absent(resource, nodes, result.selection.failed_sources.keys() & had)
     if lack is not None:
         result.skip(nodes, f"group {name!r} is {lack}" if is_group else lack, unit)
         # Its ID may be made of the node that is absent.
@@ -290,7 +290,7 @@ def _assign(
         key=lambda one: (names.natural_key(one[1].id), one[1].id, one[1].nodes[0].source),
     )
     ordered = sorted(natural, key=operator.itemgetter(0))
-    failed = result.selection.failed
+    failed = result.selection.failed_sources
     staying = {
         device.id
         for device in result.moment.previous.devices.values()
@@ -403,7 +403,7 @@ def _failure(selection: Selection, device: HostDevice) -> str | None:
         for path in _above(node.path) if selection.unreadable else ():
             if path in selection.unreadable:
                 return f"{UNREADABLE}{selection.unreadable[path]}"
-    for source, reason in selection.failed.items():
+    for source, reason in selection.failed_sources.items():
         if _orphan(device) or any(node.source == source for node in device.nodes):
             return f"its source could not be read: {reason}"
     return None

@@ -5,16 +5,22 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from devhost.discovery.hardware import NET, PCI, USB
-from devhost.discovery.roots import NodesRoot, NumbersRoot, SubsystemReading, SubsystemRoot
+from devhost.discovery.sources.base import (
+    NodesLocation,
+    NumbersLocation,
+    SubsystemListing,
+    SubsystemLocation,
+)
+from devhost.discovery.sources.kernel import NET, PCI, USB
+from devhost.hostfs.device_classes import PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import (
     KernelNode,
     SysfsDevice,
     SysfsTree,
-    described,
-    device_above,
-    devices_above,
+    ancestor_devices,
+    node_variables,
+    owning_device,
 )
 from devhost.model import names
 from devhost.model.device import FileState
@@ -24,17 +30,10 @@ from devhost.model.immutable import immutable
 Row = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
 
 OTHER: Final = "other"
-# Of the devices that are on no bus of their own, those that are made for programs.
-CLASSES: Final = frozenset(
-    {
-        *("accel", "cec", "counter", "dma_heap", "drm", "gnss", "gpio", "i2c-dev", "iio", "lirc"),
-        *("pps", "spidev", "tpmrm", "uacce", "video4linux"),
-    }
-)
 
 
 @immutable
-class Described:
+class DescribedNode:
     """A device in full.
 
     Attributes:
@@ -76,19 +75,19 @@ class Machine:
         self._files = files
         self._usb, self._pci = USB.read(files), PCI.read(files)
         self.usb_devices, self.pci_functions = self._usb.devices, self._pci.devices
-        self._numbers = NumbersRoot().read(files)
+        self._numbers = NumbersLocation().read(files)
         self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.read(files)
-        self._udev = NodesRoot(links=True).read(files)
+        self._udev = NodesLocation(links=True).read(files)
 
     @property
     def problem(self) -> str | None:
         """Why there is nothing, if /sys is not there."""
         return self._usb.missing if self._files.stat("/sys/devices") is None else None
 
-    def subsystem(self, name: str) -> SubsystemReading:
+    def subsystem(self, name: str) -> SubsystemListing:
         """Return the devices of a subsystem."""
-        return SubsystemRoot(name).read(self._files)
+        return SubsystemLocation(name).read(self._files)
 
     def rows(self, subsystem: str) -> Iterator[Row]:
         """Yield the devices of a subsystem, or the `OTHER` ones; some only for `--all`."""
@@ -112,21 +111,21 @@ class Machine:
                 row |= {"class": class_name(facts["class"]), "driver": facts["driver"] or None}
                 row["group"] = int(facts["group"]) if facts["group"].isdecimal() else None
             row["nodes"] = [node.path or node.name for node in nodes]
-            yield row, one.is_between or not (is_usb or nodes)
+            yield row, one.is_hub_or_bridge or not (is_usb or nodes)
 
     def _others(self) -> Iterator[Row]:
         """Yield the nodes below no USB device or PCI function, such as those of a board."""
         every = (path for path in self._numbers.members.values() if not self.sysfs.owner(path))
         nodes = [node for path in every if (node := self._node(path, self.sysfs)) is not None]
         for node in sorted(nodes, key=lambda one: (one.subsystem, names.natural_key(one.name))):
-            is_for_programs = node.subsystem in CLASSES
+            is_for_programs = node.subsystem in PROGRAM_CLASSES
             if is_for_programs or not node.syspath.startswith("/sys/devices/virtual/"):
                 row = {"node": node.path, "subsystem": node.subsystem, **self._ways(node)}
                 is_port = node.subsystem == "tty" and self.sysfs.text(f"{node.syspath}/type") != "0"
                 yield row, not (is_for_programs or is_port)
 
     def _ways(self, node: KernelNode | None) -> dict[str, str | None]:
-        found = described(node, self.sysfs) if node is not None else {}
+        found = node_variables(node, self.sysfs) if node is not None else {}
         return {name: found.get(name) for name in ("driver", "place")}
 
     def nodes(self, owner: str) -> list[KernelNode]:
@@ -146,7 +145,7 @@ class Machine:
         subsystem = sysfs.linked(f"{path}/subsystem") or ""
         return KernelNode.of(subsystem, path, sysfs)
 
-    def find(self, what: str) -> list[Described]:
+    def find(self, what: str) -> list[DescribedNode]:
         """Return what is meant: a node or a link to it, a USB name, a PCI address, or a number."""
         number = what.lower()
         known = (number, f"0000:{number}")
@@ -159,7 +158,7 @@ class Machine:
             return [self._described(None, one) for one in owners]
         state = self._files.stat(what if what.startswith("/") else f"/dev/{what}")
         if state is not None and state.number is not None:
-            syspath = self.sysfs.of_number(state.kind.value, state.number)
+            syspath = self.sysfs.device_by_number(state.kind.value, state.number)
             node = self._node(syspath, self.sysfs) if syspath else None
             if node is not None:
                 return [self._described(node, self._owner(node.syspath, self.sysfs))]
@@ -176,13 +175,13 @@ class Machine:
 
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
-        if (above := device_above(path, sysfs)) is not None:
+        if (above := owning_device(path, sysfs)) is not None:
             every = (*self.usb_devices, *self.pci_functions)
             return next((one for one in every if one.syspath == above.syspath), above)
         if sysfs.linked(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")
             some = (one for one in self.pci_functions if one.facts["group"] == group)
-            return next((one for one in some if not one.is_between), None)
+            return next((one for one in some if not one.is_hub_or_bridge), None)
         if path.startswith("/sys/devices/virtual/nvme-subsystem/"):
             block = self.subsystem("block")
             for one in self.pci_functions:
@@ -190,23 +189,25 @@ class Machine:
                     return one
         return None
 
-    def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> Described:
+    def _described(self, node: KernelNode | None, owner: SysfsDevice | None) -> DescribedNode:
         nodes = tuple(self.nodes(owner.syspath)) if owner is not None else ()
         shown = node or (self._node(owner.syspath, self._usb.sysfs) if owner else None)
         variables = owner.variables if owner is not None else {}
         sysfs, path = self.sysfs, shown.syspath if shown else ""
         if shown is not None:
             variables |= {"subsystem": shown.subsystem, "name": shown.name}
-            variables |= described(shown, sysfs) | self._udev.udev.get(f"/dev/{shown.file}", {})
+            variables |= node_variables(shown, sysfs) | self._udev.udev.get(
+                f"/dev/{shown.file}", {}
+            )
             variables["syspath"] = path
         state = self._files.stat(f"/dev/{shown.file}") if shown and shown.file else None
         above = path or (owner.syspath if owner else "")
         parents = tuple(
             (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
-            for one in devices_above(above, sysfs)
+            for one in ancestor_devices(above, sysfs)
         )
         known = {name: value for name, value in variables.items() if value}
-        return Described(shown, state, owner, known, parents, nodes)
+        return DescribedNode(shown, state, owner, known, parents, nodes)
 
     def owner_ids(self, state: FileState) -> tuple[int, int]:
         """Return the user and the group that own a node."""

@@ -11,8 +11,8 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
 from devhost.discovery.identity import HOLD_S, NO_SOURCE, Identified, Moment, OwnerOf
-from devhost.discovery.roots import Readings, Root
-from devhost.discovery.selection import Selection, Selector, select
+from devhost.discovery.sources.base import Listings, Location
+from devhost.discovery.sources.filter import CompiledSource, Selection, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number
@@ -39,15 +39,17 @@ class Scanner(Declaration):
         return cls(resource, rules_of(resource), files, policy, node_name, hold_s)
 
     @functools.cached_property
-    def selectors(self) -> tuple[Selector, ...]:
+    def sources(self) -> tuple[CompiledSource, ...]:
         """What selects for each source."""
         mentioned, sources = self.resource.mentioned, enumerate(self.resource.sources)
-        return tuple(Selector(index, source, mentioned) for index, source in sources)
+        return tuple(CompiledSource(index, source, mentioned) for index, source in sources)
 
     @property
-    def roots(self) -> tuple[Root, ...]:
+    def locations(self) -> tuple[Location, ...]:
         """What has to be read of the host."""
-        return tuple(dict.fromkeys(root for one in self.selectors for root in one.roots))
+        return tuple(
+            dict.fromkeys(location for source in self.sources for location in source.locations)
+        )
 
     @functools.cached_property
     def _limit(self) -> int | None:
@@ -71,13 +73,13 @@ class Scanner(Declaration):
         """Whether a device with equal nodes is as it was."""
         return True
 
-    def select(self, readings: Readings) -> Selection:
+    def select(self, listings: Listings) -> Selection:
         """Return what the resource's sources find among what was read. Blocks."""
-        return select(self.selectors, readings, grouped=self.resource.group is not None)
+        return select(self.sources, listings, grouped=self.resource.group is not None)
 
     def failed(self, reason: str) -> Selection:
         """Return what is found where the host does not say."""
-        return Selection(failed=dict.fromkeys(range(len(self.resource.sources)), reason))
+        return Selection(failed_sources=dict.fromkeys(range(len(self.resource.sources)), reason))
 
     def identify(
         self,
@@ -115,9 +117,9 @@ class Scanner(Declaration):
             devices=devices,
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
-            error="; ".join(found.failed.values()) or None,
+            error="; ".join(found.failed_sources.values()) or None,
             notes=(*found.notes, *_unseen(unseen, self.files.root), *cut),
-            why_none=tuple if devices else found.why_none,
+            why_none=tuple if devices else found.explain_empty,
             deferred=identified.deferred,
             again_at=self._again_at(devices, identified),
             mixed=mixed,
@@ -155,7 +157,7 @@ class Scanner(Declaration):
                     host_paths = host_paths or HostPaths(self.files, self.policy)
                     reason = reason or _unfit(device, alone, host_paths, nodes)
                     optional = (mount for mount in alone.mounts if mount.optional)
-                    unseen += [it.host_path for it in optional if host_paths.is_unseen(it)]
+                    unseen += [it.host_path for it in optional if host_paths.is_invisible(it)]
                 one = one if reason is None else replace(one, reason=_shortened(reason))
             devices[device.id] = one
         return {**identified.gone, **dict(_swapped(devices, previous, now))}, unseen
@@ -230,7 +232,7 @@ def placed(
                 found.add(sysfs().numa(node.hardware.numa))
             elif node.state is not None and node.state.number is not None:
                 kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                place = sysfs().of_number(kind, node.state.number)
+                place = sysfs().device_by_number(kind, node.state.number)
                 found |= set(map(sysfs().numa, sysfs().parts(place) if place else ()))
         return tuple(sorted(one for one in found if one is not None))
 
@@ -256,13 +258,13 @@ def _unfit(
     """Return why a container could not be given a device alone."""
     for node in device.nodes:
         if node.state is not None:
-            host_paths.known(node.path, node.state)
+            host_paths.remember(node.path, node.state)
     specs: tuple[Spec, ...] = (*alone.devices, *alone.mounts)
     for spec in specs:
         if not spec.optional and (problem := host_paths.problem(spec)):
             return problem
     for given in alone.devices:
-        other = taken.get(host_paths.lookup(given.host_path).realpath, device.id)
+        other = taken.get(host_paths.resolve(given.host_path).realpath, device.id)
         if other != device.id:
             return f"it would get {given.host_path}, a node of {other}: use `group`, or exclude it"
     return None

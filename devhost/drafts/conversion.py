@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from devhost.drafts import draft, smarter
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.files import HostFiles, failure, is_wild
+from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
 from devhost.loading import yamltree
 from devhost.loading.loader import loads
 from devhost.loading.syntax import TreeError
@@ -181,7 +181,7 @@ def _lost(name: str, why: Exception | str) -> DraftEntry:
         first = why.errors()[0]
         why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     elif isinstance(why, OSError):  # what is below /dev cannot be read
-        why = failure(why)
+        why = describe_read_error(why)
     return DraftEntry({}, (f"Not carried over: {name}: {why}",))
 
 

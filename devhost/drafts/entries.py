@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from devhost.discovery.hardware import Wanted
-from devhost.discovery.machine import Described, Machine, class_name
+from devhost.discovery.machine import DescribedNode, Machine, class_name
+from devhost.discovery.sources.kernel import Matcher
 from devhost.drafts.draft import DraftEntry
-from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, devices_above
+from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.hardware_sources import USB_NODE
 
 DOMAIN: Final = "example.com"
@@ -29,13 +29,16 @@ _Options = dict[str, Any]
 
 
 def entries(
-    machine: Machine, found: Iterable[Described], domain: str = DOMAIN, taken: Iterable[str] = ()
+    machine: Machine,
+    found: Iterable[DescribedNode],
+    domain: str = DOMAIN,
+    taken: Iterable[str] = (),
 ) -> list[DraftEntry]:
     """Return resources that offer exactly these devices, under a name each. Blocks.
 
     Devices that differ in their serial number or place alone are one resource.
     """
-    equal: dict[str, tuple[_Options, list[Described]]] = {}
+    equal: dict[str, tuple[_Options, list[DescribedNode]]] = {}
     for one in found:
         resource = _resource(machine, one)
         (source,) = resource["sources"]
@@ -57,13 +60,13 @@ def entries(
     ]
 
 
-def _is_sdr(found: Described) -> bool:
+def _is_sdr(found: DescribedNode) -> bool:
     """Whether a device is an RTL-SDR, whose programs open its USB node, and the kernel has it."""
     parts = found.owner.interfaces if found.owner is not None else ()
     return any(one.facts["driver"] == _RTL_SDR for one in parts)
 
 
-def _resource(machine: Machine, found: Described) -> _Options:
+def _resource(machine: Machine, found: DescribedNode) -> _Options:
     """Return a resource that offers exactly this device."""
     owner, node = found.owner, found.node
     more: _Options = {}
@@ -88,7 +91,7 @@ def _resource(machine: Machine, found: Described) -> _Options:
 
 def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number, serial = owner.facts["device"], owner.facts["serial"]
-    options = {"device": number, **({"class": "hub"} if owner.is_between else {})}
+    options = {"device": number, **({"class": "hub"} if owner.is_hub_or_bridge else {})}
     twins = [one for one in machine.usb_devices if one.facts["device"] == number]
     good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
     if good and sum(one.facts["serial"] == serial for one in twins) == 1:
@@ -98,7 +101,7 @@ def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     return options
 
 
-def _usb_node(machine: Machine, found: Described) -> _Options:
+def _usb_node(machine: Machine, found: DescribedNode) -> _Options:
     """Return which node of a USB device is meant."""
     node = found.node
     if node is None or node.subsystem == USB_NODE:
@@ -122,13 +125,13 @@ def _usb_node(machine: Machine, found: Described) -> _Options:
 
 def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number = owner.facts["device"]
-    options = {"device": number, **({"class": "bridge"} if owner.is_between else {})}
+    options = {"device": number, **({"class": "bridge"} if owner.is_hub_or_bridge else {})}
     if sum(one.facts["device"] == number for one in machine.pci_functions) > 1:
         options["address"] = owner.name
     return options
 
 
-def _pci_node(found: Described) -> str | list[str] | None:
+def _pci_node(found: DescribedNode) -> str | list[str] | None:
     """Return which node of a PCI function is meant; ``None`` where only its place tells it."""
     if (node := found.node) is None:
         return _subsystems(found.nodes) if found.nodes else "none"
@@ -151,15 +154,15 @@ def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
     every = [SysfsDevice(one, reading.sysfs) for one in reading.members.values()]
     above: list[str] = []  # the nearest whose name says where it is, and what is below it
     tried: list[list[str]] = []
-    for path in devices_above(node.syspath, reading.sysfs):
+    for path in ancestor_devices(node.syspath, reading.sysfs):
         name = glob.escape(posixpath.basename(path))
         if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
             tried = [[name], *([_COUNTER.sub("*", one, count=1), name] for one in above)]
             break
         above.append(name)
     for parents in tried:
-        wanted = Wanted({}, parents=tuple(Wanted({"name": (one,)}) for one in parents))
-        if [one.syspath for one in every if not wanted.differs(one)] == [node.syspath]:
+        wanted = Matcher({}, parents=tuple(Matcher({"name": (one,)}) for one in parents))
+        if [one.syspath for one in every if not wanted.mismatches(one)] == [node.syspath]:
             some = [{"name": one} for one in parents]
             return {"subsystem": node.subsystem, "parent": some if len(some) > 1 else some[0]}
     return {"subsystem": node.subsystem, "name": _name_glob(node.name, reading.members)}

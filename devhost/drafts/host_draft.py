@@ -7,21 +7,15 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.machine import CLASSES, OTHER, Described, Machine
+from devhost.discovery.machine import OTHER, DescribedNode, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, entries
+from devhost.hostfs.device_classes import HOST_CLASSES, PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import KernelNode, SysfsDevice
 from devhost.loading.loader import loads
 
-# What the host needs for itself, and what says nothing without the rest.
-_OWN: Final = frozenset(
-    {
-        *("block", "bsg", "drm_dp_aux_dev", "graphics", "hwmon", "i2c-dev", "infiniband_mad"),
-        *("input", "mei", "net", "nvme", "nvme-generic", "ptp", "rtc", "scsi_generic", "watchdog"),
-    }
-)
 _HID: Final = "03"
 _USB_HOST: Final = "0c03"
 _SHARED: Final = {
@@ -37,7 +31,7 @@ _NVIDIA: Final = {
 
 
 def offers(
-    files: HostFiles, domain: str, chosen: Sequence[Described] | None = None
+    files: HostFiles, domain: str, chosen: Sequence[DescribedNode] | None = None
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
@@ -88,9 +82,9 @@ def text(found: Iterable[DraftEntry], domain: str, *, values: bool = False) -> s
     return draft.text([header], entries, values=values)
 
 
-def _interesting(machine: Machine) -> Iterator[Described]:
+def _interesting(machine: Machine) -> Iterator[DescribedNode]:
     for usb in machine.usb_devices:
-        if not usb.is_between and _is_wanted_usb(machine, usb):
+        if not usb.is_hub_or_bridge and _is_wanted_usb(machine, usb):
             (found,) = machine.find(usb.name)
             yield replace(found, nodes=_wanted(found.nodes))
     for function in machine.pci_functions:
@@ -100,13 +94,13 @@ def _interesting(machine: Machine) -> Iterator[Described]:
             render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
             yield replace(machine.find(render or function.name)[0], nodes=nodes)
     for row, _ in machine.rows(OTHER):
-        if row["subsystem"] in CLASSES and not row["node"].startswith("/dev/dri/card"):
+        if row["subsystem"] in PROGRAM_CLASSES and not row["node"].startswith("/dev/dri/card"):
             yield from machine.find(row["node"])
 
 
 def _wanted(nodes: Iterable[KernelNode]) -> tuple[KernelNode, ...]:
     """Return the nodes for containers: no card that only displays, such as that of a BMC."""
-    found = tuple(one for one in nodes if one.subsystem not in _OWN)
+    found = tuple(one for one in nodes if one.subsystem not in HOST_CLASSES)
     renders = any(one.name.startswith("renderD") for one in found)
     return tuple(one for one in found if renders or one.subsystem != "drm")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from devhost.discovery.roots import NOT_DEVICES
+from devhost.discovery.sources.base import NOT_DEVICES
 from devhost.hostfs.files import HostFiles, Walk
 from devhost.model import pattern
 from devhost.model.device import FileKind
@@ -37,7 +37,7 @@ def resources(setting: Mapping[str, Any], domain: str, files: HostFiles) -> list
     if (one := _LITERAL.fullmatch(given.devicematch)) is not None:
         paths = [re.sub(r"\\(.)", r"\1", one[1])]
     else:
-        there = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).found)
+        there = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
         paths = [path for path in there if pattern.is_in(given.devicematch, path)]
     if not paths:
         raise ValueError("nothing below /dev of this host matches: convert it on one that has some")

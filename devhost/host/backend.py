@@ -21,7 +21,7 @@ class Backend(Protocol):
     restarts: int
     """How often kubelet was another one than before."""
 
-    def served_elsewhere(self, resource: str) -> bool:
+    def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource."""
         ...
 
@@ -67,7 +67,7 @@ class ListedDevices(Protocol):
         """Whether there are none, and kubelet knows."""
         ...
 
-    def may_leave(self, advertised_id: str, now: float) -> bool:
+    def is_settled_unhealthy(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows an ID as unhealthy, so that no pod gets it."""
         ...
 
@@ -80,7 +80,7 @@ class Publication(Protocol):
         """What it may hand out."""
         ...
 
-    def declared(self) -> None:
+    def spec_changed(self) -> None:
         """Take note of another declaration."""
         ...
 

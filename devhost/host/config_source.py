@@ -24,7 +24,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded, loads, read, unusable
 from devhost.model.config import Config
 from devhost.model.immutable import immutable
-from devhost.watch.threads import PATIENCE_S, BlockingCalls, in_thread, in_time
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class ConfigFile:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
         try:  # at standard input without a limit: a person may be typing it
             read_file = functools.partial(_read, self.file)
-            content = read_file() if self.file == "-" else in_time(read_file, PATIENCE_S)
+            content = read_file() if self.file == "-" else run_in_time(read_file, PATIENCE_S)
         except OSError as error:  # late, or no thread
             content = _unreadable(error)
         self._content = content
@@ -96,7 +96,7 @@ class ConfigFile:
             return loaded, None
         file = str(self._last_good.path)
         try:
-            copy = in_time(self._last_good.read, PATIENCE_S)
+            copy = run_in_time(self._last_good.read, PATIENCE_S)
         except OSError as error:  # a TimeoutError, too
             return loaded, unusable(file, f"cannot be read: {error.strerror}")
         if copy is None:
@@ -161,7 +161,7 @@ class ConfigFile:
             targets = await self._call(_watch_targets)
             async with asyncio.timeout(PATIENCE_S):
                 await subscription.watch(targets)
-            return not subscription.degraded
+            return not subscription.polling_reason
         return False
 
     async def _read_changed(self) -> _Content:
@@ -189,7 +189,7 @@ class ConfigFile:
         """Apply a content, or reject it."""
         fields = {"fields": {"file": self.file}}
         try:
-            loaded = await in_thread("load config", lambda: self._load(content, self.file))
+            loaded = await run_in_thread("load config", lambda: self._load(content, self.file))
             if loaded.config is not None:
                 apply(loaded.config)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
@@ -273,7 +273,7 @@ class _Saver:
     async def _save(self, copy: LastGoodConfig) -> None:
         try:
             while (raw := self._unsaved) is not None:
-                writing = in_thread("save config", functools.partial(copy.write, raw))
+                writing = run_in_thread("save config", functools.partial(copy.write, raw))
                 if not (await asyncio.wait({writing}, timeout=PATIENCE_S))[0]:
                     self._report(f"{copy.path}: no answer in {PATIENCE_S:g} s")
                 await writing

@@ -15,7 +15,7 @@ from devhost.host.host import Host
 from devhost.host.metrics import CONTENT_TYPE
 from devhost.host.status import Json, readiness, status
 from devhost.observe.address import Address
-from devhost.observe.http import Response, Route, page, serving, throttled
+from devhost.observe.http import Response, Route, read_page, serve_http, throttle
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Endpoint:
         """What is served, and where a browser on this machine finds it."""
         sockets = {"metrics": (self._listen, "/metrics"), "status page": (self._status_listen, "/")}
         return {
-            what: f"http://{_address(sock).near}{path}"
+            what: f"http://{_address(sock).local}{path}"
             for what, (sock, path) in sockets.items()
             if sock is not None
         }
@@ -57,11 +57,11 @@ class Endpoint:
         with contextlib.closing(work):  # it never starts if a server is cancelled first
             async with contextlib.AsyncExitStack() as stack:
                 if sock := self._listen:
-                    await stack.enter_async_context(serving(sock, self._routes(host)))
+                    await stack.enter_async_context(serve_http(sock, self._routes(host)))
                     _log_address("listening", sock)
                 if sock := self._status_listen:
                     routes = _status_routes(host)
-                    await stack.enter_async_context(serving(sock, routes, self._name))
+                    await stack.enter_async_context(serve_http(sock, routes, self._name))
                     _log_address("listening for status", sock)
                 await work
 
@@ -77,13 +77,13 @@ class Endpoint:
         return {
             "/healthz": lambda: Response(b"ok\n"),
             "/readyz": readyz,
-            "/metrics": throttled(lambda: Response(metrics.text(), CONTENT_TYPE)),
+            "/metrics": throttle(lambda: Response(metrics.text(), CONTENT_TYPE)),
         }
 
 
 def _status_routes(host: Host) -> dict[str, Route]:
-    content = page()
-    return {"/": lambda: content, "/status": throttled(lambda: _json(status(host)))}
+    content = read_page()
+    return {"/": lambda: content, "/status": throttle(lambda: _json(status(host)))}
 
 
 def _bound(flag: str, address: Address | None) -> socket.socket | None:

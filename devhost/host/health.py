@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from devhost.discovery.health import check
+from devhost.discovery.health import check_device
 from devhost.discovery.scan import Scanner
 from devhost.host.tasks import keep_running
 from devhost.model.config import HealthChecks
@@ -91,7 +91,7 @@ class HealthMonitor:
         self,
         scanner: Scanner,
         on_change: Callable[[], None],
-        check: Callable[..., Checked] = check,
+        check: Callable[..., Checked] = check_device,
         offered: Collection[str] = (),
     ) -> None:
         self._name, self._on_change, self._check_device = scanner.resource.name, on_change, check

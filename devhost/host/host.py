@@ -27,11 +27,11 @@ from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.servicer import RESULTS
 from devhost.model.changes import Action, Change
 from devhost.model.changes import changes as changes_between
 from devhost.model.config import Config, Resource
 from devhost.model.immutable import immutable
+from devhost.model.plugin_handler import ALLOCATE_RESULTS
 from devhost.watch.watcher import Watcher
 
 CDI_DIR: Final = Path("/var/run/cdi")
@@ -81,7 +81,7 @@ class Host:
         pod_resources = PodResources(socket) if socket else None
         holders = Holders(pod_resources)
         self._directory = PluginDirectory(settings.plugin_dir, pod_resources, settings.leave_after)
-        metrics = Metrics(RESULTS)
+        metrics = Metrics(ALLOCATE_RESULTS)
         self._watcher = Watcher()
         self.shared = Shared(
             backend=self._directory,

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from devhost.discovery.roots import NOT_DEVICES, Reading, Root, is_silent, read
+from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, has_no_events, read
 from devhost.hostfs.files import HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
@@ -77,7 +77,7 @@ class LocationReader:
 
     def __init__(
         self,
-        root: Root,
+        root: Location,
         files: HostFiles,
         watcher: Watcher,
         uevents: Uevents,
@@ -92,7 +92,7 @@ class LocationReader:
         self.users: dict[Hashable, OnChange] = {}
         self._turn = threading.Lock()  # to read
         self._progress = Progress()  # of who reads
-        self._reading: Reading | None = None
+        self._reading: Listing | None = None
         self._began = 0.0
         self._watching: asyncio.Task[None] | None = None
         self._late = False  # the watch is not waited for any longer
@@ -101,8 +101,8 @@ class LocationReader:
     @property
     def polling_reason(self) -> str:
         """Why events do not tell of it, so that it has to be read regularly; else empty."""
-        deaf = self._uevents.deaf if self.root.subsystems else None
-        return deaf or self._subscription.degraded
+        polling_reason = self._uevents.polling_reason if self.root.subsystems else None
+        return polling_reason or self._subscription.polling_reason
 
     def recheck_watches(self) -> None:
         """Have the next reading see that the watches are still right."""
@@ -121,7 +121,7 @@ class LocationReader:
         for changed in list(self.users.values()):
             changed()
 
-    def read(self, since: float) -> Reading:
+    def read(self, since: float) -> Listing:
         """Return a reading that began at a time of the event loop's clock or later. Blocks.
 
         It is made once for all who ask at that time.
@@ -129,7 +129,7 @@ class LocationReader:
         progress, began = Progress.current(), time.monotonic()
         while not self._turn.acquire(timeout=READ_TIMEOUT_S / 10):
             if time.monotonic() >= max(began, self._progress.answered_at) + READ_TIMEOUT_S:
-                return Reading(self.root, self._files, failure=timeout_text())
+                return Listing(self.root, self._files, failure=timeout_text())
             progress.note()  # one that reads gets answers, or has some time left
         self._progress = progress
         try:
@@ -143,7 +143,7 @@ class LocationReader:
         finally:
             self._turn.release()
 
-    def _read(self) -> Reading:
+    def _read(self) -> Listing:
         tally = Tally(lambda count: self._entries.try_take(self, count))
         reading = read(self.root, self._files, tally)
         if not reading.failure:  # else the devices of the former reading are still known
@@ -188,8 +188,8 @@ class LocationReader:
         if watched is None:
             return
         path = watched.path
-        shown = await in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
-        if is_silent(path):
+        shown = await run_in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
+        if has_no_events(path):
             targets = frozenset[WatchTarget]()
         elif watched.recursive:
             leave_out = frozenset(map(files.to_local, NOT_DEVICES))
@@ -206,10 +206,10 @@ class Locations:
         self._files, self._watcher = files, watcher
         self._entries = EntryQuota()
         self.uevents = Uevents()
-        self._roots: dict[Root, LocationReader] = {}
-        self._used: dict[Hashable, tuple[Root, ...]] = {}
+        self._roots: dict[Location, LocationReader] = {}
+        self._used: dict[Hashable, tuple[Location, ...]] = {}
 
-    def subscribe(self, user: Hashable, roots: Iterable[Root], changed: OnChange) -> None:
+    def subscribe(self, user: Hashable, roots: Iterable[Location], changed: OnChange) -> None:
         """Call a user for changes of these roots, which it reads, and no longer for others."""
         former, wanted = self._used.get(user, ()), tuple(roots)
         for root in wanted:
@@ -229,7 +229,7 @@ class Locations:
         for root in self._used.pop(user, ()):
             self._drop(user, root)
 
-    def _drop(self, user: Hashable, root: Root) -> None:
+    def _drop(self, user: Hashable, root: Location) -> None:
         one = self._roots[root]
         del one.users[user]
         if not one.users:

@@ -161,7 +161,7 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
         yield "devhost_config_hash_info", (config.hash,), 1
     yield "devhost_kubelet_restarts", (), host.shared.backend.restarts
     yield "devhost_cdi_spec_writes", (), host.shared.cdi_files.writes
-    yield "devhost_log_lines_dropped", (), logs.dropped()
+    yield "devhost_log_lines_dropped", (), logs.dropped_lines()
     yield "devhost_uevent_overruns", (), host.shared.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
         for device_id, pods in host.shared.holders.of(served.name).items():

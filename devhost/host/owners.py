@@ -73,7 +73,7 @@ class Owners:
     ) -> None:
         self._holders, self._backend = holders, backend
         self._assume_free, self._leave_after = assume_free, leave_after
-        self.records = Records(state_dir, backend.served_elsewhere, self._records_read)
+        self.records = Records(state_dir, backend.locked_by_other, self._records_read)
         self._handed_out: dict[Identity, float] = {}  # when a record was allocated last
         self._ended: dict[Identity, float] = {}  # from when kubelet cannot allocate by a record
         self._gone: set[Identity] = set()  # the device is missing, and its node too
@@ -326,7 +326,7 @@ class Owners:
         Returns in how many seconds there may be more, if nothing happens.
         """
         now, pause, free = asyncio.get_running_loop().time(), _POLL_S, list[Allocated]()
-        elsewhere = functools.cache(self._backend.served_elsewhere)
+        elsewhere = functools.cache(self._backend.locked_by_other)
         for record in self.records.allocated:
             since = self._since(record, now)
             if since is None:
@@ -413,7 +413,7 @@ class Owners:
             return not keys.isdisjoint(record.keys(self.records.boot))
         first = share_ids(record.device, 2)[0] if record.shared else record.device
         if first in served.device_list and first not in served.device_list.leaving:
-            return not served.device_list.may_leave(first, now)
+            return not served.device_list.is_settled_unhealthy(first, now)
         return _lists(served.device_list, record.device, shared=record.shared)
 
     # ── who else may have a node ──
@@ -455,7 +455,7 @@ class Owners:
         now = asyncio.get_running_loop().time()
         if listed and served and self._may_be_allocated(record, served, now):
             return f"still in the kubelet's list as {owner}"
-        if self._backend.served_elsewhere(owner.resource):
+        if self._backend.locked_by_other(owner.resource):
             return f"another instance of devhost serves {owner.resource}, which had it as {owner}"
         if not self._holders.asked:
             return f"it was handed out as {owner}, and {_UNACCOUNTED}"

@@ -259,7 +259,7 @@ async def _execute(argv: Sequence[str], start: Start) -> None:
     environment = command.environment(start.resource, start.device.id)
     until = time.monotonic() + start.deadline - asyncio.get_running_loop().time()
 
-    def work() -> command.Ended:
+    def work() -> command.CommandResult:
         return command.run(argv, environment, until - time.monotonic(), stop)
 
     running = asyncio.create_task(start.calls.run(work))
@@ -303,7 +303,7 @@ def _seen(start: Start, *, files: bool = False) -> Seen:
     ill = device.checked is not None and device.checked.failure is not None
     if device.reason is not None and not (device.replaced or ill):
         raise PreStartError(f"it is unhealthy: {device.reason}")
-    return HostPaths(start.files, start.policy).seen(device, files=files)
+    return HostPaths(start.files, start.policy).current_nodes(device, files=files)
 
 
 async def _look(start: Start, work: Callable[[], T]) -> T:

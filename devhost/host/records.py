@@ -24,7 +24,7 @@ from devhost.host.state_files import (
     write_atomically,
 )
 from devhost.model.node_id import NodeId
-from devhost.watch.threads import PATIENCE_S, in_thread
+from devhost.watch.threads import PATIENCE_S, run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 FILE: Final = "state.json"
@@ -273,7 +273,7 @@ class Records:
                 await asyncio.wait({former})
             self._running, self._next = self._next, None
             changes, before, last = self._unsaved, dict(self.entries), self._file
-            file = await in_thread(
+            file = await run_in_thread(
                 "state", lambda: _update(path, changes, before, last, self._elsewhere)
             )
         except OSError as error:

@@ -81,7 +81,7 @@ class ServedResource:
             held=lambda: self._held,
             refresh=shared.holders.refresh,
             left=self._publish_again,
-            alone=code is None and self.name not in scanner.policy.allow_resources,
+            exclusive=code is None and self.name not in scanner.policy.allow_resources,
         )
         shared.owners.serve(self.name, self.published.device_list, self.trigger_scan)
         if code is not None:
@@ -142,12 +142,12 @@ class ServedResource:
             raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
         return answer
 
-    def allocated(self, result: str, seconds: float) -> None:
+    def observe_allocate(self, result: str, seconds: float) -> None:
         """Take note that an Allocate has ended, how, and after how long."""
         self._shared.metrics.allocations.labels(self.name, result).inc()
         self._shared.metrics.allocation_seconds.labels(self.name).observe(seconds)
 
-    async def preferred(
+    async def prefer(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         """Return which IDs a container should get; none to leave it to the kubelet."""
@@ -256,7 +256,7 @@ class ServedResource:
                 self.scanner, self.trigger_scan, offered=self.known.devices
             )
             self.health.watch(self.scanner, snapshot)
-        if self.resource.inject == "cdi" and not self._shared.backend.served_elsewhere(self.name):
+        if self.resource.inject == "cdi" and not self._shared.backend.locked_by_other(self.name):
             await self._injection.write(self.scanner, snapshot)  # another one has written its own
         if by_another := not self._up_to_date.is_set():
             await self._preparation.declared(self.resource)
@@ -265,7 +265,7 @@ class ServedResource:
         loop = asyncio.get_running_loop()
         loop.call_soon(self.count.update, self.resource, self.known)  # after the list is sent
         if by_another:  # than the last declaration
-            self.published.declared()
+            self.published.spec_changed()
             self._up_to_date.set()
             self._changed.set()
 

@@ -34,7 +34,7 @@ def status(host: Host) -> Json:
             "podResources": holders.unknown or "known",
             "restarts": host.shared.backend.restarts,
         },
-        "log": {"dropped": logs.dropped(), "dropping": logs.dropping()},
+        "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
         "resources": [_resource(served, host.shared) for served in host.resources],
     }
     if holders.asked and holders.unknown:

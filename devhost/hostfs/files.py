@@ -359,9 +359,9 @@ class Walk:
         hidden: bool = False,
         leave_out: Iterable[str] = (),
     ) -> None:
-        self.looks, self._base, self._tally = CachedFiles(files), base, tally or Tally()
+        self.files, self._base, self._tally = CachedFiles(files), base, tally or Tally()
         self._hidden, self._leave_out = hidden, frozenset(leave_out)
-        self.found: dict[str, bool] = {}
+        self.matches: dict[str, bool] = {}
         self.unreadable: dict[str, str] = {}
         parts = tuple(pattern.split("/"))
         pending = [("", {parts if parts[-1] != "**" else (*parts, "*")})]
@@ -381,14 +381,14 @@ class Walk:
             if rest:
                 children.setdefault(name, set()).add(tuple(rest))
             elif (is_link := self._is_link(f"{below}{name}")) is not None:
-                self.found[f"{below}{name}"] = is_link
+                self.matches[f"{below}{name}"] = is_link
         wild = [left for left in lefts if is_wild(left[0])]
         entries = self._entries(below) if wild else ()
         for left in wild:
             for entry in entries:
                 after = self._after(entry, left)
                 if after == ():
-                    self.found[f"{below}{entry.name}"] = _is_link(entry)
+                    self.matches[f"{below}{entry.name}"] = _is_link(entry)
                 elif after and f"{self._base}/{below}{entry.name}" not in self._leave_out:
                     children.setdefault(entry.name, set()).add(after)
         return children
@@ -399,25 +399,25 @@ class Walk:
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
             return left if shown and _is_directory(entry) else None
-        if not fits(entry.name, part, hidden=self._hidden):
+        if not matches_glob(entry.name, part, hidden=self._hidden):
             return None
         return further if not further or _is_link(entry) or _is_directory(entry) else None
 
     def _is_link(self, name: str) -> bool | None:
         try:
-            return self.looks.is_link(f"{self._base}/{name}")
+            return self.files.is_link(f"{self._base}/{name}")
         except OSError as error:
-            self.unreadable[name] = failure(error)
+            self.unreadable[name] = describe_read_error(error)
             return None
 
     def _entries(self, below: str) -> list[os.DirEntry[str]]:
         path = f"{self._base}/{below}".rstrip("/")
         try:
-            return self.looks.entries(path or "/", tally=self._tally) or []
+            return self.files.entries(path or "/", tally=self._tally) or []
         except OSError as error:
             if not below or error.errno == errno.E2BIG:  # too many
                 raise
-            self.unreadable[below.rstrip("/")] = failure(error)
+            self.unreadable[below.rstrip("/")] = describe_read_error(error)
             return []
 
 
@@ -440,14 +440,14 @@ def is_wild(part: str) -> bool:
     return any(character in part for character in "*?[")
 
 
-def fits(name: str, part: str, *, hidden: bool = False) -> bool:
+def matches_glob(name: str, part: str, *, hidden: bool = False) -> bool:
     """Whether a name matches a glob; without `hidden`, a dot at its front needs one there."""
     if not hidden and name.startswith(".") and not part.startswith("."):
         return False
     return part == "*" or fnmatch.fnmatchcase(name, part)
 
 
-def failure(error: OSError) -> str:
+def describe_read_error(error: OSError) -> str:
     """Return why the host could not say something."""
     where = f" ({error.filename})" if error.filename else ""
     return names.printable(f"{error.strerror or error}{where}")

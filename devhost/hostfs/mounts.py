@@ -72,7 +72,7 @@ class BlockUse:
         ``None`` if it is not. Blocks.
         """
         sysfs = sysfs_by_number(self._files)
-        place = sysfs.of_number("block", number) or f"/sys/dev/block/{number[0]}:{number[1]}"
+        place = sysfs.device_by_number("block", number) or f"/sys/dev/block/{number[0]}:{number[1]}"
         every = {place: ""}
         if sysfs.text(f"{place}/partition") is not None:
             every[posixpath.dirname(place)] = "its disk"

@@ -29,7 +29,7 @@ _ROOT_HUB: Final = re.compile(r".*/usb[0-9]+")
 _NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
 _USB_TEXTS: Final = ("manufacturer", "product", "serial")
 PLACES: Final = ("pci", *_NAMED)
-BETWEEN: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
+HUBS_AND_BRIDGES: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
 
 
@@ -107,7 +107,7 @@ class SysfsTree:
         count = Counter(key for key, _ in pairs)
         return {key: value for key, value in pairs if count[key] == 1}
 
-    def of_number(self, kind: str, number: Number) -> str | None:
+    def device_by_number(self, kind: str, number: Number) -> str | None:
         """Return the directory of a device by its number; ``kind`` is ``char`` or ``block``."""
         return self.link(f"/sys/dev/{kind}/{number[0]}:{number[1]}")
 
@@ -206,7 +206,7 @@ def ancestors(device: str) -> Iterator[str]:
         device = posixpath.dirname(device)
 
 
-def devices_above(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
+def ancestor_devices(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
     """Yield the devices above one, from below upwards."""
     above = ancestors(posixpath.dirname(syspath))
     return (path for path in above if sysfs.link(f"{path}/subsystem") is not None)
@@ -251,9 +251,9 @@ class SysfsDevice:
         return (self.sysfs.place(self.syspath) or "") if self.id else ""
 
     @property
-    def is_between(self) -> bool:
+    def is_hub_or_bridge(self) -> bool:
         """Whether it is a hub or a bridge."""
-        return self.facts.get("class", "").startswith(BETWEEN.get(self.prefix, "-"))
+        return self.facts.get("class", "").startswith(HUBS_AND_BRIDGES.get(self.prefix, "-"))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -296,7 +296,7 @@ def bus_device(syspath: str, sysfs: SysfsTree, below: Iterable[str] = ()) -> Sys
     return _pci_function(syspath, sysfs) if sysfs.is_pci_function(syspath) else None
 
 
-def device_above(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
+def owning_device(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
     """Return the USB device or PCI function that a device is, or is below. Blocks."""
     above = sysfs.owner(syspath)
     return bus_device(above, sysfs) if above is not None else None
@@ -382,9 +382,9 @@ class KernelNode:
         return cls(name, subsystem, syspath, file, number) if usable else None
 
 
-def described(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
+def node_variables(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
     """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
-    parent = next(devices_above(node.syspath, sysfs), "")
+    parent = next(ancestor_devices(node.syspath, sysfs), "")
     found = {
         "place": sysfs.place(node.syspath),
         "parent": posixpath.basename(parent),

@@ -9,7 +9,7 @@ from typing import Final
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import Registration, Report
-from devhost.kubelet.servicer import Answering
+from devhost.model.plugin_handler import PluginHandler
 from devhost.model.resource_state import Published
 
 _STEP_S: Final = 0.2  # while IDs are leaving
@@ -20,20 +20,20 @@ class PublishedResource:
     """One resource: its device list, and the socket that is kept registered.
 
     `held` returns the IDs that pods hold, as far as that is known, and `refresh` asks again; `left`
-    is called when IDs have left the list. With `alone` it waits while another device plugin serves
-    the resource.
+    is called when IDs have left the list. If `exclusive`, it waits while another device plugin
+    serves the resource.
     """
 
     def __init__(
         self,
         directory: PluginDirectory,
-        answers: Answering,
+        answers: PluginHandler,
         report: Report,
         *,
         held: Callable[[], AbstractSet[str]],
         refresh: Callable[[], Awaitable[None]],
         left: Callable[[], None],
-        alone: bool,
+        exclusive: bool,
     ) -> None:
         self._name, self._refresh, self._left = answers.name, refresh, left
         self.device_list = DeviceList(directory.leave_after, directory.unanswered, answers.name)
@@ -41,12 +41,16 @@ class PublishedResource:
         self.device_list.ids_held_by_pods = held
         self.device_list.on_leaving = self._leaving.set
         self._registration = Registration(
-            answers, self.device_list, directory, report, directory.served_names if alone else None
+            answers,
+            self.device_list,
+            directory,
+            report,
+            directory.served_names if exclusive else None,
         )
 
-    def declared(self) -> None:
+    def spec_changed(self) -> None:
         """Register again, if the declaration has other options than kubelet."""
-        self._registration.declared()
+        self._registration.spec_changed()
 
     @property
     def state(self) -> Published:

@@ -175,9 +175,11 @@ class DeviceList:
     def prunable(self, now: float) -> AbstractSet[str]:
         """Return the leaving IDs that may go."""
         held = self.ids_held_by_pods() if self.leaving else ()
-        return {one for one in self.leaving if one not in held and self.may_leave(one, now)}
+        return {
+            one for one in self.leaving if one not in held and self.is_settled_unhealthy(one, now)
+        }
 
-    def may_leave(self, advertised_id: str, now: float) -> bool:
+    def is_settled_unhealthy(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
         times = [stream.unhealthy_since.get(advertised_id) for stream in self.streams]
         known = [time for time in times if time is not None]

@@ -20,7 +20,7 @@ from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.podresources import PodResources, ServedNames
 from devhost.kubelet.resource_lock import ResourceLock, remove_dead_sockets
 from devhost.kubelet.sockets import connect_error, open_channel
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 KUBELET_SOCKET: Final = "kubelet.sock"
@@ -109,15 +109,15 @@ class PluginDirectory:
             await self._waits.wait()
             await asyncio.sleep(_LOCK_POLL_S)
             for lock in list(itertools.islice(self._awaited, _LOCKS_AT_A_TIME)):
-                if not lock.elsewhere:
+                if not lock.locked_by_other:
                     return
                 self._awaited[lock] = self._awaited.pop(lock)  # its turn comes again
             if not self._awaited:
                 self._waits.clear()
 
-    def served_elsewhere(self, resource: str) -> bool:
+    def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return (self._locks.get(resource) or ResourceLock(self.path, resource)).elsewhere
+        return (self._locks.get(resource) or ResourceLock(self.path, resource)).locked_by_other
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
@@ -139,9 +139,9 @@ class PluginDirectory:
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     locks = list(self._locks.values())
                     work = functools.partial(remove_dead_sockets, self.path, locks)
-                    await in_thread("dead sockets", work)
+                    await run_in_thread("dead sockets", work)
                 for lock, free in self._awaited.items():
-                    if not lock.elsewhere:
+                    if not lock.locked_by_other:
                         free.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):

@@ -21,7 +21,7 @@ from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
 from devhost.kubelet.sockets import connect_error, open_channel
 from devhost.model.resource_state import HeldBy
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
 _LIST: Final = "/v1.PodResourcesLister/List"
@@ -49,7 +49,7 @@ class PodResources:
     async def _look(self) -> tuple[object, int]:
         """Return what differs from one kubelet to the next, and a connection's error or 0."""
         if self._looking is None or self._looking.done():
-            self._looking = in_thread("pod-resources socket", self._seen)
+            self._looking = run_in_thread("pod-resources socket", self._seen)
         done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
         return done.pop().result() if done else (None, errno.ETIMEDOUT)
 
@@ -84,7 +84,7 @@ class PodResources:
                 reason = error.details() or error.code().name.lower()
                 raise KubeletError(f"{self.socket}: {reason}") from None
         try:
-            return await in_thread("pod resources", lambda: read(answer))
+            return await run_in_thread("pod resources", lambda: read(answer))
         except DecodeError:
             raise KubeletError(f"{self.socket}: the answer cannot be read") from None
 

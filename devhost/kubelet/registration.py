@@ -21,8 +21,9 @@ from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory, SocketIdentity
 from devhost.kubelet.podresources import ServedNames
 from devhost.kubelet.resource_lock import linked, server_socket
-from devhost.kubelet.servicer import Answering, Servicer
+from devhost.kubelet.servicer import Servicer
 from devhost.model import limits
+from devhost.model.plugin_handler import PluginHandler
 from devhost.model.resource_state import State
 
 STREAM_TIMEOUT_S: Final = 5.0
@@ -56,7 +57,7 @@ Report = Callable[[State, str | None], None]
 
 @contextlib.asynccontextmanager
 async def serving(
-    answers: Answering, device_list: DeviceList, directory: PluginDirectory, name: str
+    answers: PluginHandler, device_list: DeviceList, directory: PluginDirectory, name: str
 ) -> AsyncIterator[Servicer]:
     """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
     servicer, server = Servicer(answers, device_list), grpc.aio.server(options=_OPTIONS)
@@ -95,7 +96,7 @@ class Registration:
 
     def __init__(
         self,
-        answers: Answering,
+        answers: PluginHandler,
         device_list: DeviceList,
         directory: PluginDirectory,
         report: Report,
@@ -110,7 +111,7 @@ class Registration:
         self._lock = directory.lock(answers.name)
         self._ends = 0  # of streams and attempts, since the last steady stream
 
-    def declared(self) -> None:
+    def spec_changed(self) -> None:
         """Register again if kubelet has other options than those of the declaration."""
         if self._servicer and self._servicer.options_changed:
             self._servicer.changed.set()

@@ -93,7 +93,7 @@ class ResourceLock:
         return self._path.exists()
 
     @property
-    def elsewhere(self) -> bool:
+    def locked_by_other(self) -> bool:
         """Whether another process has it; may be asked in any thread."""
         return _is_locked(self._path) and not self.held
 
@@ -137,7 +137,9 @@ def remove_dead_sockets(directory: Path, locks: Collection[ResourceLock]) -> Non
         match = _SOCKET.fullmatch(path.name)
         if match and match["process"] != _OWN:
             lock = own.get(match["hash"])
-            locked = lock.elsewhere if lock else _is_locked(_lock_path(directory, match["hash"]))
+            locked = (
+                lock.locked_by_other if lock else _is_locked(_lock_path(directory, match["hash"]))
+            )
             if not locked:
                 path.unlink(missing_ok=True)
 

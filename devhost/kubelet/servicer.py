@@ -5,7 +5,7 @@ import contextlib
 import logging
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
@@ -15,11 +15,11 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.names import printable
+from devhost.model.plugin_handler import PluginHandler
 
 # Kubelet sets no deadline, and waits in its main loop (k8s.io/kubernetes v1.37.1
 # pkg/kubelet/cm/devicemanager/endpoint.go, allocate).
 ALLOCATE_TIMEOUT_S: Final = 5.0
-RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")  # of an Allocate
 _ID_SHOWN_MAX: Final = 100
 _TEXT_MAX: Final = 4000  # of an error; gRPC's client takes 8 KiB of metadata
 _CANCELLED: Final = "the kubelet cancelled the call"
@@ -32,48 +32,13 @@ _LOG: Final = logging.getLogger(__name__)
 Context = Any  # grpc.aio's context is generic over messages; the generated stubs leave it open
 
 
-class Answering(Protocol):
-    """What answers kubelet for a resource."""
-
-    @property
-    def name(self) -> str:
-        """The resource's name."""
-        ...
-
-    @property
-    def pre_start_required(self) -> bool:
-        """Whether kubelet has to call PreStartContainer before each container start."""
-        ...
-
-    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
-        """Return what a container receives, or raise `AllocationError`.
-
-        `pre_start` says whether kubelet will call PreStartContainer for the devices.
-        """
-        ...
-
-    def allocated(self, result: str, seconds: float) -> None:
-        """Record the end of an Allocate, with its result (one of `RESULTS`) and duration."""
-        ...
-
-    async def preferred(
-        self, available: Sequence[str], must_include: Sequence[str], size: int
-    ) -> Sequence[str]:
-        """Return which IDs a container should get; none to leave the choice to kubelet."""
-        ...
-
-    async def prepare(self, advertised_ids: Sequence[str]) -> None:
-        """Prepare devices for a container that starts, or raise `PreStartError`."""
-        ...
-
-
 class Servicer(pb_grpc.DevicePluginServicer):
     """Serves one resource to kubelet, on one socket.
 
     `changed` is set when a stream opens or ends, or when the registration has to be checked.
     """
 
-    def __init__(self, answers: Answering, device_list: DeviceList) -> None:
+    def __init__(self, answers: PluginHandler, device_list: DeviceList) -> None:
         self._answers, self._device_list = answers, device_list
         self._closing = False
         self._streams: set[asyncio.Event] = set()  # what wakes each open one
@@ -191,7 +156,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
             loop.call_soon(log_allocated, name, answers, loop.time() - began)
             return response
         finally:
-            self._answers.allocated(result, loop.time() - began)
+            self._answers.observe_allocate(result, loop.time() - began)
             if result != "ok":
                 log_failed("allocation", name, ids, text, result=result)
         await context.abort(code, printable(text))
@@ -227,7 +192,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._answers.preferred(available, must, one.allocation_size)
+                return await self._answers.prefer(available, must, one.allocation_size)
         except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
             _LOG.exception(
                 "choosing preferred devices failed, leaving the choice to the kubelet",

@@ -10,9 +10,9 @@ from typing import Final
 
 from devhost.allocation.declaration import rules_of
 from devhost.discovery.identity import Identified
-from devhost.discovery.roots import Reading, Readings, Root
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection
+from devhost.discovery.sources.base import Listing, Listings, Location
+from devhost.discovery.sources.filter import Selection
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.library.methods import CallError, Devices, PluginMethods
@@ -41,23 +41,23 @@ class DeclaredNode(Node):
 
 
 @immutable
-class PluginRoot(Root):
+class CodeLocation(Location):
     """The devices of a plugin, in the place of a part of the host."""
 
     methods: PluginMethods
 
-    def read(self, files: HostFiles, _tally: Tally) -> Reading:
+    def read(self, files: HostFiles, _tally: Tally) -> Listing:
         """Ask the plugin."""
         try:
-            return PluginReading(self, files, self.methods.devices())
+            return CodeListing(self, files, self.methods.devices())
         except CallError as error:
-            return Reading(self, files, failure=str(error))
+            return Listing(self, files, failure=str(error))
 
 
-class PluginReading(Reading):
+class CodeListing(Listing):
     """The devices that a plugin returned."""
 
-    def __init__(self, root: Root, files: HostFiles, found: Devices) -> None:
+    def __init__(self, root: Location, files: HostFiles, found: Devices) -> None:
         super().__init__(root, files)
         self.devices, self.skipped = found
 
@@ -74,9 +74,9 @@ class CodeScanner(Scanner):
         return bool(self.resource.pre_start) or self.methods.prepares
 
     @property
-    def roots(self) -> tuple[Root, ...]:
+    def locations(self) -> tuple[Location, ...]:
         """The plugin; it reports changes itself."""
-        return (PluginRoot(self.methods),)
+        return (CodeLocation(self.methods),)
 
     @property
     def keeps(self) -> bool:
@@ -85,15 +85,15 @@ class CodeScanner(Scanner):
 
     # ── scan ──
 
-    def select(self, readings: Readings) -> Selection:
+    def select(self, listings: Listings) -> Selection:
         """Check the nodes of the devices that the plugin returned. Blocks."""
-        reading = readings[self.roots[0]]
-        if not isinstance(reading, PluginReading):
-            return self.failed(reading.failure or "")
+        listing = listings[self.locations[0]]
+        if not isinstance(listing, CodeListing):
+            return self.failed(listing.failure or "")
         found: dict[str, tuple[DeclaredNode, ...]] = {}
         owners: dict[str, str] = {}  # by `Node.key`
-        skipped = list(reading.skipped)
-        for item in reading.devices:
+        skipped = list(listing.skipped)
+        for item in listing.devices:
             nodes = self._nodes(item)
             taken = next((node for node in nodes if node.key in owners), None)
             if item.id in found:
@@ -106,7 +106,7 @@ class CodeScanner(Scanner):
                 owners |= dict.fromkeys((node.key for node in nodes), item.id)
         empty = () if found or skipped else ("devices() returned no devices",)
         nodes = tuple(node for nodes in found.values() for node in nodes)
-        return Selection(nodes, tuple(skipped), why_none=lambda: empty)
+        return Selection(nodes, tuple(skipped), explain_empty=lambda: empty)
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
         variables = {ID_VARIABLE: device.id}
@@ -130,7 +130,7 @@ class CodeScanner(Scanner):
     def verify(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""
         snapshot = super().verify(identified, thorough=thorough)
-        failure = identified.selection.failed.get(0)
+        failure = identified.selection.failed_sources.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
         times = (identified.moment.now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)

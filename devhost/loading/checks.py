@@ -239,10 +239,10 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         if rule.nodes_only:
             return None
         if not rule.value.names:
-            return policy.refused_path(str(rule.value), mount=mount)
+            return policy.path_problem(str(rule.value), mount=mount)
         return "mounts need --allow-path 'GLOB'" if mount and not policy.allow_paths else None
     if rule.key.names <= {"resource"}:
-        return policy.refused_name(rule.target, rule.key.render({"resource": resource.name}))
+        return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
     if rule.target == "cdi" and not policy.allow_cdi:
         return "CDI devices need --allow-cdi 'GLOB'"
     return None

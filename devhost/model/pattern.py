@@ -121,9 +121,14 @@ def glob_matches(text: str, path: str) -> bool:
     return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
 
 
+def matches_any(text: str, globs: Iterable[str]) -> bool:
+    """Return whether a glob matches the whole of a text; upper and lower case count."""
+    return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
+
+
 def fits(whole: str, last: str, globs: Iterable[str]) -> bool:
     """Whether a glob matches a whole path, or the last part of it if there is no slash."""
-    return any(fnmatch.fnmatchcase(whole if "/" in glob else last, glob) for glob in globs)
+    return any(matches_any(whole if "/" in glob else last, (glob,)) for glob in globs)
 
 
 def length_problem(text: str) -> str | None:

@@ -7,12 +7,6 @@ from typing import Final
 # The time for a hint grows with both.
 _HINT_LENGTH_MAX: Final = 100
 _HINT_WORDS_MAX: Final = 500
-# How the paths below /dev begin that are proposed: others are not handed out without a flag.
-_PROPOSED: Final = (
-    *("ttyUSB", "ttyACM", "serial", "video", "media", "v4l", "snd", "dri", "dvb", "kvm", "fuse"),
-    *("net/", "vfio", "kfd", "nvidia", "accel", "apex_", "hailo", "gpiochip", "iio:device"),
-    *("infiniband", "cec", "lirc"),
-)
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -28,8 +22,3 @@ def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
         return ""
     near = difflib.get_close_matches(word.lower(), lower, 1, cutoff)
     return lower[near[0]] if near else ""
-
-
-def is_proposed(path: str) -> bool:
-    """Whether a path below /dev may be named to those who have not asked for it."""
-    return path.removeprefix("/dev/").startswith(_PROPOSED)

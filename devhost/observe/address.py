@@ -34,7 +34,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
-    def near(self) -> "Address":
+    def local(self) -> "Address":
         """The address to connect to from the same machine."""
         here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (not bound)
         return Address(here.get(self.host, self.host), self.port)

@@ -52,7 +52,7 @@ class Response:
 Route = Callable[[], Response]
 
 
-def throttled(route: Route) -> Route:
+def throttle(route: Route) -> Route:
     """Return the last response again for ten times as long as it took to make.
 
     So the requests take at most a tenth of the event loop's time, however many there are.
@@ -72,7 +72,7 @@ def throttled(route: Route) -> Route:
     return cached
 
 
-def page() -> Response:
+def read_page() -> Response:
     """Read the status page, with a policy by which it loads its own style and script alone."""
     html = _PAGE.read_text(encoding="utf-8")
 
@@ -90,7 +90,7 @@ def page() -> Response:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def serve_http(
     sock: socket.socket, routes: Mapping[str, Route], name: str | None = None
 ) -> AsyncIterator[None]:
     """Serve GET and HEAD requests on a listening socket, and close it at the end.

@@ -123,7 +123,7 @@ def set_up(level: str, form: str | None) -> None:
 
 
 @contextlib.contextmanager
-def shown_by(show: Callable[[str], None]) -> Iterator[None]:
+def redirect_to(show: Callable[[str], None]) -> Iterator[None]:
     """Give warnings, and what becomes of the configuration, to a function instead of stderr."""
     handler = _Shown(show)
     handler.setFormatter(_Text())
@@ -136,18 +136,18 @@ def shown_by(show: Callable[[str], None]) -> Iterator[None]:
         root.handlers[:] = before
 
 
-def fail(message: str) -> NoReturn:
+def exit_with_error(message: str) -> NoReturn:
     """Log an error and exit with status 1."""
     _LOG.error(message)
     sys.exit(1)
 
 
-def dropped() -> int:
+def dropped_lines() -> int:
     """Return the number of log lines dropped because the log was not read."""
     return sum(one.dropped for one in _queues())
 
 
-def dropping() -> bool:
+def is_dropping() -> bool:
     """Return whether log lines are being dropped now."""
     return any(one.full for one in _queues())
 

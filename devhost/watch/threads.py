@@ -26,7 +26,7 @@ PATIENCE_S: Final = 10.0  # for a filesystem to answer
 _RENEWED: Final = 0.05  # how often patience is, as a part of it
 
 
-def in_thread(
+def run_in_thread(
     name: str, work: Callable[[], T], ended: Callable[[], object] | None = None
 ) -> "asyncio.Future[T]":
     """Run ``work`` in a thread; return a future of its result, or raise `OSError`.
@@ -60,7 +60,7 @@ def in_thread(
     return future
 
 
-def in_time(work: Callable[[], T], seconds: float) -> T:
+def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """Return the result of ``work`` in a thread; for code without an event loop.
 
     Raises:
@@ -140,7 +140,7 @@ class BlockingCalls:
                         reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
                 noted = work if progress is None else functools.partial(progress.during, work)
-                call = in_thread(self._name, noted, lambda: self._ended(call, on_late))
+                call = run_in_thread(self._name, noted, lambda: self._ended(call, on_late))
                 try:
                     if progress is not None:
                         while (await asyncio.wait({call}, timeout=patience * _RENEWED))[1]:

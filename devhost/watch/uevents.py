@@ -48,20 +48,20 @@ def subsystem_of(message: bytes) -> str | None:
 class Uevents:
     """The kernel's events, for all who are interested; without any there is no socket.
 
-    `deaf` says why no events arrive, `overruns` how often some were lost.
+    `polling_reason` says why no events arrive, `overruns` how often some were lost.
     """
 
     def __init__(self, connect: Callable[[], socket.socket] = open_socket) -> None:
         self._connect = connect
         self._socket: socket.socket | None = None
         self._interests: dict[Callable[[], None], frozenset[str]] = {}
-        self.deaf: str | None = None
+        self.polling_reason: str | None = None
         self.overruns = 0
 
     def subscribe(self, subsystems: frozenset[str], changed: Callable[[], None]) -> None:
         """Call a function when something of these subsystems may have changed."""
         self._interests[changed] = subsystems
-        if self.deaf is None:
+        if self.polling_reason is None:
             self.open()
 
     def unsubscribe(self, changed: Callable[[], None]) -> None:
@@ -78,16 +78,16 @@ class Uevents:
             self._socket = None
 
     def open(self) -> None:
-        """Open the socket, if there is none; `deaf` says why that fails."""
+        """Open the socket, if there is none; `polling_reason` says why that fails."""
         if self._socket is not None:
             return
-        before, self.deaf = self.deaf, None
+        before, self.polling_reason = self.polling_reason, None
         try:
             self._socket = self._connect()
         except OSError as error:
-            self.deaf = f"no socket for device events: {error.strerror or error}"
-            if self.deaf != before:
-                _LOG.warning("device events unavailable, polling instead: %s", self.deaf)
+            self.polling_reason = f"no socket for device events: {error.strerror or error}"
+            if self.polling_reason != before:
+                _LOG.warning("device events unavailable, polling instead: %s", self.polling_reason)
         else:
             asyncio.get_running_loop().add_reader(self._socket, self._read, self._socket)
 

@@ -27,7 +27,7 @@ from watchdog.observers.inotify_c import (
 
 from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
@@ -108,7 +108,7 @@ class Inotify:
     def read(self) -> list[Event]:
         """Return the queued events, or the first of very many."""
         try:
-            events = list(parsed(os.read(self._descriptor, _BUFFER)))
+            events = list(parse_events(os.read(self._descriptor, _BUFFER)))
         except BlockingIOError:
             return []
         self.watches -= {one.watch for one in events if one.mask & LOST}
@@ -120,7 +120,7 @@ class Inotify:
         os.close(descriptor)
 
 
-def parsed(buffer: bytes) -> Iterator[Event]:
+def parse_events(buffer: bytes) -> Iterator[Event]:
     """Parse what the kernel wrote: whole events, always."""
     end = 0
     while end < len(buffer):
@@ -155,7 +155,7 @@ class Use(NamedTuple):
     entry: str = ""  # in a directory above a target: the entry that leads to the target
 
 
-class Resolved:
+class ResolvedTargets:
     """The watches of targets, each of which has one on its nearest existing ancestor, too.
 
     There the target, or the next directory on the way to it, appears and is replaced. `error` says
@@ -226,7 +226,7 @@ class Subscription:
     """What one subscriber watches: nothing, until it calls `watch`.
 
     The callback is called when something may have changed in a directory that is watched;
-    `degraded` says why a target cannot be watched, so that it has to be polled; else it is empty.
+    `polling_reason` says why a target cannot be watched and has to be polled; else it is empty.
     """
 
     def __init__(self, watcher: "Watcher", callback: Callable[[], None]) -> None:
@@ -236,7 +236,7 @@ class Subscription:
         self._arranging: asyncio.Task[None] | None = None  # done when the watches are right
         self._stale = False  # something has changed since the targets were last resolved
         self._waiting = 0  # calls of `watch`
-        self.degraded = ""
+        self.polling_reason = ""
 
     async def watch(self, targets: frozenset[WatchTarget]) -> None:
         """Watch these targets instead of the former ones; return when they are watched.
@@ -265,7 +265,7 @@ class Subscription:
         self._targets = frozenset()
         self._watcher.subscriptions.discard(self)
         self._use(set())
-        self.degraded = ""
+        self.polling_reason = ""
 
     def notify(self) -> None:
         """Call the callback, unless the subscription was closed."""
@@ -332,11 +332,12 @@ class Subscription:
 
         Of all subscriptions, the first to which it happens logs it.
         """
-        before, self.degraded = self.degraded, "" if error is None else error.strerror or str(error)
+        before = self.polling_reason
+        self.polling_reason = "" if error is None else error.strerror or str(error)
         if error is None or before:
             return False
-        if not any(one.degraded for one in self._watcher.subscriptions if one is not self):
-            fields = {"reason": self.degraded}
+        if not any(one.polling_reason for one in self._watcher.subscriptions if one is not self):
+            fields = {"reason": self.polling_reason}
             if error.filename:
                 fields["directory"] = error.filename
             _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
@@ -369,14 +370,14 @@ class Watcher:
 
     # ── for subscriptions ──
 
-    async def resolve(self, targets: frozenset[WatchTarget]) -> Resolved:
+    async def resolve(self, targets: frozenset[WatchTarget]) -> ResolvedTargets:
         """Watch the directories of targets, in a thread; raise `OSError` if that is impossible."""
         if self._inotify is None:
             inotify = Inotify()
             asyncio.get_running_loop().add_reader(inotify.fileno(), self._notify, inotify)
             self._inotify = inotify
         inotify = self._inotify
-        work = in_thread("watch", lambda: Resolved(inotify, targets))
+        work = run_in_thread("watch", lambda: ResolvedTargets(inotify, targets))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

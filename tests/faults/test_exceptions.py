@@ -97,8 +97,8 @@ class Calls:
         where = f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"
         if event != "call" or not code.co_filename.startswith(ROOT) or where.startswith(OUTSIDE):
             return
-        in_thread = back is not None and back.f_code.co_qualname == "in_thread.<locals>.run"
-        if not (in_thread or is_coroutine(code)) or not begins(frame):
+        run_in_thread = back is not None and back.f_code.co_qualname == "run_in_thread.<locals>.run"
+        if not (run_in_thread or is_coroutine(code)) or not begins(frame):
             return
         name = threading.current_thread().name
         with contextlib.suppress(RuntimeError):

@@ -20,6 +20,7 @@ from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.sources import Static
 from tests.support.daemon import until
+from tests.support.devices import missing, reason_of, snapshot
 from tests.support.scanning import selected, snapshot_of
 
 NAME = "example.com/x"
@@ -100,7 +101,7 @@ async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
         await bench.write()
         judged = bench.injection.judged(bench.found()).devices
         assert [one for one in judged if not judged[one].healthy] == beyond
-        assert "not in the CDI spec" in (judged["2"].reason or "")
+        assert "not in the CDI spec" in (reason_of(judged["2"]) or "")
         assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
 
 
@@ -118,8 +119,8 @@ async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None
     (tmp_path / "lib").unlink()
     (tmp_path / "lib").mkdir()  # what is there now is not of a device that is gone
     bench.scanner = replace(bench.scanner, policy=Policy(("/*",), enforced=True))
-    gone = {one: replace(it, missing_since=1.0) for one, it in bench.found().devices.items()}
-    await bench.injection.write(bench.scanner, replace(bench.found(), devices=gone))
+    gone = (missing(device, 1.0) for device in bench.found().devices.values())
+    await bench.injection.write(bench.scanner, snapshot(*gone))
     assert bench.written() == ["/nowhere/else"]
 
 
@@ -130,9 +131,9 @@ async def test_cdi_spec_is_kept_after_a_restart_with_a_source_that_fails(tmp_pat
     await bench.write()
     assert bench.written()
     bench.injection = bench.new()
-    await bench.injection.write(bench.scanner, Snapshot(error="Input/output error"))
+    await bench.injection.write(bench.scanner, snapshot(error="Input/output error"))
     assert bench.written()
-    await bench.injection.write(bench.scanner, Snapshot())
+    await bench.injection.write(bench.scanner, snapshot())
     assert not bench.written()
 
 
@@ -156,7 +157,7 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
         await bench.write()
     await until(lambda: calls, "a thread looks")
     assert calls == 1
-    reason = bench.injection.judged(bench.found()).devices["0"].reason
+    reason = reason_of(bench.injection.judged(bench.found()).devices["0"])
     assert reason == "its CDI spec could not be written: no answer in 0.01 s"
     release.set()
     await bench.looked.wait()

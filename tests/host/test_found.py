@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.roots import Readings
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection
+from devhost.discovery.sources.base import Listings
+from devhost.discovery.sources.filter import Selection
 from devhost.model.device import Snapshot
 from tests.support.hosting import Hosting, Kubelet
 
@@ -39,8 +39,8 @@ async def test_scan_that_is_out_of_date_takes_no_node_over(
     looked, go_on = threading.Event(), threading.Event()
     select = Scanner.select
 
-    def slow(self: Scanner, readings: Readings) -> Selection:
-        found = select(self, readings)
+    def slow(self: Scanner, listings: Listings) -> Selection:
+        found = select(self, listings)
         if self.resource.name == B:
             looked.set()
             go_on.wait(60)

@@ -7,7 +7,6 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,9 +19,11 @@ from devhost.host.health import HealthMonitor, HealthState
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, FileKind, FileState, HostDevice, Node, Snapshot
+from devhost.model.device import Checked, HostDevice
 from devhost.watch import threads
+from tests.support import devices
 from tests.support.daemon import until
+from tests.support.devices import node, reasons, snapshot
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 2 s"
@@ -86,7 +87,7 @@ class Bench:
         self._changed = asyncio.Event()
         self._answers = answers
         self.monitor = self.made()
-        self.found = Snapshot()
+        self.found = snapshot()
 
     def made(self, **options: Any) -> HealthMonitor:
         # Not by a patch of the module: a round that begins when its test has ended would take an
@@ -98,12 +99,11 @@ class Bench:
         self._changed.set()
 
     def watch(self, scanner: Scanner, *devices: HostDevice) -> None:
-        self.found = Snapshot({device.id: device for device in devices})
+        self.found = snapshot(*devices)
         self.monitor.watch(scanner, self.found)
 
     def reasons(self) -> dict[str, str | None]:
-        devices = self.monitor.with_health(self.found).devices
-        return {device_id: device.reason for device_id, device in devices.items()}
+        return reasons(self.monitor.with_health(self.found))
 
     def last(self, device_id: str) -> Checked | None:
         return self.monitor.with_health(self.found).devices[device_id].checked
@@ -139,10 +139,11 @@ def scanner(**options: Any) -> Scanner:
     return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
 
 
-def device(device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 1) -> HostDevice:
-    path = f"/dev/{device_id}"
-    state = FileState(path, FileKind.CHAR, (240, minor), (5, inode, changed))
-    return HostDevice(device_id, (Node(path, state, 0, device_id),))
+def device(
+    device_id: str = "a", inode: int = 1, changed: int = 1, minor: int = 1, **state: Any
+) -> HostDevice:
+    opened = node(f"/dev/{device_id}", (240, minor), inode=inode, changed=changed)
+    return devices.device(device_id, opened, **state)
 
 
 # ── what rounds make of a device; pure ──
@@ -201,8 +202,8 @@ async def test_device_before_its_first_health_round_is_unhealthy_and_only_change
     await bench.until_reason("a", "check failed: 1")
     assert answers.times("a") >= 5
     assert bench.changes == 2
-    unseen = bench.monitor.with_health(Snapshot({"b": device("b")}))
-    assert unseen.devices["b"].reason == "not checked yet"
+    unseen = bench.monitor.with_health(snapshot(device("b")))
+    assert reasons(unseen) == {"b": "not checked yet"}
 
 
 async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_device(
@@ -318,14 +319,14 @@ async def test_device_with_another_reason_is_not_checked_and_keeps_it(
     bench: Bench, answers: Answers
 ) -> None:
     """A device with a reason is not checked; one that is to go is not blamed."""
-    unfit = replace(device("b"), reason="no")
-    leaving = replace(device("c"), replaced=True)
-    bench.watch(scanner(interval="1h"), device("a"), unfit, leaving, HostDevice("d", ()))
+    unfit = device("b", reason="no")
+    leaving = device("c", replaced=True)
+    bench.watch(scanner(interval="1h"), device("a"), unfit, leaving, devices.device("d"))
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
     assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}
-    held = replace(device("a"), reason="held back")
-    assert bench.monitor.with_health(Snapshot({"a": held})).devices["a"].reason == "held back"
+    held = snapshot(device("a", reason="held back"))
+    assert reasons(bench.monitor.with_health(held)) == {"a": "held back"}
     assert {device.id for device, _ in answers.asked} == {"a"}
 
 

@@ -12,8 +12,8 @@ from devhost.host.resource import ServedResource
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import serving
-from devhost.kubelet.servicer import Answering
 from devhost.model.device import Snapshot
+from devhost.model.plugin_handler import PluginHandler
 from devhost.model.resource_state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.watcher import Inotify
@@ -58,7 +58,7 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
     tmp_path: Path,
 ) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
-    answers = cast("Answering", SimpleNamespace(pre_start_required=False))
+    answers = cast("PluginHandler", SimpleNamespace(pre_start_required=False))
     directory, reasons = PluginDirectory(tmp_path / "none"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:
@@ -79,8 +79,12 @@ async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
     with monkeypatch.context() as short:
         short.setattr(Inotify, "add", fail)
         host = hosting.start(tokens())
-        await until(lambda: any(one.degraded for one in host._watcher.subscriptions), "the failure")
-    await until(lambda: not any(one.degraded for one in host._watcher.subscriptions), "a watch")
+        await until(
+            lambda: any(one.polling_reason for one in host._watcher.subscriptions), "the failure"
+        )
+    await until(
+        lambda: not any(one.polling_reason for one in host._watcher.subscriptions), "a watch"
+    )
 
 
 @needs_root

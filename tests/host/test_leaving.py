@@ -97,7 +97,7 @@ async def vanishing(
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """IDs leave the list immediately."""
-    monkeypatch.setattr(DeviceList, "may_leave", lambda *_: True)
+    monkeypatch.setattr(DeviceList, "is_settled_unhealthy", lambda *_: True)
 
 
 @pytest.mark.usefixtures("rule_off")

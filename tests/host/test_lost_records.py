@@ -7,6 +7,7 @@ import pytest
 
 from devhost.host.records import FILE
 from tests.support.daemon import until
+from tests.support.devices import reasons
 from tests.support.hosting import Hosting, Kubelet, contract
 
 ALPHA, BETA, OTHER = "example.com/alpha", "example.com/beta", "example.com/other"
@@ -86,8 +87,8 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     host = hosting.start(renamed, state_dir=state, pod_resources=hosting.pod_resources)
     await started.wait(BETA, 2, 0)
     await started.wait(OTHER, 1, 1)
-    reasons = [device.reason or "" for device in host.resources[0].snapshot.devices.values()]
-    assert all("is held by default/one, and no record says" in reason for reason in reasons)
+    for reason in reasons(host.resources[0].snapshot).values():
+        assert "is held by default/one, and no record says" in str(reason)
     assert not recorded(state)
     await started.free("one")
     await started.wait(BETA, 2, 2)

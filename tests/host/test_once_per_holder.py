@@ -26,7 +26,8 @@ from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource, Step
-from devhost.model.device import HostDevice, Node
+from devhost.model.device import HostDevice
+from tests.support import devices
 
 NAME: Final = "example.com/disk"
 HOLDER: Final = {"run": ["format", "${path}"]}
@@ -40,7 +41,7 @@ def resource(*steps: Mapping[str, Any]) -> Resource:
 
 
 def token(device_id: str, **more: Any) -> HostDevice:
-    return HostDevice(device_id, (Node("", None, 0, device_id),), **more)
+    return devices.device(device_id, devices.token(device_id), **more)
 
 
 DEVICES: Final = {one: token(one) for one in "abc"}

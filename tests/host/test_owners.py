@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,9 @@ from devhost.host.state_files import directory_lock
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, Hardware, HostDevice, Node, Snapshot
+from devhost.model.device import Hardware, HostDevice
+from tests.support import devices
+from tests.support.devices import missing, reasons, snapshot
 
 A, B = "example.com/a", "example.com/b"
 
@@ -57,8 +58,7 @@ def resource(name: str, **keys: object) -> Resource:
 
 
 def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) -> HostDevice:
-    state = FileState(path, FileKind.CHAR, (4, number), (5, inode, inode))
-    return HostDevice(name, (Node(path, state, 0, name),))
+    return devices.device(name, devices.node(path, (4, number), inode=inode, changed=inode))
 
 
 def owners(state: Path | None = None, told: Holders | None = None, **more: bool) -> Owners:
@@ -76,9 +76,9 @@ def owners(state: Path | None = None, told: Holders | None = None, **more: bool)
 
 def published(who: Owners, declared: Resource, *found: HostDevice) -> list[str | None]:
     """Publish devices, and return why they are unhealthy."""
-    judged = who.judged(declared, Snapshot({one.id: one for one in found}))
+    judged = who.judged(declared, snapshot(*found))
     who.published(declared, judged)
-    return [one.reason for one in judged.devices.values()]
+    return list(reasons(judged).values())
 
 
 async def allocated(who: Owners, declared: Resource, one: HostDevice) -> bool:
@@ -123,7 +123,7 @@ async def test_owners_offer_what_was_allocated_under_one_name(
 async def test_owners_withhold_hardware_without_a_node_under_another_name() -> None:
     """What is owned is a place in the kernel, such as that of a network interface."""
     at = Hardware("/sys/0", "pci 0", "/sys/0/net/n", None, "net", "/sys/0")
-    found, who = HostDevice("n", (Node("", None, 0, "n", hardware=at),)), owners()
+    found, who = devices.device("n", devices.token("n", at)), owners()
     assert await allocated(who, resource(A), found)
     assert not await allocated(who, resource(B), found)
     assert await allocated(who, resource(A), found)
@@ -136,13 +136,13 @@ async def test_owners_withhold_what_was_not_allocated_until_its_id_left_the_list
     who.serve(B, DeviceList(0.0), looks.set)
     published(who, resource(A), device("a"))
     device_list.update({"a": AdvertisedDevice(True)})
-    gone = replace(device("a"), reason="left to another one", missing_since=1.0, replaced=True)
+    gone = missing(device("a"), 1.0, "left to another one", replaced=True)
     published(who, resource(A), gone)
     waits = f"withheld: still in the kubelet's list as {A} a"
     assert published(who, resource(B), device("b")) == [waits]
     for replicas in (1, 2, 2):  # however often it is looked at, and though it is shared then
-        reasons = published(who, resource(A, replicas=replicas), gone, device("new-a"))
-        assert reasons == [gone.reason, waits]
+        seen = published(who, resource(A, replicas=replicas), gone, device("new-a"))
+        assert seen == ["left to another one", waits]
     assert not looks.is_set()
     device_list.update({})
     device_list.prune(1.0)
@@ -324,7 +324,7 @@ async def test_owners_without_pod_resources_free_what_went_away() -> None:
     published(who, resource(A))
     who.drop_free()
     assert published(who, resource(B), device("b")) != [None]
-    published(who, resource(A), replace(device("a"), missing_since=1.0, reason="gone"))
+    published(who, resource(A), missing(device("a"), 1.0))
     who.drop_free()
     assert published(who, resource(B), device("b")) == [None]
 
@@ -333,10 +333,9 @@ async def test_owners_without_pod_resources_keep_what_is_left_of_a_missing_devic
     """Of a group one part is gone: the other one's node is there, and may be in a pod."""
     who = owners()
     card, port = device("a"), device("b", number=65, path="/dev/y")
-    both = HostDevice("a", (*card.nodes, *port.nodes))
+    both = devices.device("a", *card.nodes, *port.nodes)
     assert await allocated(who, resource(A), both)
-    left = frozenset({"/dev/y"})
-    published(who, resource(A), replace(both, missing_since=1.0, reason="gone", remaining=left))
+    published(who, resource(A), missing(both, 1.0, remaining={"/dev/y"}))
     who.drop_free()
     assert published(who, resource(B), card) == [None]
     handed_out = f"withheld: it was handed out as {A} a, and without --pod-resources devhost"
@@ -385,13 +384,13 @@ async def test_owners_of_two_devices_that_exchange_their_nodes_wait_for_pods_alo
     if held:
         await who.allocated(declared, first)
     exchanged = [device("a", number=65, path="/dev/y"), device("b")]
-    reasons = published(who, declared, *exchanged)
+    seen = published(who, declared, *exchanged)
     if held:
         handed_out = "withheld: it was handed out as example.com/a"
-        assert [str(one).startswith(handed_out) for one in reasons] == [True, True]
+        assert [str(one).startswith(handed_out) for one in seen] == [True, True]
         who.drop_free()  # by `assume_free`
-        reasons = published(who, declared, *exchanged)
-    assert reasons == [None, None]
+        seen = published(who, declared, *exchanged)
+    assert seen == [None, None]
 
 
 async def test_owners_free_the_node_of_a_missing_device_that_stays_listed() -> None:
@@ -403,11 +402,11 @@ async def test_owners_free_the_node_of_a_missing_device_that_stays_listed() -> N
     published(who, resource(A), was)
     await who.allocated(resource(A), [was], [Mark(resource=A, id="a", prepared=True)])
     send(device_list, stream, was)
-    missing = replace(was, reason="not found any more", missing_since=0.0)
-    published(who, resource(A), missing)
+    gone = missing(was, 0.0)
+    published(who, resource(A), gone)
     who.drop_free()
     assert published(who, resource(B), other) != [None]
-    send(device_list, stream, missing)
+    send(device_list, stream, gone)
     who.drop_free()
     assert published(who, resource(B), other) == [None]
     assert "a" in device_list
@@ -424,7 +423,7 @@ async def test_owners_take_two_nodes_of_one_number_in_one_resource_for_two_devic
     assert published(who, declared, *twins) == [None, None]
     await who.allocated(declared, twins[1:])
     assert published(who, resource(B), device("c", path="/dev/z")) != [None]
-    alone = [replace(twins[0], missing_since=1.0, reason="gone"), twins[1]]
+    alone = [missing(twins[0], 1.0), twins[1]]
     assert published(who, declared, *alone) != ["gone", None]
 
 

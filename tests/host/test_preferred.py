@@ -8,9 +8,9 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
-from devhost.model.device import HostDevice, Snapshot
 from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
+from tests.support.devices import device, snapshot
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
@@ -111,6 +111,6 @@ def test_prefer_numa_takes_devices_of_one_node() -> None:
     """As the scan has found them; which of several answers is the best is in tests/unit."""
     (resource,) = loads(config("5", "prefer: numa")).require().resources
     nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
-    found = Snapshot({one: HostDevice(one, (), numa_nodes=(at,)) for one, at in nodes.items()})
+    found = snapshot(*(device(one, numa_nodes=(at,)) for one, at in nodes.items()))
     scanner = Scanner.of(resource, HostFiles(), Policy(), "node-1", hold_s=0.0)
     assert scanner.preferred(found, list(nodes), [], 3) == ("1", "3", "4")

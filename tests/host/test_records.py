@@ -11,7 +11,8 @@ import pytest
 
 from devhost.host import records, state_files
 from devhost.host.records import FILE, Allocated, Mark, Owner, Records, boot_id
-from devhost.model.device import FileKind, FileState, Hardware, Node
+from devhost.model.device import FileKind, Hardware
+from tests.support.devices import node, token
 
 BOOT = boot_id()
 PLACE = "/sys/devices/pci0000:00/net/eth0"
@@ -25,10 +26,6 @@ def record(device: str = "a", number: int = 64, **more: Any) -> Allocated:
 
 def mark(one: str = "a", *, prepared: bool = False) -> Mark:
     return Mark(resource="example.com/a", id=one, prepared=prepared)
-
-
-def node(kind: FileKind = FileKind.CHAR, number: tuple[int, int] | None = (4, 64)) -> Node:
-    return Node("/dev/link", FileState("/dev/64", kind, number, (5, 1, 9)), 0, "x")
 
 
 def opened(state: Path, elsewhere: Callable[[str], bool] = lambda _: False) -> Records:
@@ -249,7 +246,7 @@ async def test_state_file_without_a_record_is_not_made(tmp_path: Path) -> None:
 
 
 async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) -> None:
-    odd = Node("", FileState("/d/\udcff", FileKind.FILE, None, (5, 1, 9)), 0, "x")
+    odd = node("", None, realpath="/d/\udcff")
     one = record(key=odd.id.entity, names=odd.id.names)
     await put(opened(tmp_path), one)
     who = opened(tmp_path)
@@ -259,23 +256,22 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
     """A block device is another one than a character device of its number."""
-    assert [node(kind).id.entity for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
+    assert [node("/dev/x", kind=kind).id.entity for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
         "char 4:64",
         "block 4:64",
     ]
-    assert node(FileKind.FILE, None).id.entity == "file 5 1 0"
-    interface = Node("", None, 0, "eth0", hardware=Hardware(PLACE, "eth0", PLACE, None, "net", ""))
+    assert node("/d/x", None).id.entity == "file 5 1 0"
+    interface = token("eth0", Hardware(PLACE, "eth0", PLACE, None, "net", ""))
     assert (interface.id.entity, interface.id.names) == (PLACE, frozenset({PLACE}))
 
 
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
     """Whether it was renamed, or another one has taken its place."""
     who = opened(tmp_path)
-
-    def at(path: str, inode: int) -> Node:
-        return Node(path, FileState(path, FileKind.FILE, None, (5, inode, 9)), 0, "x")
-
-    one = record(key=at("/d/x", 1).id.entity, names=at("/d/x", 1).id.names, boot=who.boot)
+    first, moved, replaced, other = (
+        node(path, None, inode=inode).id for inode in (1, 2) for path in ("/d/x", "/d/y")
+    )
+    one = record(key=first.entity, names=first.names, boot=who.boot)
     await put(who, one)
-    assert who.at(at("/d/y", 1).id.keys) == who.at(at("/d/x", 2).id.keys) == [one]
-    assert who.at(at("/d/y", 2).id.keys) == []
+    assert who.at(moved.keys) == who.at(replaced.keys) == [one]
+    assert who.at(other.keys) == []

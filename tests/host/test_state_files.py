@@ -10,7 +10,7 @@ import pytest
 
 from devhost.host import state_files
 from devhost.host.state_files import LastGoodConfig, directory_lock, write_atomically
-from devhost.watch.threads import in_time
+from devhost.watch.threads import run_in_time
 from tests.support.daemon import PATIENCE
 
 
@@ -60,4 +60,4 @@ def test_state_file_that_is_no_regular_file_is_refused_at_once(
     good = LastGoodConfig(tmp_path)
     make(good.path)
     with pytest.raises(OSError, match=r"regular file|directory"):
-        in_time(good.read, PATIENCE)
+        run_in_time(good.read, PATIENCE)

@@ -18,10 +18,11 @@ from devhost.host import preparation
 from devhost.host.preparation import Start, run_steps
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
-from devhost.model.device import FileKind, FileState, HostDevice, Node
+from devhost.model.device import FileKind, Node
 from devhost.watch.threads import BlockingCalls
 from tests.support.clock import time_passes
 from tests.support.daemon import until
+from tests.support.devices import device, file_state, read_node, token
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
@@ -34,7 +35,7 @@ CONSTANTS: Final = {
 
 
 def node(path: str, files: HostFiles | None = None) -> Node:
-    return Node(path, (files or HostFiles()).stat(path), 0, path.rpartition("/")[2])
+    return read_node(path, (files or HostFiles()).stat(path))
 
 
 def start_of(
@@ -42,7 +43,7 @@ def start_of(
 ) -> Start:
     return Start(
         resource="example.com/disk",
-        device=HostDevice("X", nodes or (Node("", None, 0, "X"),)),
+        device=device("X", *(nodes or (token("X"),))),
         constants=CONSTANTS,
         files=HostFiles(root),
         policy=policy,
@@ -240,7 +241,7 @@ async def test_wait_step_for_a_path_ends_when_it_appears(tmp_path: Path) -> None
     (tmp_path / "root/sys").mkdir(parents=True)
     files = HostFiles(str(tmp_path / "root"))
     (tmp_path / "root/link").symlink_to("/sys")
-    start = start_of(Node("/dev/x", None, 0, "x"), root=files.root)
+    start = start_of(read_node("/dev/x", None), root=files.root)
     waiting = asyncio.ensure_future(run(start, waitFor="/link/${id}-${count}"))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -281,9 +282,9 @@ async def test_command_for_a_busy_block_node_is_refused(
 ) -> None:
     """No character device; and what else keeps it from being opened is for the command to say."""
     assert await refused(start_of(node(terminal)), errno.EBUSY) is None
-    disk = FileState("/dev/sdx", FileKind.BLOCK, (8, 240), (0, 0, 0))
+    disk = file_state("/dev/sdx", FileKind.BLOCK, (8, 240))
     monkeypatch.setattr(CachedFiles, "stat", lambda *_: disk)
-    start = start_of(Node("/dev/sdx", disk, 0, "x"), policy=Policy(allow_exec=True))
+    start = start_of(read_node("/dev/sdx", disk), policy=Policy(allow_exec=True))
     assert await refused(start, errno.EBUSY) == (
         "device X: /dev/sdx is in use (mounted, or opened exclusively): it is not prepared again"
     )

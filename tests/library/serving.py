@@ -15,6 +15,7 @@ from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import Snapshot
 from tests.support.daemon import until
+from tests.support.devices import reasons, skip_reasons
 
 
 class Serving:
@@ -68,16 +69,8 @@ class Serving:
 
     async def reasons(self, name: str, expected: dict[str, str | None]) -> None:
         """Wait until the devices have these reasons."""
-
-        def now() -> dict[str, str | None]:
-            return {one.id: one.reason for one in self.snapshot(name).devices.values()}
-
-        await until(lambda: now() == expected, f"{expected}")
+        await until(lambda: reasons(self.snapshot(name)) == expected, f"{expected}")
 
     async def skips(self, name: str, expected: dict[str, str]) -> None:
         """Wait until these candidates are skipped for these reasons."""
-
-        def now() -> dict[str, str]:
-            return {one.candidate: one.reason for one in self.snapshot(name).skipped}
-
-        await until(lambda: now() == expected, f"{expected}")
+        await until(lambda: skip_reasons(self.snapshot(name).skipped) == expected, f"{expected}")

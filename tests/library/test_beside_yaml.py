@@ -9,6 +9,7 @@ from devhost.standin.kubelet import SimulatedKubelet
 from tests.library.scripted import NAME, Plain, Scripted, fields
 from tests.library.serving import Serving
 from tests.support.daemon import tokens, until
+from tests.support.devices import skip_reasons
 from tests.support.hosting import Kubelet
 
 YAML = "example.com/yaml"
@@ -64,7 +65,7 @@ async def test_code_node_is_not_offered_by_file(
     await standin.wait(NAME, 1, 1)
     await standin.wait(YAML, 1, 1)
     offered = f"{NAME} offers it already"
-    skipped = {one.candidate: one.reason for one in serving.snapshot(YAML).skipped}
+    skipped = skip_reasons(serving.snapshot(YAML).skipped)
     assert skipped[f"{nodes}/a"] == offered
     plugin.now = []
     plugin.changed()

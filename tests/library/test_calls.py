@@ -8,8 +8,8 @@ import pytest
 
 from devhost import Allocation, Device, DeviceSpec, MountSpec
 from devhost.library.methods import CallError, PluginMethods
-from devhost.model.device import Skipped
 from tests.library.scripted import Scripted, failing
+from tests.support.devices import skip_reasons
 
 IDS = ["a", "b", "c"]
 
@@ -45,7 +45,7 @@ def test_devices_that_are_no_list_are_an_error(returned: Any, text: str) -> None
 )  # fmt: skip
 def test_device_that_cannot_be_offered_is_skipped(item: Any, shown: str, problem: str) -> None:
     found = PluginMethods(Scripted(["good", item])).devices()
-    assert found == ([Device("good")], [Skipped(shown, problem)])
+    assert (found[0], skip_reasons(found[1])) == ([Device("good")], {shown: problem})
 
 
 @pytest.mark.parametrize(

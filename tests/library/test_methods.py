@@ -12,6 +12,7 @@ from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing
 from tests.library.serving import Serving
 from tests.support.daemon import until
+from tests.support.devices import reasons
 from tests.support.hosting import Kubelet, contract
 
 OTHER = "example.com/other"
@@ -26,7 +27,7 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     )
     serving.start(plugin)
     await started.wait(NAME, 4, 3)
-    assert serving.snapshot(NAME).devices["c"].reason == "worn\tout"
+    assert reasons(serving.snapshot(NAME))["c"] == "worn\tout"
     answer = (await started.admit("pod", {"app": {NAME: 3}}))["app"]
     assert answer["deviceIds"][NAME] == ["a", "b", "d"]
     assert answer["devices"] == []

@@ -18,6 +18,7 @@ from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S
 from tests.model.declared import Declared, name_of
 from tests.model.sequence import Sequence, both_run, kubelet_runs, step
+from tests.support.devices import reasons
 
 # The path of a node, its inode, and the time of its content: a new file may get a former inode.
 Places = frozenset[str | tuple[int, int, int]]
@@ -209,8 +210,8 @@ class HoldingMachine(Sequence):
     def _withheld(self) -> list[str]:
         runners = self.bench.runners.values()
         return [
-            it.id
+            device
             for one in runners
-            for it in one.snapshot.devices.values()
-            if (it.reason or "").startswith(WITHHELD)
+            for device, reason in reasons(one.snapshot).items()
+            if (reason or "").startswith(WITHHELD)
         ]

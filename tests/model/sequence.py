@@ -18,6 +18,7 @@ from devhost.standin.kubelet import Answer
 from tests.model.bench import REST_S, Bench
 from tests.model.declared import LINKS, Declared, directory_of, text_of
 from tests.model.expected import Problem
+from tests.support.devices import reasons, skip_reasons
 
 HANG_S: Final = 240.0  # of one step
 LOST_S: Final = 120.0  # a registration that was under way when the kubelet died may take so long
@@ -196,8 +197,9 @@ class Sequence(RuleBasedStateMachine):
                 lines += [f"{path.name}: {sorted(one.name for one in path.iterdir())}"]
         for name, one in self.bench.runners.items():
             lines.append(f"{name}: {one.status} {self.bench.entries(name)}")
-            lines += [f"  {it.id}: {it.reason}" for it in one.snapshot.devices.values()]
-            lines += [f"  skipped {it.candidate}: {it.reason}" for it in one.snapshot.skipped]
+            lines += [f"  {key}: {reason}" for key, reason in reasons(one.snapshot).items()]
+            skipped = skip_reasons(one.snapshot.skipped)
+            lines += [f"  skipped {candidate}: {reason}" for candidate, reason in skipped.items()]
         return "\n".join(lines)
 
     def path(self, name: str) -> Path:

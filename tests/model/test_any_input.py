@@ -24,7 +24,7 @@ from devhost.loading.loader import load, loads
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.watch.watcher import Event, parsed
+from devhost.watch.watcher import Event, parse_events
 from tests.model import inputs
 from tests.model.judge import FILE, judge
 from tests.model.running import bounded, fuzzed
@@ -201,7 +201,7 @@ def test_any_buffer_of_inotify(events: Parts) -> None:
         padded = name + b"\0" * (16 - len(name) % 16) if name else b""
         buffer += _HEAD.pack(watch, mask, 0, len(padded)) + padded
     with bounded():
-        assert list(parsed(buffer)) == expected
+        assert list(parse_events(buffer)) == expected
 
 
 _LINE: Final = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"

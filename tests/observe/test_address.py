@@ -21,7 +21,7 @@ def test_address_is_read_and_written(text: str, host: str, port: int, near: str)
     found = Address.parse(text)
     assert found == Address(host, port)
     assert str(found) == text
-    assert str(found.near) == near
+    assert str(found.local) == near
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from devhost.observe import http
-from devhost.observe.http import Response, serving, throttled
+from devhost.observe.http import Response, serve_http, throttle
 from tests.support.asking import get, send
 
 LARGE = 50_000_000
@@ -33,7 +33,7 @@ ROUTES: Final = {
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     bound = socket.create_server(("127.0.0.1", 0))
-    async with serving(bound, ROUTES):
+    async with serve_http(bound, ROUTES):
         yield bound.getsockname()[1]
 
 
@@ -90,7 +90,7 @@ async def test_request_that_is_wrong_has_its_status(port: int, line: bytes, stat
 )
 async def test_request_for_another_host_name_is_refused(line: bytes, status: int) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
-    async with serving(bound, {"/": lambda: Response(b"hello")}, "node-1.example.com"):
+    async with serve_http(bound, {"/": lambda: Response(b"hello")}, "node-1.example.com"):
         port = bound.getsockname()[1]
         found = await send(port, b"GET / HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % line)
         assert found.status == status
@@ -108,7 +108,7 @@ async def test_connections_beyond_the_limit_end_the_oldest(monkeypatch: pytest.M
     monkeypatch.setattr(http, "PATIENCE_S", 3600.0)
     bound = socket.create_server(("127.0.0.1", 0))
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
-        await stack.enter_async_context(serving(bound, ROUTES))
+        await stack.enter_async_context(serve_http(bound, ROUTES))
         readers = []
         for number in range(2 * http.CONNECTIONS_MAX):
             reader, writer = await asyncio.open_connection(*bound.getsockname(), limit=1024)
@@ -125,7 +125,7 @@ async def test_connections_beyond_the_limit_end_the_oldest(monkeypatch: pytest.M
 async def test_connection_slow_is_cut_off(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "PATIENCE_S", 0.1)
     bound = socket.create_server(("127.0.0.1", 0))
-    async with serving(bound, ROUTES), asyncio.timeout(60):
+    async with serve_http(bound, ROUTES), asyncio.timeout(60):
         reader, writer = await asyncio.open_connection(*bound.getsockname(), limit=1024)
         writer.write(raw)
         await asyncio.sleep(0.2)  # it does not read either
@@ -146,7 +146,7 @@ def test_throttled_response_is_made_a_tenth_of_the_time(monkeypatch: pytest.Monk
         return Response(b"")
 
     for cost, times in ((1.0, (100.0, 105.0, 110.9, 111.0)), (0.0, (200.0, 200.0))):
-        spared = throttled(lambda cost=cost: route(cost))  # type: ignore[misc]
+        spared = throttle(lambda cost=cost: route(cost))  # type: ignore[misc]
         for clock[0] in times:
             spared()
     assert made == [100.0, 111.0, 200.0, 200.0]

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from devhost.host.metrics import Metrics
-from devhost.kubelet.servicer import RESULTS
+from devhost.model.plugin_handler import ALLOCATE_RESULTS
 from tests.observe.calls import allocate
 from tests.support.asking import Samples, port_of, until_metrics
 from tests.support.daemon import Daemon, tokens
@@ -37,7 +37,7 @@ def labels(samples: Samples) -> dict[str, set[str]]:
 
 
 def test_metrics_count_what_happens() -> None:
-    counters = Metrics(RESULTS)
+    counters = Metrics(ALLOCATE_RESULTS)
     counters.add_resource(A)
     before = said_by(counters)
     for name in ("registrations", "allocations"):
@@ -53,7 +53,7 @@ def test_metrics_count_what_happens() -> None:
 
 def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
     """And one that comes again begins at 0."""
-    counters = Metrics(RESULTS)
+    counters = Metrics(ALLOCATE_RESULTS)
     counters.add_resource(A)
     counters.allocations.labels(A, "ok").inc()
     counters.remove_resource(A)

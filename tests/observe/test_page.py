@@ -5,13 +5,13 @@ import hashlib
 import re
 import socket
 
-from devhost.observe.http import page, serving
+from devhost.observe.http import read_page, serve_http
 from tests.support.asking import get
 
 
 async def test_page_is_served_with_a_policy_that_allows_its_own_code_alone() -> None:
-    look, bound = page(), socket.create_server(("127.0.0.1", 0))
-    async with serving(bound, {"/": lambda: look}):
+    look, bound = read_page(), socket.create_server(("127.0.0.1", 0))
+    async with serve_http(bound, {"/": lambda: look}):
         found = await get(bound.getsockname()[1], "/")
     assert found.headers["Content-Type"] == "text/html; charset=utf-8"
     html = found.body.decode()
@@ -28,6 +28,6 @@ async def test_page_is_served_with_a_policy_that_allows_its_own_code_alone() -> 
 
 
 def test_page_makes_no_markup_of_what_it_shows() -> None:
-    html = page().body.decode()
+    html = read_page().body.decode()
     dangerous = r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\("
     assert not re.findall(dangerous, html)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from devhost.observe.http import Response, page, serving
+from devhost.observe.http import Response, read_page, serve_http
 from tests.observe import browser
 from tests.observe.page_examples import Json, example, many, resource, whole, wrong
 from tests.support.asking import status_port_of, until_status
@@ -38,9 +38,9 @@ class Served:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        look, bound = page(), socket.create_server(("127.0.0.1", 0))
+        look, bound = read_page(), socket.create_server(("127.0.0.1", 0))
         routes = {"/": lambda: look, "/status": lambda: Response(json.dumps(self.status).encode())}
-        self._serving = serving(bound, routes)
+        self._serving = serve_http(bound, routes)
         await self._serving.__aenter__()
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}/"
         return self

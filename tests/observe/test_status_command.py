@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devhost.cli import output
-from devhost.observe.http import Response, serving
+from devhost.observe.http import Response, serve_http
 from tests.observe.page_examples import Json, many, wrong
 from tests.support.asking import A, asked, colas, resource, status_port_of, until_status
 from tests.support.daemon import Daemon, tokens
@@ -34,7 +34,7 @@ class Answering:
 async def answering() -> AsyncIterator[Answering]:
     bound = socket.create_server(("127.0.0.1", 0))
     found = Answering(wrong(), bound.getsockname()[1])
-    async with serving(bound, {"/status": lambda: Response(json.dumps(found.said).encode())}):
+    async with serve_http(bound, {"/status": lambda: Response(json.dumps(found.said).encode())}):
         yield found
 
 

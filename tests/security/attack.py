@@ -28,6 +28,7 @@ from devhost.model.allocation import Allocation
 from devhost.model.config import Step
 from devhost.model.device import HostDevice, Snapshot
 from devhost.watch.threads import BlockingCalls
+from tests.support.devices import skip_reasons
 from tests.support.scanning import selected, snapshot_of
 
 NAME: Final = "example.com/loot"
@@ -72,7 +73,7 @@ class Outcome:
         assert self.refusals or self.snapshot.skipped, "it was neither refused nor left out"
         assert not self.answers
         assert not self.spec
-        told = "\n".join((*self.refusals, *(one.reason for one in self.snapshot.skipped)))
+        told = "\n".join((*self.refusals, *skip_reasons(self.snapshot.skipped).values()))
         for text in why:
             assert text in told
 

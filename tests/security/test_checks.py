@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.health import check
+from devhost.discovery.health import check_device
 from devhost.loading.loader import loads
 from devhost.model.device import Checked
 from tests.security.attack import NULL, Victim, config, policy
@@ -23,7 +23,7 @@ def checked(node: Victim, source: object, *checks: object, allow: Policy | None 
     scanner = node.scanner(resource)
     (device,) = node.scan(scanner).devices.values()
     assert scanner.resource.health is not None
-    return check(
+    return check_device(
         scanner.resource.health, device, node.files, scanner.constants, allow=allow or policy()
     )
 

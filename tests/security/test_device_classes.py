@@ -8,11 +8,19 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.policy import BLOCK, SAFE, SAFE_MISC, DeviceClass, DeviceClasses, Policy
+from devhost.allocation.policy import Policy
+from devhost.hostfs.device_classes import (
+    BLOCK,
+    SAFE_CLASSES,
+    SAFE_MISC,
+    DeviceClass,
+    DeviceClasses,
+)
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config
 from tests.support.command import process
+from tests.support.devices import reasons
 from tests.support.kernel import shows
 from tests.support.root import needs_root
 
@@ -103,7 +111,7 @@ def test_node_of_another_class_needs_the_flag_that_the_message_names(
     found = DeviceClasses(bare.files).of(shown[0])
     for flags, refused in ((name,), False), (("/dev/nul?",), False), (("kvm", "/dev/nul"), True):
         policy = Policy(("*",), enforced=True, allow_devices=flags)
-        assert (policy.refused_node("/dev/null", found) is not None) == refused
+        assert (policy.node_problem("/dev/null", found) is not None) == refused
 
 
 @pytest.mark.parametrize(
@@ -119,13 +127,13 @@ def test_number_that_linux_assigns_is_known_without_sysfs(
     bare.file("/proc/devices", DRIVERS)
     for memory in (MEM, KMEM, PORT):
         shows(bare.root, memory, "sound", f"x{memory[1]}")
-    safe = name in SAFE | SAFE_MISC
+    safe = name in SAFE_CLASSES | SAFE_MISC
     assert DeviceClasses(bare.files).of(number) == DeviceClass(name, safe=safe)
 
 
 def test_word_for_a_number_that_is_not_known_allows_nothing() -> None:
     policy = Policy(enforced=True, allow_devices=("unknown",))
-    refusal = policy.refused_node("/dev/kvm", DeviceClass("unknown"))
+    refusal = policy.node_problem("/dev/kvm", DeviceClass("unknown"))
     assert refusal == "/dev/kvm is of class unknown: it needs --allow-device '/dev/kvm'"
 
 
@@ -146,16 +154,16 @@ def test_raw_usb_node_is_allowed_by_vendor_and_product(
         f"{path} is of class usb: it needs --allow-device 10c4:ea60"
     )
     policy = Policy(enforced=True, allow_devices=(flag,))
-    assert (policy.refused_node(path, DeviceClasses(bare.files).of(number)) is None) == allowed
+    assert (policy.node_problem(path, DeviceClasses(bare.files).of(number)) is None) == allowed
     serial = DeviceClass("usbmisc")
-    assert (policy.refused_node("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
+    assert (policy.node_problem("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
 
 
 # ── flags ──
 
 
 def refused(policy: Policy, path: str, kind: FileKind, number: tuple[int, int]) -> bool:
-    return HostPaths(HostFiles(), policy).refused_node(path, kind, number) is not None
+    return HostPaths(HostFiles(), policy).policy_problem(path, kind, number) is not None
 
 
 @pytest.mark.parametrize(
@@ -174,10 +182,10 @@ def test_glob_of_a_flag_matches_the_whole_path_of_a_mount_or_of_a_node(
 ) -> None:
     """Its ``*`` goes over '/'; each flag allows the one and not the other."""
     mounts, nodes = Policy((glob,), enforced=True), Policy(enforced=True, allow_devices=(glob,))
-    assert (mounts.refused_file(path, mount=True) is None) == allowed
-    assert (nodes.refused_node(path, BLOCK) is None) == allowed
-    assert nodes.refused_file(path, mount=True)
-    assert mounts.refused_node(path, BLOCK)
+    assert (mounts.file_problem(path, mount=True) is None) == allowed
+    assert (nodes.node_problem(path, BLOCK) is None) == allowed
+    assert nodes.file_problem(path, mount=True)
+    assert mounts.node_problem(path, BLOCK)
 
 
 @pytest.mark.parametrize(("kind", "number"), [(FileKind.CHAR, NULL), (FileKind.BLOCK, (8, 0))])
@@ -259,4 +267,4 @@ def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command:
     refusal = "/dev/thing is of class watchdog: it needs --allow-device watchdog"
     assert (device["health"], device["reason"]) == ("Unhealthy", refusal)
     scanned = bare.scan(bare.scanner(resource))
-    assert [one.reason for one in scanned.devices.values()] == [refusal]
+    assert [*reasons(scanned).values()] == [refusal]

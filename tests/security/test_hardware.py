@@ -7,12 +7,13 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import read_all
+from devhost.discovery.sources.filter import list_all
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from tests.security.attack import run_step
+from tests.support.devices import reasons
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 from tests.support.scanning import snapshot_of
@@ -60,7 +61,7 @@ def scanner_of(tree: HostTree, source: str, more: str = "") -> Scanner:
 
 def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:
     scanner = scanner_of(tree, source, more)
-    found = scanner.select(read_all(scanner.roots, scanner.files))
+    found = scanner.select(list_all(scanner.locations, scanner.files))
     return snapshot_of(scanner, found, Snapshot(), lambda _: None, 1.0)
 
 
@@ -116,9 +117,7 @@ def test_attribute_that_only_root_may_read_is_not_told(tree: HostTree, mode: int
         scan(tree, f"{chosen}, attr: {{secret: x}}}}"),
     )
     assert "secret-4711" not in str(told)
-    assert [one.reason for one in told[0].devices.values()] == [
-        "env TOLD: ${attr.secret} has no value"
-    ]
+    assert [*reasons(told[0]).values()] == ["env TOLD: ${attr.secret} has no value"]
     assert not told[1].devices
     where.chmod(0o444)
     assert scan(tree, f"{chosen}, attr: {{secret: secret-*}}}}").devices
@@ -129,7 +128,7 @@ def test_attribute_by_a_symlink_out_of_sys_is_not_told(tree: HostTree) -> None:
     tree.link(f"{NAMED}/event1/out", "/srv/told")
     env = ", allocate: {env: {TOLD: '${attr.out}'}}"
     told = scan(tree, "sysfs: {subsystem: input, name: event1}", env)
-    assert [one.reason for one in told.devices.values()] == ["env TOLD: ${attr.out} has no value"]
+    assert [*reasons(told).values()] == ["env TOLD: ${attr.out} has no value"]
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2J", "a\n\x7fb"])
@@ -137,7 +136,7 @@ def test_attribute_with_control_characters_is_no_value(tree: HostTree, text: str
     tree.file(f"{SCANNER}/product", f"{text}\n")
     env = ", allocate: {env: {PRODUCT: {value: '${usb.product}', optional: true}}}"
     (device,) = scan(tree, USB, env).devices.values()
-    assert device.reason is None
+    assert device.healthy
     assert "usb.product" not in device.nodes[0].variables
 
 

@@ -32,7 +32,7 @@ class Vendor(Nobody):
     async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
         return Allocation(device_ids=tuple(advertised_ids), envs={"WHO": "vendor"})
 
-    def allocated(self, result: str, seconds: float) -> None:
+    def observe_allocate(self, result: str, seconds: float) -> None:
         pass
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.health import check
+from devhost.discovery.health import check_device
 from devhost.errors import PreStartError
 from devhost.host import preparation
 from devhost.loading.loader import loads
@@ -165,12 +165,12 @@ async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victi
     text = config({"sources": ["/dev/*"], "health": [{"exec": argv}]})
     (loaded,) = loads(text, policy=allowed).require().resources
     assert loaded.health is not None
-    outcome = check(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
+    outcome = check_device(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
     assert outcome.failure is None
     assert noted(watched) == [f"{watched.root}/dev/full"]
     watched.file(RECORD, "")
     watched.link("/watched/x", "/dev/null")
-    outcome = check(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
+    outcome = check_device(loaded.health, device, watched.files, CONSTANTS, allow=allowed)
     assert "another device than at the last scan" in (outcome.failure or "")
     assert not noted(watched)
 
@@ -197,7 +197,7 @@ async def test_device_name_that_would_be_an_option_is_not_passed(
     with pytest.raises(PreStartError, match="would be an option"):
         await stepped(node, devices[name], step, "*")
     assert checks is not None
-    outcome = check(checks, devices[name], node.files, CONSTANTS, allow=scanner.policy)
+    outcome = check_device(checks, devices[name], node.files, CONSTANTS, allow=scanner.policy)
     assert "would be an option" in (outcome.failure or "")
     assert not out.exists()
     await stepped(node, devices["fine"], step, "*")

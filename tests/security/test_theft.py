@@ -7,6 +7,7 @@ import pytest
 
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import until
+from tests.support.devices import skip_reasons
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root
 
@@ -37,11 +38,10 @@ async def left(hosting: Hosting, name: str = "x") -> None:
     """Wait until the tenant's resource has found its link, and has left it."""
 
     def skipped() -> bool:
-        reason = f"{HSM} offers it already"
         return any(
-            one.candidate.endswith(name) and one.reason == reason
+            candidate.endswith(name) and reason == f"{HSM} offers it already"
             for runner in hosting.hosts[-1].resources
-            for one in runner.snapshot.skipped
+            for candidate, reason in skip_reasons(runner.snapshot.skipped).items()
         )
 
     await until(skipped, "the tenant's link is left to the other resource")

@@ -15,11 +15,11 @@ class Nobody:
         """Fail."""
         raise NotImplementedError
 
-    def allocated(self, result: str, seconds: float) -> None:
+    def observe_allocate(self, result: str, seconds: float) -> None:
         """Fail."""
         raise NotImplementedError
 
-    async def preferred(
+    async def prefer(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
         """Fail."""

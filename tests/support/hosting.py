@@ -17,6 +17,7 @@ from devhost.model.config import Config
 from devhost.model.device import HostDevice
 from devhost.model.resource_state import State, Status
 from devhost.standin.kubelet import SimulatedKubelet
+from tests.support.devices import reason_of
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 Kubelet = SimulatedKubelet | RealKubelet
@@ -126,7 +127,7 @@ class Hosting:
     def reason(self, resource: str, device_id: str) -> str | None:
         """Return why a device is unhealthy, if it is there and is so."""
         device = self.device(resource, device_id)
-        return device.reason if device else None
+        return reason_of(device) if device else None
 
     async def stop(self, which: int = -1) -> None:
         """Stop the host that was started last, or another one."""

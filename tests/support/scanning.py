@@ -7,16 +7,17 @@ from pathlib import Path
 from devhost.allocation.policy import Policy
 from devhost.discovery.identity import OwnerOf
 from devhost.discovery.scan import Scanner
-from devhost.discovery.selection import Selection, read_all
+from devhost.discovery.sources.filter import Selection, list_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from tests.support.devices import leaving, reasons, skip_reasons
 
 
 def selected(scanner: Scanner) -> Selection:
     """Return what a resource's sources find now."""
-    return scanner.select(read_all(scanner.roots, scanner.files))
+    return scanner.select(list_all(scanner.locations, scanner.files))
 
 
 def survey(resource: Resource, files: HostFiles) -> Selection:
@@ -102,7 +103,7 @@ class Scans:
 
     def states(self, after: float = 0.0) -> dict[str, str | None]:
         """Scan; return each device with why it is unhealthy."""
-        return {one.id: one.reason for one in self.scan(after).devices.values()}
+        return reasons(self.scan(after))
 
     def healthy(self, after: float = 0.0) -> list[str]:
         """Scan; return the devices that are healthy."""
@@ -110,10 +111,9 @@ class Scans:
 
     def reason(self, candidate: str) -> str:
         """Return why the last scan has skipped something."""
-        (only,) = (one.reason for one in self.last.skipped if one.candidate == candidate)
-        return only
+        return skip_reasons(self.last.skipped)[candidate]
 
     @property
     def replaced(self) -> set[str]:
         """The devices that have to leave the list."""
-        return {one.id for one in self.last.devices.values() if one.replaced}
+        return leaving(self.last)

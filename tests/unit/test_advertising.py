@@ -1,42 +1,32 @@
 """From what a scan found to what the kubelet gets."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
 from devhost.host import resource
 from devhost.host.backend import ListedDevices
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.model.device import FileKind, FileState, HostDevice, Node, Snapshot
-
-
-def device(name: str, inode: int = 1, **fields: object) -> HostDevice:
-    state = FileState(f"/dev/{name}", FileKind.CHAR, (1, inode), (0, inode, 0))
-    return replace(HostDevice(name, (Node(f"/dev/{name}", state, 0, name),)), **fields)  # type: ignore[arg-type]
-
-
-def snapshot(*devices: HostDevice) -> Snapshot:
-    return Snapshot({one.id: one for one in devices})
+from tests.support.devices import device, reasons, snapshot
 
 
 def test_advertised_withdrawn_devices_all_leave() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
-    found = resource.withdrawn(snapshot(device("a"), device("b", 2)), "removed", 5.0)
-    assert [one.reason for one in found.devices.values()] == ["removed", "removed"]
+    found = resource.withdrawn(snapshot(device("a"), device("b")), "removed", 5.0)
+    assert reasons(found) == {"a": "removed", "b": "removed"}
     device_list = DeviceList()
     device_list.publish(found, 1)
     assert device_list.entries == {}
 
 
 def test_advertised_replaced_device_is_dropped_when_its_ids_have_left() -> None:
-    found = snapshot(device("a", replaced=True), device("b", 2))
+    found = snapshot(device("a", replaced=True), device("b"))
     for listed, kept in (({"a"}, {"a", "b"}), (set[str](), {"b"})):
         device_list = cast("ListedDevices", SimpleNamespace(device_ids=listed))
         assert resource.without_left(found, device_list).devices.keys() == kept
 
 
 def test_advertised_shares_have_health_and_topology_of_their_device() -> None:
-    found = snapshot(device("a", numa_nodes=(1,)), device("b", 2, reason="sick"))
+    found = snapshot(device("a", numa_nodes=(1,)), device("b", reason="sick"))
     device_list = DeviceList()
     device_list.publish(found, 2)
     assert device_list.entries == {

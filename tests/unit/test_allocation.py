@@ -12,7 +12,8 @@ from devhost.discovery.scan import Taken, clash
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, FileState, HostDevice, Node
+from devhost.model.device import FileKind, HostDevice, Node
+from tests.support import devices
 
 NONE: Final[list[Any]] = []
 CONSTANTS: Final = {"resource": "example.com/a", "nodeName": "node-1"}
@@ -31,13 +32,12 @@ def rules(**section: Any) -> Rules:
 
 
 def node(path: str, kind: FileKind = FileKind.CHAR, **groups: str) -> Node:
-    name = path.removeprefix("/dev/")
     number = (1, 3) if kind.is_node else None
-    return Node(path, FileState(f"/real{path}", kind, number, (1, 2, 3)), 0, name, groups)
+    return devices.node(path, number, kind, realpath=f"/real{path}", variables=groups)
 
 
 def device(device_id: str, *nodes: Node) -> HostDevice:
-    return HostDevice(device_id, nodes or (node(f"/dev/{device_id}"),))
+    return devices.device(device_id, *(nodes or (node(f"/dev/{device_id}"),)))
 
 
 def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
@@ -47,8 +47,7 @@ def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Al
 def test_allocation_of_two_nodes_with_one_container_path_is_refused() -> None:
     """Two links that lead to one path, as they may at different moments."""
     of = rules_of(Resource.model_validate({"name": "a.io/a", "sources": [{"dev": "x"}]}))
-    state = FileState("/dev/x", FileKind.CHAR, (1, 3), (1, 2, 3))
-    both = [device(name, Node(f"/dev/by-id/{name}", state, 0, name)) for name in "ab"]
+    both = [device(name, devices.node(f"/dev/by-id/{name}", realpath="/dev/x")) for name in "ab"]
     found, taken = [allocate(of, [one], [one.id]) for one in both], Taken()
     reasons = [clash(taken, one.id, each) for one, each in zip(both, found, strict=True)]
     assert reasons == [None, "container path /dev/x is used by device a too"]

@@ -32,7 +32,7 @@ def mounted(root: Path, text: str) -> None:
 
 def free(root: Path) -> list[str]:
     found = look(root, "dev: 'vd[a-z]'")
-    assert not found.failed
+    assert not found.failed_sources
     return [node.name for node in found.nodes]
 
 

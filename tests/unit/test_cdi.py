@@ -12,7 +12,8 @@ from devhost.allocation.policy import Policy
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
-from devhost.model.device import FileKind, FileState
+from devhost.model.device import FileKind
+from tests.support.devices import file_state
 
 T = "example.com/serial"
 
@@ -58,7 +59,7 @@ def test_cdi_spec_of_a_whole_allocation() -> None:
         ("/dev/z", FileKind.BLOCK, (8, 0)),
         ("/dev/ttyUSB0", FileKind.CHAR, (188, 0)),
     ):
-        host_paths.known(path, FileState(path, kind, number, (0, 0, 0), mode=0o600))
+        host_paths.remember(path, file_state(path, kind, number, mode=0o600))
     whole = Allocation(
         devices=(
             DeviceSpec("/dev/z", "/dev/z", "rw"),

@@ -8,24 +8,24 @@ from devhost.discovery.identity import DEFERRED
 from devhost.host.health import UNCHECKED
 from devhost.host.resource import DeviceCount, log_changes
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Skipped, Snapshot
+from tests.support.devices import device, snapshot
 
 
 def test_changes_log_held_back_candidate_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some; what is left out for good is one."""
     caplog.set_level(logging.DEBUG)
-    held = Skipped("/dev/null", f"{DEFERRED}an earlier source may name it")
-    left_out = Skipped("/dev/sda", "duplicate ID")
-    log_changes("example.com/a", Snapshot(), Snapshot(skipped=(held, left_out)))
+    held = {"/dev/null": f"{DEFERRED}an earlier source may name it"}
+    left_out = {"/dev/sda": "duplicate ID"}
+    log_changes("example.com/a", snapshot(), snapshot(skipped=held | left_out))
     assert [one.fields["candidate"] for one in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
 
 
 def test_changes_log_unchecked_device_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some, and they are not healthy again when they first are."""
     caplog.set_level(logging.DEBUG)
-    found = Snapshot(devices={"a": HostDevice("a", nodes=(), reason=UNCHECKED)})
-    checked = Snapshot(devices={"a": HostDevice("a", nodes=())})
-    log_changes("example.com/a", Snapshot(), found)
+    found = snapshot(device("a", reason=UNCHECKED))
+    checked = snapshot(device("a"))
+    log_changes("example.com/a", snapshot(), found)
     log_changes("example.com/a", found, checked)
     assert [(one.levelname, one.message) for one in caplog.records] == [
         ("INFO", "device found"),
@@ -34,18 +34,18 @@ def test_changes_log_unchecked_device_is_no_warning(caplog: pytest.LogCaptureFix
 
 
 RESOURCE = Resource.model_validate({"name": "example.com/a", "sources": ["/dev/x*"]})
-ONE = Snapshot({"a": HostDevice("a", ())})
+ONE = snapshot(device("a"))
 
 
 def test_device_counts_held_back_is_not_missing() -> None:
     """Nor those of a source that cannot be read: another scan follows."""
     tested = DeviceCount(RESOURCE.name)
-    waiting = Snapshot(skipped=(Skipped("/dev/x", f"{DEFERRED} a second"),))
+    waiting = snapshot(skipped={"/dev/x": f"{DEFERRED} a second"})
     for found, missing in (
         (ONE, 0),
         (waiting, 0),
-        (Snapshot(error="not readable"), 0),
-        (Snapshot(), 1),
+        (snapshot(error="not readable"), 0),
+        (snapshot(), 1),
     ):
         tested.update(RESOURCE, found)
         assert tested.missing == missing
@@ -54,7 +54,7 @@ def test_device_counts_held_back_is_not_missing() -> None:
 def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
     tested = DeviceCount(RESOURCE.name)
     expected = []
-    for found in (ONE, Snapshot(), None, Snapshot(), ONE, Snapshot()):
+    for found in (ONE, snapshot(), None, snapshot(), ONE, snapshot()):
         if found is None:
             tested.accepted = True
         else:

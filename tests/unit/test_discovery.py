@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
 
@@ -20,7 +21,7 @@ def found(root: Path, *sources: str) -> list[str]:
 
 
 def skipped(root: Path, *sources: str) -> dict[str, str]:
-    return {one.candidate: one.reason for one in look(root, *sources).skipped}
+    return skip_reasons(look(root, *sources).skipped)
 
 
 def files(root: Path, *names: str) -> None:
@@ -49,8 +50,8 @@ def test_source_unreadable_fails_alone(
 
     monkeypatch.setattr(os, "scandir", sick)
     result = look(tmp_path, "static: [t]", source)
-    assert list(result.failed) == [1]
-    assert os.strerror(errno.EIO) in result.failed[1]
+    assert list(result.failed_sources) == [1]
+    assert os.strerror(errno.EIO) in result.failed_sources[1]
     assert [node.name for node in result.nodes] == ["t"]
 
 
@@ -101,7 +102,7 @@ def test_source_tree_deeper_than_path_max_fails_nothing(deep: Path, source: str)
     (deep / "d/y").mkdir()
     descend(deep / "d/y", "e" * 200, 25)
     survey = look(deep, source)
-    assert not survey.failed
+    assert not survey.failed_sources
     assert "e/x" in [node.name for node in survey.nodes]
 
 
@@ -123,4 +124,4 @@ def test_source_path_just_longer_than_path_max_is_skipped(deep: Path) -> None:
 @pytest.mark.parametrize("source", [f"directory: /{'d' * 300}", f"/{'d' * 300}/*"])
 def test_source_directory_with_too_long_a_name_is_a_failure(tmp_path: Path, source: str) -> None:
     """If it is the source's own: that is a mistake, and no state."""
-    assert look(tmp_path, source).failed[0].startswith("File name too long")
+    assert look(tmp_path, source).failed_sources[0].startswith("File name too long")

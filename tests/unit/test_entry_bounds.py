@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.roots import NOT_DEVICES
+from devhost.discovery.sources.base import NOT_DEVICES
 from devhost.host.inventory import EntryQuota
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.watch.watcher import Inotify, Resolved, WatchTarget
+from devhost.watch.watcher import Inotify, ResolvedTargets, WatchTarget
+from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
 
@@ -33,10 +34,10 @@ def test_entries_beyond_limit_fail(
     (tmp_path / "d").mkdir()
     for number in range(9):
         (tmp_path / "d" / str(number)).touch()
-    assert not look(tmp_path, source).failed
+    assert not look(tmp_path, source).failed_sources
     for number in range(9, 40):
         (tmp_path / "d" / str(number)).touch()
-    assert look(tmp_path, source).failed[0].startswith("more than 20 entries")
+    assert look(tmp_path, source).failed_sources[0].startswith("more than 20 entries")
 
 
 def test_entries_with_long_paths_count_more(
@@ -47,7 +48,7 @@ def test_entries_with_long_paths_count_more(
     (tmp_path / "d").mkdir()
     for number in range(8):
         (tmp_path / "d" / (str(number) * 250)).touch()
-    assert look(tmp_path, "directory: /d").failed[0].startswith("more than 20 entries")
+    assert look(tmp_path, "directory: /d").failed_sources[0].startswith("more than 20 entries")
 
 
 def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,14 +104,13 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
         patch.setattr(os, "lstat", sick(lstat))
         patch.setattr(os, "scandir", sick(scandir))
         found = look(tmp_path, source)
-    assert not found.failed
+    assert not found.failed_sources
     assert [node.name for node in found.nodes] == [
         node.name for node in before.nodes if "evil" not in node.path
     ]
-    assert {one.candidate for one in found.skipped if "cannot be read" in one.reason} <= {
-        "/d/evil",
-        "/d/evil/x",
-    }
+    skipped = skip_reasons(found.skipped).items()
+    unread = {candidate for candidate, reason in skipped if "cannot be read" in reason}
+    assert unread <= {"/d/evil", "/d/evil/x"}
     assert found.unreadable
 
 
@@ -119,7 +119,7 @@ def test_entry_that_cannot_be_read_is_skipped_alone(
 
 def watched(path: Path, **options: Any) -> tuple[int, str]:
     inotify = Inotify()
-    found = Resolved(inotify, [WatchTarget(str(path), recursive=True, **options)])
+    found = ResolvedTargets(inotify, [WatchTarget(str(path), recursive=True, **options)])
     inotify.close()
     places = {use.watch for use in found.uses if not use.entry}
     return len(places), str(found.error.strerror) if found.error else ""

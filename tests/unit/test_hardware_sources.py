@@ -20,6 +20,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
 from devhost.model.template import variables
+from tests.support.devices import reason_of
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 
@@ -58,11 +59,12 @@ def _found(block: str, tree: HostTree) -> Iterator[str]:
         config += f"- {{name: example.com/{name}, sources: [{one}], {options}}}\n"
     for found in report(loads(config).require(), HostFiles(str(tree.root)), Policy(), "node"):
         for device in found.snapshot.devices.values():
-            unhealthy = f" ({device.reason})" if device.reason else ""
+            reason = reason_of(device)
+            unhealthy = f" ({reason})" if reason else ""
             nodes = ", ".join(node.shown or "no node" for node in device.nodes)
             yield f"{device.id}: {nodes}{unhealthy}"
             yield from _variables(device) if "\n?" in f"\n{block}" else ()
-        yield from (f"skipped {one.candidate}: {one.reason}" for one in found.snapshot.skipped)
+        yield from (f"skipped {one.candidate}: {reason_of(one)}" for one in found.snapshot.skipped)
         yield from (f"error: {one}" for one in (found.snapshot.error,) if one)
         yield from (f"warning: {one}" for one in found.warnings if "--allow-device" not in one)
 
@@ -86,4 +88,4 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
         .resources
     )
     scanner = Scanner.of(declared, HostFiles(), Policy(), "node", hold_s=0.0)
-    assert {name for root in scanner.roots for name in root.subsystems} == {"tty", "usb"}
+    assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}

@@ -15,11 +15,11 @@ from unittest.mock import Mock
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.health import CONTENT_MAX, check
+from devhost.discovery.health import CONTENT_MAX, check_device
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, HostDevice, Node
-from tests.support import mounts
+from devhost.model.device import Checked, HostDevice
+from tests.support import devices, mounts
 from tests.support.clock import time_passes
 from tests.support.root import needs_root
 
@@ -34,15 +34,15 @@ def files(tmp_path: Path) -> HostFiles:
 
 
 def device(files: HostFiles, *paths: str) -> HostDevice:
-    nodes = tuple(
-        Node(path, files.stat(path), 0, path.rpartition("/")[2], {"n": str(number)})
+    nodes = (
+        devices.read_node(path, files.stat(path), n=str(number))
         for number, path in enumerate(paths)
     )
-    return HostDevice("a", nodes)
+    return devices.device("a", *nodes)
 
 
 def token() -> HostDevice:
-    return HostDevice("0", (Node("0", None, 0, "0"),))
+    return devices.device("0", devices.token("0"))
 
 
 def checked(
@@ -53,7 +53,7 @@ def checked(
     timeout: str = "60s",
 ) -> Checked:
     declared = HealthChecks.model_validate({"checks": checks, "timeout": timeout})
-    return check(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
+    return check_device(declared, of, files, CONSTANTS, allow=allow or Policy(enforced=True))
 
 
 def passed(outcome: Checked) -> bool:

@@ -110,4 +110,4 @@ def test_walk_does_not_follow_symlinks(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d/f").touch()
     (tmp_path / "l").symlink_to("d")
-    assert Walk(HostFiles(str(tmp_path)), "").found == {"d": False, "d/f": False, "l": True}
+    assert Walk(HostFiles(str(tmp_path)), "").matches == {"d": False, "d/f": False, "l": True}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.roots import DirectoryRoot, Reading, Root, read
+from devhost.discovery.sources.base import DirectoryLocation, Listing, Location, read
 from devhost.host import inventory
 from devhost.host.inventory import Locations
 from devhost.hostfs.files import HostFiles, Tally
-from devhost.watch.threads import in_thread
+from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Watcher
 
 
@@ -70,19 +70,19 @@ async def watching(root: Path = Path("/")) -> AsyncIterator[tuple[Locations, Lis
         yield Locations(HostFiles(str(root)), watcher), Listener()
 
 
-async def use(locations: Locations, told: Listener, *directories: Path) -> Sequence[Reading]:
+async def use(locations: Locations, told: Listener, *directories: Path) -> Sequence[Listing]:
     """Go over to other directories, and read them."""
     where = str(directories[0])
-    roots = [DirectoryRoot(str(one)) for one in directories]
+    roots = [DirectoryLocation(str(one)) for one in directories]
     locations.subscribe("user", roots, lambda: told.callback(where))
     return await again(locations)
 
 
-async def again(locations: Locations, user: str = "user") -> Sequence[Reading]:
+async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
     since, roots = asyncio.get_running_loop().time(), locations.readers_of(user)
     for root in roots:
         await root.watch()
-    return await in_thread("read", lambda: [root.read(since) for root in roots])
+    return await run_in_thread("read", lambda: [root.read(since) for root in roots])
 
 
 async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     async with watching() as (locations, _):
         for user in range(100):
-            locations.subscribe(user, [DirectoryRoot(str(tmp_path))], lambda: None)
+            locations.subscribe(user, [DirectoryLocation(str(tmp_path))], lambda: None)
         since = asyncio.get_running_loop().time()
         roots = [locations.readers_of(user)[0] for user in range(100)]
         readings = await asyncio.gather(
-            *(in_thread("read", partial(one.read, since)) for one in roots)
+            *(run_in_thread("read", partial(one.read, since)) for one in roots)
         )
         assert len({id(one) for one in readings}) == 1
         later = roots[0].read(asyncio.get_running_loop().time())
@@ -175,7 +175,7 @@ async def test_inventory_hanging_root_fails(
     begun, release, readings = threading.Event(), threading.Event(), [0]
     (tmp_path / "a").touch()
 
-    def slowly(root: Root, files: HostFiles, tally: Tally) -> Reading:
+    def slowly(root: Location, files: HostFiles, tally: Tally) -> Listing:
         readings[0] += 1
         begun.set()
         release.wait(30)

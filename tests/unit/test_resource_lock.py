@@ -24,10 +24,10 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
     assert first.acquire()
     assert first.acquire(), "it has it already"
     assert not second.acquire()
-    assert (first.elsewhere, second.elsewhere) == (False, True)
+    assert (first.locked_by_other, second.locked_by_other) == (False, True)
     assert ResourceLock(tmp_path, U).acquire()
     first.release()
-    assert not second.elsewhere
+    assert not second.locked_by_other
     assert second.acquire()
 
 
@@ -37,7 +37,7 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not ended.is_set():
-            _ = asking.elsewhere
+            _ = asking.locked_by_other
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -59,7 +59,7 @@ def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
     assert first.acquire()
-    assert second.elsewhere
+    assert second.locked_by_other
     assert not second.acquire()
 
 

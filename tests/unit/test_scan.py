@@ -16,6 +16,7 @@ from devhost.discovery.scan import placed
 from devhost.model import config, names
 from devhost.model.device import Snapshot
 from devhost.testing import HostTree
+from tests.support.devices import reasons, skip_reasons
 from tests.support.memory import IN_MEMORY
 from tests.support.root import needs_root
 from tests.support.scanning import Scans, nobody, selected, snapshot_of
@@ -89,9 +90,7 @@ def test_scan_beyond_default_limit_skips(tmp_path: Path, monkeypatch: pytest.Mon
     found = scans.at(0)
     assert list(found.devices) == ["a", "b"]
     reason = "over the limit: maxDevices is 2 by default"
-    assert [(one.candidate, one.reason) for one in found.skipped] == [
-        (f"/x/{name}", reason) for name in "cde"
-    ]
+    assert skip_reasons(found.skipped) == {f"/x/{name}": reason for name in "cde"}
     assert found.skipped_count == 5
     (scans.x / "a").unlink()
     assert list(scans.at(1).devices) == ["a", "b"]
@@ -116,7 +115,7 @@ def test_scan_reason_with_a_long_text_is_cut(tmp_path: Path) -> None:
     """It is kept for each device."""
     scans = Files(tmp_path, f"allocate: {{devices: [], env: {{A: '{'x' * 9000}${{id}}'}}}}")
     (scans.x / "a,b").touch()
-    assert len(scans.at(0).devices["a,b"].reason or "") < 1000
+    assert len(reasons(scans.at(0))["a,b"] or "") < 1000
 
 
 def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Path) -> None:
@@ -191,9 +190,9 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
             else one
             for one in survey.nodes
         )
-        devices = host.scan(after=1, found=replace(survey, nodes=nodes)).devices
-        assert {key for key, one in devices.items() if one.replaced} == replaced
-        assert {key for key, one in devices.items() if one.healthy} == {"b", "other"}
+        states = reasons(host.scan(after=1, found=replace(survey, nodes=nodes)))
+        assert host.replaced == replaced
+        assert {name for name, reason in states.items() if reason is None} == {"b", "other"}
 
 
 @needs_root
@@ -208,9 +207,8 @@ def test_scan_reused_inodes_of_nodes_replace_nothing(tmp_path: Path) -> None:
     host.remove(*former)
     for number in range(20):
         os.mknod(tmp_path / f"x/b{number}", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-    devices = host.scan(after=1).devices
-    assert len(devices) == 40
-    assert not any(one.replaced for one in devices.values())
+    assert len(host.scan(after=1).devices) == 40
+    assert not host.replaced
 
 
 @needs_root

@@ -28,6 +28,7 @@ from devhost.discovery.scan import carried_over
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.device import HostDevice
 from devhost.testing import NotPermittedError
+from tests.support.devices import reason_of, remaining_nodes
 from tests.support.hardware import HostTree
 from tests.support.mounts import tmpfs
 from tests.support.scanning import Scans, selected
@@ -100,7 +101,7 @@ class Host(Scans):
             case "tmpfs":
                 self.mounts.enter_context(tmpfs(tree.at(rest)))
             case "events":
-                heard = {one for root in self.scanner.roots for one in root.subsystems}
+                heard = {one for root in self.scanner.locations for one in root.subsystems}
                 yield f"events: {' '.join(sorted(heard))}"
             case "pod":
                 yield from self._given(words)
@@ -113,12 +114,12 @@ class Host(Scans):
         if self._failed:
             nodes = tuple(node for node in selection.nodes if node.source not in self._failed)
             failed = dict.fromkeys(self._failed, "Input/output error")
-            selection = replace(selection, nodes=nodes, failed=failed)
+            selection = replace(selection, nodes=nodes, failed_sources=failed)
         first = dict.fromkeys(self._claimed, "e.com/first")
         found = self.scan(claimed=first.get, found=selection)
         for device in found.devices.values():
-            yield _shown(device)
-        yield from (f"skipped {one.candidate}: {one.reason}" for one in found.skipped)
+            yield f"{'! ' if device.id in self.replaced else ''}{_shown(device)}"
+        yield from (f"skipped {one.candidate}: {reason_of(one)}" for one in found.skipped)
         yield from (f"error: {error}" for error in (found.error,) if error)
         yield from (f"note: {note}" for note in found.notes)
         if found.again_at is not None:
@@ -150,10 +151,11 @@ class Host(Scans):
 
 def _shown(device: HostDevice) -> str:
     nodes = " ".join(node.shown or "token" for node in device.nodes)
-    left = f", left: {' '.join(sorted(device.remaining))}" if device.remaining else ""
+    remaining = " ".join(sorted(remaining_nodes(device)))
+    left = f", left: {remaining}" if remaining else ""
     numa = f", numa {' '.join(map(str, device.numa_nodes))}" if device.numa_nodes else ""
-    reason = f" ({device.reason}{left})" if device.reason else ""
-    return f"{'! ' if device.replaced else ''}{device.id}: {nodes}{numa}{reason}"
+    reason = f" ({reason_of(device)}{left})" if reason_of(device) else ""
+    return f"{device.id}: {nodes}{numa}{reason}"
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)

@@ -28,7 +28,7 @@ class Answers:
         self.unanswered.append(len(self.device_list.unanswered))
         return Allocation(tuple(advertised_ids))
 
-    async def preferred(self, available: Sequence[str], *_: Any) -> Sequence[str]:
+    async def prefer(self, available: Sequence[str], *_: Any) -> Sequence[str]:
         self.unanswered.append(len(self.device_list.unanswered))
         return available
 

@@ -14,28 +14,28 @@ from devhost.watch.threads import (
     IDLE_MAX,
     BlockingCalls,
     NoAnswerError,
-    in_thread,
+    run_in_thread,
 )
 
 
 async def test_in_thread_returns_results_and_failures() -> None:
-    found = await asyncio.gather(*(in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
+    found = await asyncio.gather(*(run_in_thread("n", lambda n=n: n) for n in range(100)))  # type: ignore[misc]
     assert found == list(range(100))
     with pytest.raises(LookupError, match="no"):
-        await in_thread("fail", raising(LookupError("no")))
+        await run_in_thread("fail", raising(LookupError("no")))
 
 
 async def test_in_thread_uses_threads_again() -> None:
-    used = {await in_thread("who", threading.get_ident) for _ in range(1000)}
+    used = {await run_in_thread("who", threading.get_ident) for _ in range(1000)}
     assert len(used) <= IDLE_MAX + 1
 
 
 async def test_in_thread_that_hangs_holds_up_nobody() -> None:
     """Though every thread there is hangs, and many more jobs that hang are in front."""
     release = threading.Event()
-    hanging = [in_thread("hangs", release.wait) for _ in range(50)]
+    hanging = [run_in_thread("hangs", release.wait) for _ in range(50)]
     try:
-        assert await in_thread("answer", lambda: 42) == 42
+        assert await run_in_thread("answer", lambda: 42) == 42
     finally:
         release.set()
     await asyncio.gather(*hanging)
@@ -43,8 +43,8 @@ async def test_in_thread_that_hangs_holds_up_nobody() -> None:
 
 async def test_in_thread_ends_idle_threads() -> None:
     release = threading.Event()
-    hanging = [in_thread("hangs", release.wait) for _ in range(50)]
-    await in_thread("behind them", int)
+    hanging = [run_in_thread("hangs", release.wait) for _ in range(50)]
+    await run_in_thread("behind them", int)
     release.set()
     await asyncio.gather(*hanging)
     while len([one for one in threading.enumerate() if one.name in ("idle", "hangs")]) > IDLE_MAX:

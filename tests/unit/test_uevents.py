@@ -135,13 +135,13 @@ async def test_uevents_without_socket_try_again(
     events.subscribe(frozenset({"usb"}), usb)
     events.subscribe(frozenset({"pci"}), Calls())
     events.open()
-    assert events.deaf == "no socket for device events: Too many open files"
+    assert events.polling_reason == "no socket for device events: Too many open files"
     (record,) = caplog.records
     assert "polling instead" in record.getMessage()
     left.append(fake)
     for _ in range(2):
         events.open()
-        assert not events.deaf
+        assert not events.polling_reason
     fake.send(message())
     await usb.next()
     events.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import devhost.watch.watcher
-from devhost.watch.watcher import Inotify, Resolved, Watcher, WatchTarget
+from devhost.watch.watcher import Inotify, ResolvedTargets, Watcher, WatchTarget
 from tests.unit.watching import (
     Listener,
     descriptors,
@@ -73,17 +73,17 @@ async def test_watch_refused_by_the_kernel_is_logged_once_and_tried_when_asked_a
         one, other = Listener(watcher), Listener(watcher)
         with monkeypatch.context() as limited:
             if which == "thread":
-                limited.setattr(devhost.watch.watcher, "in_thread", refuse)
+                limited.setattr(devhost.watch.watcher, "run_in_thread", refuse)
             else:
                 limited.setattr(Inotify, "__init__" if which == "instance" else "add", refuse)
             await one.subscription.watch(targets)
             await one.subscription.watch(targets)
             await other.watch(tmp_path)
-            assert one.subscription.degraded
+            assert one.subscription.polling_reason
             other.subscription.close()
-            assert not other.subscription.degraded
+            assert not other.subscription.polling_reason
         await one.subscription.watch(targets)
-        assert not one.subscription.degraded
+        assert not one.subscription.polling_reason
         (tmp_path / "a").mkdir()
         await one.call()
     assert [record.getMessage() for record in caplog.records] == [
@@ -105,7 +105,7 @@ async def test_watch_that_becomes_degraded_calls_its_subscriber(
         one = await listen(watcher, tmp_path, recursive=True)
         monkeypatch.setattr(Inotify, "add", refuse)
         (tmp_path / "sub").mkdir()
-        while not one.subscription.degraded:
+        while not one.subscription.polling_reason:
             await one.call()
 
 
@@ -119,10 +119,10 @@ async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
             (tmp_path / name / str(number)).mkdir(parents=True)
     async with Watcher() as watcher:
         one = await listen(watcher, tmp_path / "a", recursive=True)
-        assert one.subscription.degraded == "more than 10 watched directories"
+        assert one.subscription.polling_reason == "more than 10 watched directories"
         assert watches() == 10
         other = await listen(watcher, tmp_path / "b", recursive=True)
-        assert other.subscription.degraded
+        assert other.subscription.polling_reason
         assert watches() == 10 + 2  # and the one above, which both have
         assert await hears(watcher, other, tmp_path / "b")
 
@@ -137,8 +137,8 @@ class Held:
         self.added, self.release = threading.Event(), threading.Event()
         self._path = str(path)
 
-    def resolve(self, inotify: Inotify, targets: frozenset[WatchTarget]) -> Resolved:
-        found = Resolved(inotify, targets)
+    def resolve(self, inotify: Inotify, targets: frozenset[WatchTarget]) -> ResolvedTargets:
+        found = ResolvedTargets(inotify, targets)
         if self._path in {one.path for one in targets} and not self.added.is_set():
             self.added.set()
             self.release.wait(60)
@@ -152,7 +152,7 @@ class Held:
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     one = Held(tmp_path / "top" / "d")
     (tmp_path / "top" / "d").mkdir(parents=True)
-    monkeypatch.setattr(devhost.watch.watcher, "Resolved", one.resolve)
+    monkeypatch.setattr(devhost.watch.watcher, "ResolvedTargets", one.resolve)
     yield one
     one.release.set()
 

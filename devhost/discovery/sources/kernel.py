@@ -6,24 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from devhost.discovery.roots import (
-    Match,
-    Missed,
-    NodesReading,
-    NodesRoot,
-    NumbersRoot,
-    Readings,
-    Root,
-    SubsystemReading,
-    SubsystemRoot,
+from devhost.discovery.sources.base import (
+    Candidate,
+    Listings,
+    Location,
+    NodesListing,
+    NodesLocation,
+    NumbersLocation,
+    SubsystemListing,
+    SubsystemLocation,
+    Unmatched,
 )
 from devhost.hostfs.sysfs import (
-    BETWEEN,
+    HUBS_AND_BRIDGES,
     KernelNode,
     SysfsDevice,
-    described,
-    device_above,
-    devices_above,
+    ancestor_devices,
+    node_variables,
+    owning_device,
 )
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
@@ -40,11 +40,11 @@ from devhost.model.hardware_sources import (
 from devhost.model.immutable import immutable
 from devhost.model.values import ConfigModel, options_of
 
-USB: Final = SubsystemRoot("usb")
-PCI: Final = SubsystemRoot("pci")
-NET: Final = SubsystemRoot("net")
-_VFIO: Final = SubsystemRoot("vfio")
-_NUMBERS: Final = NumbersRoot()
+USB: Final = SubsystemLocation("usb")
+PCI: Final = SubsystemLocation("pci")
+NET: Final = SubsystemLocation("net")
+_VFIO: Final = SubsystemLocation("vfio")
+_NUMBERS: Final = NumbersLocation()
 _UNUSED: Final = "pci-stub"
 _OF_INTERFACE: Final = frozenset({"class", "interface", "driver"})  # options of one USB interface
 _NO_INTERFACES: Final = "it has no interfaces, as when its `authorized` is 0"
@@ -57,7 +57,7 @@ _ByOption = dict[str, Sequence[str]]
 
 
 @immutable
-class Wanted:
+class Matcher:
     """What a device has to be, compiled: all options match.
 
     Attributes:
@@ -69,10 +69,10 @@ class Wanted:
     globs: _ByOption
     written: _ByOption = field(default_factory=dict)
     of_interface: _ByOption = field(default_factory=dict)
-    parents: tuple["Wanted", ...] = ()
+    parents: tuple["Matcher", ...] = ()
 
     @classmethod
-    def of(cls, selector: ConfigModel) -> "Wanted":
+    def of(cls, selector: ConfigModel) -> "Matcher":
         """Compile the options of a source, or of a part of it."""
         globs, written = _ByOption(), _ByOption()
         for option, value in options_of(selector).items():
@@ -87,8 +87,8 @@ class Wanted:
         parents = tuple(map(cls.of, getattr(selector, "parent", ())))
         return cls(globs, written, of_interface, parents)
 
-    def differs(self, device: SysfsDevice, also: _ByOption | None = None) -> dict[str, str]:
-        """Return what a device has instead, by option (`Missed.differs`). Blocks.
+    def mismatches(self, device: SysfsDevice, also: _ByOption | None = None) -> dict[str, str]:
+        """Return what a device has instead, by option (`Unmatched.mismatches`). Blocks.
 
         Of some options, it has `also` other values.
         """
@@ -103,10 +103,10 @@ class Wanted:
         found |= self._interfaces_differ(device)
         if self.parents and not found:
             sysfs, above = device.sysfs, list[SysfsDevice]()
-            for one in devices_above(device.syspath, sysfs):
+            for one in ancestor_devices(device.syspath, sysfs):
                 driver = sysfs.linked(f"{one}/driver") or ""  # its own, not the nearest above it
                 above.append(SysfsDevice(one, sysfs, {"driver": driver}))
-            if any(all(parent.differs(one) for one in above) for parent in self.parents):
+            if any(all(parent.mismatches(one) for one in above) for parent in self.parents):
                 found["parent"] = ", ".join(one.name for one in above)
         return found
 
@@ -155,88 +155,90 @@ def _fits(globs: Iterable[str], value: str) -> bool:
 # ── what a source finds ──
 
 
-class HardwareFinder:
+class KernelSource:
     """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
-    Some variables are read only if templates have `mentioned` them. `roots` are the bus or
+    Some variables are read only if templates have `mentioned` them. `locations` are the bus or
     subsystem, the subsystems of the nodes, and /dev.
     """
 
     def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str]) -> None:
         self.links = {one.rpartition(".")[2] for one in mentioned} & LINK_VARIABLES.keys()
-        self.nodes = NodesRoot(links=bool(self.links))
-        self.wanted, *self.excluded = every = [*map(Wanted.of, (options, *options.exclude))]
+        self.nodes = NodesLocation(links=bool(self.links))
+        self.wanted, *self.excluded = every = [*map(Matcher.of, (options, *options.exclude))]
         self.attributes: tuple[str, ...] = ()
         self.split, self.of_bus = False, not isinstance(options, Sysfs)
         if isinstance(options, Sysfs):
             parents = (parent for one in (options, *options.exclude) for parent in one.parent)
             above = frozenset(name for parent in parents for name in parent.subsystem or ())
-            self.main = SubsystemRoot(options.subsystem, above)
+            self.main = SubsystemLocation(options.subsystem, above)
             self.attributes = tuple(one for one in mentioned if one.startswith("attr."))
             choices: tuple[NodeChoice, ...] = (NodeChoice(subsystem=options.subsystem),)
         else:
             self.main = USB if isinstance(options, Usb) else PCI
             self.split, choices = options.split, options.node
-        self.choices = [(one, Wanted.of(one)) for one in choices]
+        self.choices = [(one, Matcher.of(one)) for one in choices]
         self.subsystems = [one.subsystem for one in choices]
         classes = (self.wanted.globs | self.wanted.of_interface).get("class", ())
-        self.finds_between = any(one.startswith(tuple(BETWEEN.values())) for one in classes)
-        found: list[Root] = [self.main, self.nodes]
+        self.finds_between = any(
+            one.startswith(tuple(HUBS_AND_BRIDGES.values())) for one in classes
+        )
+        found: list[Location] = [self.main, self.nodes]
         if self.of_bus:
             chosen = (one for one in self.subsystems if one not in (USB_NODE, NO_NODE))
-            found += map(SubsystemRoot, chosen)
+            found += map(SubsystemLocation, chosen)
         found += [_NUMBERS] if USB_NODE in self.subsystems else []
         found += [NET] if any("pf" in one.globs for one in every) else []
-        self.roots = tuple(dict.fromkeys(found))
+        self.locations = tuple(dict.fromkeys(found))
 
-    def find(self, readings: Readings, _known: object = None) -> Iterator[Match | Skipped]:
+    def find(self, listings: Listings, _known: object = None) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches. Blocks."""
-        return _Search(self, readings).found()
+        return _Search(self, listings).found()
 
-    def missed(self, readings: Readings) -> Iterator[Missed]:
+    def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield the other devices. Blocks."""
-        for device, differ in _Search(self, readings).compared():
+        for device, differ in _Search(self, listings).compared():
             if differ:
-                yield Missed(device.name, differ)
+                yield Unmatched(device.name, differ)
 
 
 class _Search:
     """One search of a finder among what was read. All methods block."""
 
-    def __init__(self, finder: HardwareFinder, readings: Readings) -> None:
-        self._finder, self._readings = finder, readings
-        nodes = readings[finder.nodes]
-        assert isinstance(nodes, NodesReading), "of that root"  # noqa: S101
+    def __init__(self, finder: KernelSource, listings: Listings) -> None:
+        self._finder, self._readings = finder, listings
+        nodes = listings[finder.nodes]
+        assert isinstance(nodes, NodesListing), "of that root"  # noqa: S101
         self._nodes = nodes
 
-    def _members(self, root: Root) -> SubsystemReading:
-        reading = self._readings[root]
-        assert isinstance(reading, SubsystemReading), "of that root"  # noqa: S101
-        return reading
+    def _members(self, root: Location) -> SubsystemListing:
+        listing = self._readings[root]
+        assert isinstance(listing, SubsystemListing), "of that root"  # noqa: S101
+        return listing
 
     def compared(self) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
         """Yield all devices, and how they differ from the options; hubs only if asked for."""
-        finder, reading = self._finder, self._members(self._finder.main)
-        every, choice = reading.devices, finder.choices[0]
+        finder, listing = self._finder, self._members(self._finder.main)
+        every, choice = listing.devices, finder.choices[0]
         if not finder.of_bus:
-            some = reading.members.items()
-            every = [SysfsDevice(path, reading.sysfs, id=name) for name, path in some]
+            some = listing.members.items()
+            every = [SysfsDevice(path, listing.sysfs, id=name) for name, path in some]
         for device in every:
-            if device.is_between and not finder.finds_between:
+            if device.is_hub_or_bridge and not finder.finds_between:
                 continue
             differ = self._differs(device, finder.wanted)
             if not (differ or finder.of_bus or any(self._chosen(*choice, device))):
                 differ = {"": "it has no node below /dev"}
             yield device, differ
 
-    def _differs(self, device: SysfsDevice, wanted: Wanted) -> Mapping[str, str]:
+    def _differs(self, device: SysfsDevice, wanted: Matcher) -> Mapping[str, str]:
         also: _ByOption = {"port": [device.name]}
         if NET in self._readings and device.facts.get("pf"):  # interfaces of the physical function
             physical = device.sysfs.link(f"{device.syspath}/physfn") or ""
             also["pf"] = [posixpath.basename(one) for one in self._members(NET).below(physical)]
-        return wanted.differs(device, also)
+        return wanted.mismatches(device, also)
 
-    def found(self) -> Iterator[Match | Skipped]:
+    def found(self) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches."""
         finder, groups = self._finder, set[str]()
         for device, differ in self.compared():
@@ -252,7 +254,7 @@ class _Search:
                 groups.add(group)
                 yield self._group(device, group)
 
-    def _group(self, function: SysfsDevice, group: str) -> Match | Skipped:
+    def _group(self, function: SysfsDevice, group: str) -> Candidate | Skipped:
         """Return the node of an IOMMU group, or why it is not offered.
 
         Userspace gets a group only if no function of it is used by the kernel (Linux's
@@ -260,7 +262,7 @@ class _Search:
         """
         for other in self._members(PCI).devices:
             used = other.facts["driver"]
-            is_ours = other.is_between or used in ("", _UNUSED) or used.startswith("vfio")
+            is_ours = other.is_hub_or_bridge or used in ("", _UNUSED) or used.startswith("vfio")
             if other.facts["group"] == group and not is_ours:
                 reason = f"group {group} holds {other.name} (driver {used})"
                 return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
@@ -274,7 +276,7 @@ class _Search:
             reason = f"bound to {driver}, but the kernel has no node of group {group}"
         return Skipped(function.name, reason)
 
-    def _nodes_of(self, device: SysfsDevice) -> Iterator[Match | Skipped]:
+    def _nodes_of(self, device: SysfsDevice) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of a device, or why it is not offered."""
         found: dict[KernelNode, None] = {}
         absent: list[NodeChoice] = []
@@ -293,7 +295,7 @@ class _Search:
             yield self._match(device, node, ids[node], f"incomplete: {lack}" if lack else None)
 
     def _chosen(
-        self, choice: NodeChoice, wanted: Wanted, device: SysfsDevice
+        self, choice: NodeChoice, wanted: Matcher, device: SysfsDevice
     ) -> Iterator[KernelNode]:
         """Yield the nodes of a device that one choice names."""
         subsystem, sysfs = choice.subsystem, device.sysfs
@@ -303,12 +305,12 @@ class _Search:
             return
         every: Iterable[str] = (device.syspath,)
         if self._finder.of_bus and subsystem != USB_NODE:
-            reading = self._members(SubsystemRoot(subsystem))
-            sysfs, every = reading.sysfs, reading.below(device.syspath)
+            listing = self._members(SubsystemLocation(subsystem))
+            sysfs, every = listing.sysfs, listing.below(device.syspath)
             if parts := {one.syspath for one in self._finder.wanted.interfaces(device)}:
                 every = (one for one in every if sysfs.interface(one) in parts)
         for path in every:
-            if not wanted.differs(SysfsDevice(path, sysfs)):
+            if not wanted.mismatches(SysfsDevice(path, sysfs)):
                 node = KernelNode.of(subsystem, path, sysfs)
                 if node is not None:
                     yield node
@@ -317,7 +319,7 @@ class _Search:
         """Say what a device has instead of a node: others of the subsystem, or its drivers."""
         if device.prefix == "usb." and not device.interfaces:
             return _NO_INTERFACES
-        if some := [node.name for node in self._chosen(choice, Wanted({}), device)]:
+        if some := [node.name for node in self._chosen(choice, Matcher({}), device)]:
             return f"there is {', '.join(some)}"
         parts = self._finder.wanted.interfaces(device) or device.interfaces or (device,)
         drivers = dict.fromkeys(one.facts["driver"] for one in parts if one.facts.get("driver"))
@@ -340,11 +342,11 @@ class _Search:
 
     def _match(
         self, device: SysfsDevice, node: KernelNode, device_id: str, incomplete: str | None = None
-    ) -> Match:
+    ) -> Candidate:
         """Return a node of a device as a match."""
         finder, path = self._finder, node.path or ""
         by = self._nodes.udev.get(path, {})
-        above = device_above(node.syspath, device.sysfs) if not finder.of_bus else None
+        above = owning_device(node.syspath, device.sysfs) if not finder.of_bus else None
         variables = {
             **(above.variables if above is not None else {}),
             **device.variables,
@@ -354,13 +356,13 @@ class _Search:
             "syspath": node.syspath,
             "place": device.place,
             **by,
-            **described(node, device.sysfs),
+            **node_variables(node, device.sysfs),
         }
         # Several interfaces get their nodes one after the other.
         parts = finder.wanted.interfaces(device) or device.interfaces
         grows = len(parts) > 1 and not finder.split and node.subsystem != USB_NODE
         alone = finder.split or node.subsystem == VFIO_NODE  # the node of a group is its device
-        return Match(
+        return Candidate(
             path,
             device_id,
             {name: value for name, value in variables.items() if value},

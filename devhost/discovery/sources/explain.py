@@ -5,12 +5,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from devhost.allocation.policy import SAFE
-from devhost.discovery.roots import Missed
+from devhost.discovery.sources.base import Unmatched
+from devhost.hostfs.device_classes import SAFE_CLASSES, may_be_proposed
 from devhost.model import names
 from devhost.model.hardware_sources import PCI_CLASSES, USB_CLASSES, Pci, Sysfs, Usb
 from devhost.model.sources import Kind
-from devhost.model.spelling import is_proposed
 from devhost.model.values import ConfigModel, options_of
 
 _MAIN: Final = ("path", "paths", "pattern", "device", "subsystem")  # options that need no name
@@ -44,9 +43,9 @@ def _said(value: object, between: str = " ", options: object = None) -> str:
     return str(options)
 
 
-def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
+def explain_empty(kind: Kind, missed: Iterable[Unmatched]) -> str:
     """Say that a source finds nothing, and what comes nearest."""
-    if not (every := in_order(missed)):
+    if not (every := closest_first(missed)):
         return f"{summary(kind)}: there is nothing to select"
     options = options_of(kind)
     some = [one for one in every if _is_proposed(kind, one)][:_COMPARED_MAX]
@@ -54,29 +53,29 @@ def why_none(kind: Kind, missed: Iterable[Missed]) -> str:
     near = min(some, key=lambda one: far[one.name], default=None)
     hint = ""
     if near is not None and far[near.name] < math.inf:
-        hint = f"; nearest: {near.name} ({'; '.join(reasons(near))})"
+        hint = f"; nearest: {near.name} ({'; '.join(mismatch_texts(near))})"
     return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
 
 
-def in_order(missed: Iterable[Missed]) -> list[Missed]:
+def closest_first(missed: Iterable[Unmatched]) -> list[Unmatched]:
     """Return what a source does not select, what fails the fewest options first."""
-    return sorted(missed, key=lambda one: sum(map(bool, one.differs)))
+    return sorted(missed, key=lambda one: sum(map(bool, one.mismatches)))
 
 
-def _is_proposed(kind: Kind, one: Missed) -> bool:
+def _is_proposed(kind: Kind, one: Unmatched) -> bool:
     """Whether a hint may name something: nothing that a flag is for, such as memory or a disk."""
     if isinstance(kind, Sysfs):  # which selects what has no node
-        return kind.subsystem in SAFE or "" in one.differs or is_proposed(one.name)
-    return not one.name.startswith("/dev/") or is_proposed(one.name)
+        return kind.subsystem in SAFE_CLASSES or "" in one.mismatches or may_be_proposed(one.name)
+    return not one.name.startswith("/dev/") or may_be_proposed(one.name)
 
 
-def _distance(options: Mapping[str, Any], one: Missed) -> float:
+def _distance(options: Mapping[str, Any], one: Unmatched) -> float:
     """Return how unlike what a source says and what something has are: each option at most 1.
 
     What is called quite otherwise, or is of another vendor, is not near at all.
     """
     far: dict[str, float] = {}
-    for option, value in one.differs.items():
+    for option, value in one.mismatches.items():
         if option:
             texts = (_said(options.get(option, "")), value)
             said, has = (text.rpartition("/")[2].lower()[:_LENGTH_MAX] for text in texts)
@@ -88,13 +87,13 @@ def _distance(options: Mapping[str, Any], one: Missed) -> float:
     return sum(far.values())
 
 
-def reasons(one: Missed) -> tuple[str, ...]:
+def mismatch_texts(one: Unmatched) -> tuple[str, ...]:
     """Say how something differs from what a source selects."""
-    if "" in one.differs:
-        return (one.differs[""],)
-    if one.name in one.differs.values():
+    if "" in one.mismatches:
+        return (one.mismatches[""],)
+    if one.name in one.mismatches.values():
         return ("not matched",)
     return tuple(
         names.printable(f"{option} is {value}" if value else f"it has no {option}")
-        for option, value in one.differs.items()
+        for option, value in one.mismatches.items()
     )

@@ -1,7 +1,7 @@
 """What of all that was read is a resource's: candidates, and what is not offered and why.
 
 Each source finds matches among what was read; what is at them decides which are candidates. The
-finders of files and tokens are here, that of devices that the kernel knows is `HardwareFinder`.
+finders of files and tokens are here, that of devices that the kernel knows is `KernelSource`.
 """
 
 import errno
@@ -10,10 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from devhost.discovery import wording
-from devhost.discovery.hardware import HardwareFinder
-from devhost.discovery.roots import DirectoryRoot, Match, Missed, Reading, Readings, Root, read
-from devhost.hostfs.files import HostFiles, failure, fits, is_wild
+from devhost.discovery.sources import explain
+from devhost.discovery.sources.base import (
+    Candidate,
+    DirectoryLocation,
+    Listing,
+    Listings,
+    Location,
+    Unmatched,
+    read,
+)
+from devhost.discovery.sources.kernel import KernelSource
+from devhost.hostfs.files import HostFiles, describe_read_error, is_wild, matches_glob
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
@@ -34,53 +42,56 @@ class Selection:
 
     Attributes:
         nodes: Candidates in the order of the sources, then in natural order of their names.
-        failed: By source, why it could not be read.
+        failed_sources: By source, why it could not be read.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
-        why_none: Says why nothing is found, where nothing is missing and no source finds anything;
-            of a group, which needs a node of each, why a source finds nothing. Else `tuple`.
+        explain_empty: Says why nothing is found, where nothing is missing and no source finds
+            anything; of a group, which needs a node of each, why a source finds nothing. Else
+            `tuple`.
     """
 
     nodes: tuple[Node, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-    failed: Mapping[int, str] = field(default_factory=dict)
+    failed_sources: Mapping[int, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
 
 
-def read_all(roots: Iterable[Root], files: HostFiles) -> Readings:
+def list_all(roots: Iterable[Location], files: HostFiles) -> Listings:
     """Read roots, one after the other. Blocks."""
     return {root: read(root, files) for root in roots}
 
 
-def select(selectors: Iterable["Selector"], readings: Readings, *, grouped: bool) -> Selection:
+def select(
+    selectors: Iterable["CompiledSource"], listings: Listings, *, grouped: bool
+) -> Selection:
     """Return what a resource's sources find among what was read of its roots.
 
     Blocks: it reads what is at the names. Never raises for what the host does.
     """
-    found = [one.select(readings) for one in selectors]
+    found = [one.select(listings) for one in selectors]
     if len(found) == 1:
         return found[0]
     nodes = tuple(node for one in found for node in one.nodes)
     skipped = tuple(skip for one in found for skip in one.skipped)
-    empty = [one.why_none for one in found if one.why_none is not tuple]
+    empty = [one.explain_empty for one in found if one.explain_empty is not tuple]
     if (nodes or skipped) and not grouped:
         empty = []
     return Selection(
         nodes,
         skipped,
-        {index: reason for one in found for index, reason in one.failed.items()},
+        {index: reason for one in found for index, reason in one.failed_sources.items()},
         {path: reason for one in found for path, reason in one.unreadable.items()},
         tuple(note for one in found for note in one.notes),
         (lambda: tuple(text for why in empty for text in why())) if empty else tuple,
     )
 
 
-class Selector:
+class CompiledSource:
     """One source of a resource, compiled: it judges what its finder finds.
 
-    The `finder` says which `roots` it reads, what it finds there, and what it has missed.
+    The `finder` says which `locations` it reads, what it finds there, and what it has missed.
     """
 
     def __init__(self, index: int, source: Source, mentioned: frozenset[str]) -> None:
@@ -91,43 +102,47 @@ class Selector:
         # Only a bus can be missing: classes come with the first device of them.
         self._all_needed = not isinstance(kind, Usb | Pci | Sysfs)
         self._known: Mapping[str, Node] = {}  # what was found last, by path
-        self.finder: FileFinder | StaticFinder | HardwareFinder
+        self.source: FileSource | StaticSource | KernelSource
         match kind:
             case Directory() | Glob() | Dev():
-                self.finder = FileFinder(kind)
+                self.source = FileSource(kind)
             case Static():
-                self.finder = StaticFinder(kind)
+                self.source = StaticSource(kind)
             case Usb() | Pci() | Sysfs():
-                self.finder = HardwareFinder(kind, mentioned)
-        self.roots = self.finder.roots
+                self.source = KernelSource(kind, mentioned)
+        self.locations = self.source.locations
 
-    def select(self, readings: Readings) -> Selection:
+    def unmatched(self, listings: Listings) -> Iterable[Unmatched]:
+        """Return what the source has not matched. Blocks."""
+        return self.source.unmatched(listings)
+
+    def select(self, listings: Listings) -> Selection:
         """Return what the source finds. Blocks."""
-        some = [readings[root] for root in self.roots]
+        some = [listings[root] for root in self.locations]
         if reason := next((one.failure for one in some if one.failure), None):
-            return Selection(failed={self._index: reason})
-        judging = _Judging(self._index, self._role, self._types, in_use=self._in_use)
-        judging.judge(some, self.finder.find(readings, self._known))
+            return Selection(failed_sources={self._index: reason})
+        judging = CandidateFilter(self._index, self._role, self._types, in_use=self._in_use)
+        judging.judge(some, self.source.find(listings, self._known))
         self._known = {node.path: node for node in judging.nodes}
         notes: tuple[str, ...] = ()
-        why_none: Callable[[], tuple[str, ...]] = tuple
+        explain_empty: Callable[[], tuple[str, ...]] = tuple
         if not (judging.nodes or judging.skipped):
             main = some if self._all_needed else some[:1]
             notes = tuple(one.missing for one in main if one.missing)[:1]
             if not notes and not self._optional:
-                why_none = functools.cache(
-                    lambda: (wording.why_none(self.kind, self.finder.missed(readings)),)
+                explain_empty = functools.cache(
+                    lambda: (explain.explain_empty(self.kind, self.source.unmatched(listings)),)
                 )
         return Selection(
             tuple(judging.nodes),
             tuple(judging.skipped),
             unreadable=judging.unreadable,
             notes=notes,
-            why_none=why_none,
+            explain_empty=explain_empty,
         )
 
 
-class _Judging:
+class CandidateFilter:
     """Judges the matches of a source, as parts of a `Selection`."""
 
     def __init__(
@@ -140,11 +155,11 @@ class _Judging:
         self.unreadable: dict[str, str] = {}
         self._refused_units: set[str] = set()
 
-    def judge(self, some: Iterable[Reading], found: Iterable[Match | Node | Skipped]) -> None:
+    def judge(self, some: Iterable[Listing], found: Iterable[Candidate | Node | Skipped]) -> None:
         """Judge all matches."""
-        for reading in some:
-            for name, reason in reading.unreadable.items():
-                self._unreadable(reading.path(name), reason)
+        for listing in some:
+            for name, reason in listing.unreadable.items():
+                self._unreadable(listing.path(name), reason)
         for match in found:
             if isinstance(match, Node):  # as it was
                 self.nodes.append(match)
@@ -159,20 +174,20 @@ class _Judging:
                 if node.hardware is None or node.hardware.unit not in self._refused_units
             ]
 
-    def _judge(self, match: Match) -> None:
+    def _judge(self, match: Candidate) -> None:
         hardware, state, other = match.hardware, None, None
         problem = _unusable(f"{match.path}{match.name}") or match.excluded
         if match.at is not None and problem is None:
-            reading, name = match.at
+            listing, name = match.at
             try:
-                state = reading.state(name)
+                state = listing.state(name)
                 if hardware is not None:
                     other = _other(match.path, state, hardware)
-                problem = None if other else self._problem(match, reading, state)
+                problem = None if other else self._problem(match, listing, state)
             except OSError as error:
                 problem = _TOO_LONG
                 if error.errno != errno.ENAMETOOLONG:
-                    self._unreadable(match.path, failure(error))
+                    self._unreadable(match.path, describe_read_error(error))
         if problem is not None:
             if match.path not in self.unreadable:
                 what = match.path or match.name
@@ -192,13 +207,13 @@ class _Judging:
         self.unreadable[path] = reason
         self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
 
-    def _problem(self, match: Match, reading: Reading, state: FileState | None) -> str | None:
+    def _problem(self, match: Candidate, listing: Listing, state: FileState | None) -> str | None:
         """Return why what is there is no candidate."""
         if state is None:
             return DANGLING
-        is_link = match.at is not None and match.at[1] in reading.links
+        is_link = match.at is not None and match.at[1] in listing.links
         wrong = None if match.hardware else self._wrong_type(state, is_link=is_link)
-        return wrong or self._busy(reading, state) or _unusable(state.realpath)
+        return wrong or self._busy(listing, state) or _unusable(state.realpath)
 
     def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
         if self._types is None:
@@ -207,10 +222,10 @@ class _Judging:
             return None
         return f"a {state.kind.value}, not {' or '.join(self._types)}"
 
-    def _busy(self, reading: Reading, state: FileState) -> str | None:
+    def _busy(self, listing: Listing, state: FileState) -> str | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
-        use = reading.block_use.of(state.number)
+        use = listing.block_use.of(state.number)
         return f"{IN_USE}{use}" if use else None
 
 
@@ -236,46 +251,46 @@ def _unusable(text: str) -> str | None:
 
 # ── files and tokens ──
 
-Look = tuple[DirectoryRoot, str | None]
+Look = tuple[DirectoryLocation, str | None]
 """What is read, and a glob, or pattern, of the names there; ``None`` for all."""
 
 
-class FileFinder:
+class FileSource:
     """Finds files by their paths."""
 
     def __init__(self, options: Directory | Glob | Dev) -> None:
         self.options = options
         self._looks = _looks(options)
-        self.roots = tuple(dict.fromkeys(root for root, _ in self._looks))
+        self.locations = tuple(dict.fromkeys(root for root, _ in self._looks))
         included = options.include if isinstance(options, Directory) else None
         self._excludes = bool(options.exclude) or included is not None
 
-    def find(self, readings: Readings, known: Mapping[str, Node]) -> Iterable[Match | Node]:
+    def find(self, listings: Listings, known: Mapping[str, Node]) -> Iterable[Candidate | Node]:
         """Return each path once, of the first pattern that matches it, in natural order.
 
         What is as it was is the same node again.
         """
-        found = self._each(readings, known)
+        found = self._each(listings, known)
         if len(self._looks) == 1:  # it is in order
             return found
         return sorted(found, key=lambda match: (names.natural_key(match.name), match.name))
 
-    def _each(self, readings: Readings, known: Mapping[str, Node]) -> Iterator[Match | Node]:
+    def _each(self, listings: Listings, known: Mapping[str, Node]) -> Iterator[Candidate | Node]:
         seen: set[str] = set()
         for root, wanted in self._looks:
-            reading = readings[root]
-            for name in reading.names:
-                path = reading.path(name)
+            listing = listings[root]
+            for name in listing.names:
+                path = listing.path(name)
                 if path in seen:
                     continue
                 former = known.get(path)
-                if former is not None and _is_as_it_was(former, reading, name):
+                if former is not None and _is_as_it_was(former, listing, name):
                     seen.add(path)
                     yield former
                 elif (variables := self._variables(name, wanted)) is not None:
                     seen.add(path)
                     excluded = self._excluded(path, name) if self._excludes else None
-                    yield Match(path, name, variables, excluded, (reading, name))
+                    yield Candidate(path, name, variables, excluded, (listing, name))
 
     def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:
         """Return what a name that matches gives to templates."""
@@ -283,7 +298,7 @@ class FileFinder:
             return NO_VARIABLES
         if isinstance(self.options, Dev):
             return pattern.fullmatch(wanted, name)
-        return NO_VARIABLES if fits(name, wanted) else None
+        return NO_VARIABLES if matches_glob(name, wanted) else None
 
     def _excluded(self, path: str, name: str) -> str | None:
         options, last = self.options, path.rpartition("/")[2]
@@ -295,29 +310,29 @@ class FileFinder:
             path = name
         return "excluded" if pattern.fits(path, last, options.exclude) else None
 
-    def missed(self, readings: Readings) -> Iterator[Missed]:
+    def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield what else is where it looks."""
-        matched = {match.path for match in self._each(readings, {})}
-        seen = (readings[root] for root in self.roots)
+        matched = {match.path for match in self._each(listings, {})}
+        seen = (listings[root] for root in self.locations)
         paths = {one.path(name): name for one in seen for name in (*one.names, *one.beside)}
         for path, name in paths.items():
             if path not in matched:
                 yield self._missed(path, name)
 
-    def _missed(self, path: str, name: str) -> Missed:
+    def _missed(self, path: str, name: str) -> Unmatched:
         match self.options:
             case Directory():
-                return Missed(name, {"": "its name begins with a dot"})
+                return Unmatched(name, {"": "its name begins with a dot"})
             case Dev(pattern=text):
                 in_part = pattern.is_in(text, name)
-                return Missed(path, {"": _IN_PART} if in_part else {"pattern": path})
-        return Missed(path, {"paths": path})
+                return Unmatched(path, {"": _IN_PART} if in_part else {"pattern": path})
+        return Unmatched(path, {"paths": path})
 
 
-def _is_as_it_was(node: Node, reading: Reading, name: str) -> bool:
+def _is_as_it_was(node: Node, listing: Listing, name: str) -> bool:
     """Whether what is at a name is what it was; whether a disk is in use cannot be seen there."""
     try:
-        state = reading.state(name, node.state)
+        state = listing.state(name, node.state)
     except OSError:
         return False
     return state is not None and state is node.state and state.kind is not FileKind.BLOCK
@@ -329,12 +344,12 @@ def _looks(options: Directory | Glob | Dev) -> list[Look]:
         case Directory(path=path, recursive=recursive, include=include):
             hidden = any(glob.startswith((".", "[.]")) for glob in include or ())
             if recursive:
-                return [(DirectoryRoot(path, "**", hidden), None)]
-            return [(DirectoryRoot(path), None if hidden else "*")]
+                return [(DirectoryLocation(path, "**", hidden), None)]
+            return [(DirectoryLocation(path), None if hidden else "*")]
         case Glob(paths=paths):
             return [_look(path.rstrip("/") or "/") for path in paths]
         case Dev(pattern=text):
-            return [(DirectoryRoot("/dev", "**", text.startswith(r"\.")), text)]
+            return [(DirectoryLocation("/dev", "**", text.startswith(r"\.")), text)]
 
 
 def _look(path: str) -> Look:
@@ -344,23 +359,23 @@ def _look(path: str) -> Look:
     index = next(wild, len(parts) - 1)
     directory, rest = "/".join(parts[:index]) or "/", "/".join(parts[index:])
     if "/" in rest or rest == "**" or not is_wild(rest):
-        return DirectoryRoot(directory, rest, hidden=False), None
-    return DirectoryRoot(directory), rest
+        return DirectoryLocation(directory, rest, hidden=False), None
+    return DirectoryLocation(directory), rest
 
 
 @immutable
-class StaticFinder:
+class StaticSource:
     """Yields the tokens that the configuration declares."""
 
     options: Static
-    roots: tuple[Root, ...] = ()
+    locations: tuple[Location, ...] = ()
 
-    def find(self, _readings: Readings, _known: Mapping[str, Node]) -> Iterator[Match]:
+    def find(self, _readings: Listings, _known: Mapping[str, Node]) -> Iterator[Candidate]:
         """Yield each token."""
         ids = self.options.ids
         texts = names.natural(ids) if ids is not None else map(str, range(self.options.count or 0))
-        return (Match("", text) for text in texts)
+        return (Candidate("", text) for text in texts)
 
-    def missed(self, _readings: Readings) -> Iterator[Missed]:
+    def unmatched(self, _readings: Listings) -> Iterator[Unmatched]:
         """Nothing is looked at."""
         return iter(())

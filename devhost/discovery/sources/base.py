@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from devhost.allocation.policy import SAFE
-from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, failure, is_wild
+from devhost.hostfs.device_classes import SAFE_CLASSES, may_be_proposed
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, describe_read_error, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES, NO_VARIABLES, FileState, Hardware
 from devhost.model.immutable import immutable
-from devhost.model.spelling import did_you_mean, is_proposed
+from devhost.model.spelling import did_you_mean
 
 # Filesystems that hold no devices to hand out, but may hold very many files that anybody may make.
 # Only a source that names one of them as its directory looks into it.
@@ -26,14 +26,14 @@ _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 
 
 @immutable
-class WatchRoot:
+class WatchedDirectory:
     """A host directory whose events report changes of a root."""
 
     path: str
     recursive: bool = False
 
 
-class Root:
+class Location:
     """A part of the host; equal ones are the same part."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class Root:
         return ""
 
     @property
-    def watched(self) -> WatchRoot | None:
+    def watched(self) -> WatchedDirectory | None:
         """The directory to watch, if any."""
         return None
 
@@ -53,7 +53,7 @@ class Root:
         """The subsystems whose device events report changes of it."""
         return frozenset()
 
-    def read(self, files: HostFiles, tally: Tally, /) -> "Reading":
+    def read(self, files: HostFiles, tally: Tally, /) -> "Listing":
         """Read it, and count what is read. Blocks.
 
         What is wrong with one entry, or below it, is no failure.
@@ -61,7 +61,7 @@ class Root:
         raise NotImplementedError
 
 
-class Reading:
+class Listing:
     """What one reading of a root has found.
 
     A name is read when the first source asks for it, once for all sources.
@@ -75,7 +75,7 @@ class Reading:
 
     def __init__(
         self,
-        root: Root,
+        root: Location,
         files: HostFiles,
         found: Iterable[str] = (),
         *,
@@ -115,7 +115,7 @@ class Reading:
 
 
 @immutable
-class DirectoryRoot(Root):
+class DirectoryLocation(Location):
     """What matches a glob below a directory; wildcards match `hidden` names if that is set."""
 
     path: str
@@ -128,32 +128,32 @@ class DirectoryRoot(Root):
         return self.path.rstrip("/")
 
     @property
-    def watched(self) -> WatchRoot:
+    def watched(self) -> WatchedDirectory:
         """The directory, and where the glob leads further, all below it."""
-        return WatchRoot(self.path, self.glob == "**" or "/" in self.glob)
+        return WatchedDirectory(self.path, self.glob == "**" or "/" in self.glob)
 
-    def read(self, files: HostFiles, tally: Tally) -> Reading:
+    def read(self, files: HostFiles, tally: Tally) -> Listing:
         """Find what matches."""
         walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
-        beside = [] if walk.found else files.entries(self.path)
-        return Reading(
+        beside = [] if walk.matches else files.entries(self.path)
+        return Listing(
             self,
             files,
-            walk.found,
-            links=(name for name, is_link in walk.found.items() if is_link),
+            walk.matches,
+            links=(name for name, is_link in walk.matches.items() if is_link),
             unreadable=walk.unreadable,
             missing=_absent(files, self.path) if beside is None else None,
-            looks=walk.looks,
+            looks=walk.files,
             beside=[] if is_wild(self.glob) else [one.name for one in beside or ()],
         )
 
 
-def read(root: Root, files: HostFiles, tally: Tally | None = None) -> Reading:
-    """Read a root; where that fails, the reading says why. Blocks."""
+def read(root: Location, files: HostFiles, tally: Tally | None = None) -> Listing:
+    """Read a root; where that fails, the listing says why. Blocks."""
     try:
         return root.read(files, tally or Tally())
     except OSError as error:
-        return Reading(root, files, failure=failure(error))
+        return Listing(root, files, failure=describe_read_error(error))
 
 
 def _absent(files: HostFiles, directory: str) -> str:
@@ -164,23 +164,23 @@ def _absent(files: HostFiles, directory: str) -> str:
     if directory.startswith("/dev/"):
         above, _, name = directory.rstrip("/").rpartition("/")
         beside = (one.name for one in files.entries(above) or ())
-        hint = did_you_mean(name, (one for one in beside if is_proposed(f"{above}/{one}")))
+        hint = did_you_mean(name, (one for one in beside if may_be_proposed(f"{above}/{one}")))
     if files.is_host:
         return f"{directory} does not exist yet{hint}"
     why = "it is not there yet, or not mounted (the chart's hostPaths)"
     return f"{directory} does not exist below {files.root}: {why}{hint}"
 
 
-def is_silent(path: str) -> bool:
+def has_no_events(path: str) -> bool:
     """Whether there are no events at a path: the kernel makes up what is there."""
     return f"{path}/".startswith(("/sys/", "/proc/"))
 
 
-Readings = Mapping[Root, Reading]
+Listings = Mapping[Location, Listing]
 
 
 @immutable
-class Match:
+class Candidate:
     """What a source finds, before it is judged.
 
     Attributes:
@@ -194,26 +194,26 @@ class Match:
     name: str
     variables: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
     excluded: str | None = None
-    at: tuple[Reading, str] | None = None
+    at: tuple[Listing, str] | None = None
     hardware: Hardware | None = None
 
 
 @immutable
-class Missed:
+class Unmatched:
     """What a source has looked at and does not select.
 
-    By option that it fails, `differs` says what it has instead; an empty key has a sentence.
+    By option that it fails, `mismatches` says what it has instead; an empty key has a sentence.
     """
 
     name: str
-    differs: Mapping[str, str]
+    mismatches: Mapping[str, str]
 
 
 # ── what the kernel says of devices, and their nodes below /dev ──
 
 
 @immutable
-class SubsystemRoot(Root):
+class SubsystemLocation(Location):
     """The devices of a class or a bus.
 
     Something of the other subsystems that are `heard` may change what is selected of this one.
@@ -229,7 +229,7 @@ class SubsystemRoot(Root):
         """Its own, and the others."""
         return self.heard | {self.subsystem}
 
-    def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
+    def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemListing":
         """List the subsystem."""
         # gpio is both: nodes are of the bus, the class is an older interface.
         where = (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices")
@@ -238,14 +238,14 @@ class SubsystemRoot(Root):
         members = {name: path for one in there for name, path in _members(sysfs, one)}
         missing = None if there else _no_subsystem(self.subsystem, files)
         ordered = {name: members[name] for name in names.natural(members)}
-        return SubsystemReading(self, files, sysfs, ordered, missing)
+        return SubsystemListing(self, files, sysfs, ordered, missing)
 
 
 @immutable
-class NumbersRoot(Root):
+class NumbersLocation(Location):
     """All devices that have a number, of all subsystems."""
 
-    def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemReading":
+    def read(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemListing":
         """List them."""
         sysfs = SysfsTree(files)
         there = {
@@ -253,7 +253,7 @@ class NumbersRoot(Root):
             for kind in ("char", "block")
             for number, path in _members(sysfs, f"/sys/dev/{kind}")
         }
-        return SubsystemReading(self, files, sysfs, there)
+        return SubsystemListing(self, files, sysfs, there)
 
 
 def _members(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
@@ -269,11 +269,11 @@ def _no_subsystem(subsystem: str, files: HostFiles) -> str:
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
     sysfs = SysfsTree(files)
     there = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
-    hint = "" if subsystem in SAFE else did_you_mean(subsystem, there & {*SAFE, "tty"})
-    return f"this kernel has no subsystem {subsystem}{hint}"
+    proposed = there & {*SAFE_CLASSES, "tty"} if subsystem not in SAFE_CLASSES else ()
+    return f"this kernel has no subsystem {subsystem}{did_you_mean(subsystem, proposed)}"
 
 
-class SubsystemReading(Reading):
+class SubsystemListing(Listing):
     """The devices of a class or a bus: `members`, their paths by their names, in natural order.
 
     `sysfs` reads more of them, for all sources once. All methods block.
@@ -281,7 +281,7 @@ class SubsystemReading(Reading):
 
     def __init__(
         self,
-        root: Root,
+        root: Location,
         files: HostFiles,
         sysfs: SysfsTree,
         members: Mapping[str, str],
@@ -312,7 +312,7 @@ class SubsystemReading(Reading):
 
 
 @immutable
-class NodesRoot(Root):
+class NodesLocation(Location):
     """The nodes of devices below /dev.
 
     Udev makes its `links` to them after a device's events: only those of their directories tell.
@@ -326,13 +326,13 @@ class NodesRoot(Root):
         return "/dev"
 
     @property
-    def watched(self) -> WatchRoot | None:
+    def watched(self) -> WatchedDirectory | None:
         """All of it for the links; what else is there follows from sysfs."""
-        return WatchRoot("/dev", recursive=True) if self.links else None
+        return WatchedDirectory("/dev", recursive=True) if self.links else None
 
-    def read(self, files: HostFiles, tally: Tally | None = None) -> "NodesReading":
+    def read(self, files: HostFiles, tally: Tally | None = None) -> "NodesListing":
         """Read udev's links; nodes are read when a source asks for them."""
-        reading, looks = NodesReading(self, files), CachedFiles(files)
+        listing, looks = NodesListing(self, files), CachedFiles(files)
         for directory in (looks.entries("/dev", tally=tally) or ()) if self.links else ():
             above = f"/dev/{directory.name}"
             if not directory.is_dir(follow_symlinks=False) or above in NOT_DEVICES:
@@ -341,13 +341,13 @@ class NodesRoot(Root):
                 entries = looks.entries(f"{above}/{by}", tally=tally) or ()
                 for link in names.natural(one.name for one in entries if one.is_symlink()):
                     path = f"{above}/{by}/{link}"
-                    reading.udev.setdefault(files.resolve(path), {}).setdefault(variable, path)
-        return reading
+                    listing.udev.setdefault(files.resolve(path), {}).setdefault(variable, path)
+        return listing
 
 
-class NodesReading(Reading):
+class NodesListing(Listing):
     """The nodes of devices below /dev; `udev` has the first links to each node, by variable."""
 
-    def __init__(self, root: NodesRoot, files: HostFiles) -> None:
+    def __init__(self, root: NodesLocation, files: HostFiles) -> None:
         super().__init__(root, files)
         self.udev: dict[str, dict[str, str]] = {}

@@ -1,0 +1,134 @@
+"""Nodes, devices and snapshots as a scan would make them, and what they say: for tests without a host.
+
+All tests make and read these values here, so that only this file knows of what they consist.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from devhost.model.device import FileKind, FileState, Hardware, HostDevice, Node, Skipped, Snapshot
+
+Number = tuple[int, int] | None
+
+
+def file_state(
+    realpath: str,
+    kind: FileKind = FileKind.CHAR,
+    number: Number = None,
+    *,
+    inode: int = 1,
+    changed: int = 1,
+    mode: int = 0,
+) -> FileState:
+    """Return what a path of the host led to: a file of filesystem 5."""
+    return FileState(realpath, kind, number, (5, inode, changed), mode)
+
+
+def node(
+    path: str,
+    number: Number = (4, 64),
+    kind: FileKind | None = None,
+    *,
+    realpath: str | None = None,
+    name: str | None = None,
+    inode: int = 1,
+    changed: int = 1,
+    variables: Mapping[str, str] | None = None,
+) -> Node:
+    """Return a node of the first source; without a number it is a regular file.
+
+    Args:
+        name: The base name of the path, unless it is given.
+    """
+    kind = kind or (FileKind.CHAR if number else FileKind.FILE)
+    state = file_state(realpath or path, kind, number, inode=inode, changed=changed)
+    return Node(path, state, 0, name or path.rpartition("/")[2], variables or {})
+
+
+def read_node(path: str, state: FileState | None, **variables: str) -> Node:
+    """Return the node of a path of this computer."""
+    return Node(path, state, 0, path.rpartition("/")[2], variables)
+
+
+def token(name: str, hardware: Hardware | None = None) -> Node:
+    """Return a node without a file: a token, or what the kernel has no file for."""
+    return Node("", None, 0, name, hardware=hardware)
+
+
+def device(
+    device_id: str,
+    *nodes: Node,
+    reason: str | None = None,
+    missing_since: float | None = None,
+    replaced: bool = False,
+    remaining: Iterable[str] = (),
+    numa_nodes: tuple[int, ...] = (),
+) -> HostDevice:
+    """Return a device; a healthy one that is present, unless more is said of it.
+
+    Args:
+        reason: Why it is unhealthy.
+        missing_since: Since when it has not been found.
+        replaced: Whether it has to leave the list.
+        remaining: Which of its nodes (`Node.key`) are still found.
+    """
+    return HostDevice(
+        device_id,
+        nodes,
+        reason=reason,
+        missing_since=missing_since,
+        replaced=replaced,
+        remaining=frozenset(remaining),
+        numa_nodes=numa_nodes,
+    )
+
+
+def snapshot(
+    *devices: HostDevice, skipped: Mapping[str, str] | None = None, error: str | None = None
+) -> Snapshot:
+    """Return a snapshot of devices, and of candidates with the reasons why they are not offered."""
+    left_out = tuple(Skipped(candidate, reason) for candidate, reason in (skipped or {}).items())
+    return Snapshot({device.id: device for device in devices}, left_out, error=error)
+
+
+def missing(
+    device: HostDevice,
+    since: float,
+    reason: str = "gone",
+    *,
+    remaining: Iterable[str] = (),
+    replaced: bool = False,
+) -> HostDevice:
+    """Return a device as it is when it is no longer found, or no longer offered."""
+    return replace(
+        device,
+        reason=reason,
+        missing_since=since,
+        remaining=frozenset(remaining),
+        replaced=replaced,
+    )
+
+
+def reason_of(device: HostDevice | Skipped) -> str | None:
+    """Return why a device is unhealthy, or why a candidate is not offered."""
+    return device.reason
+
+
+def reasons(snapshot: Snapshot) -> dict[str, str | None]:
+    """Return why each device is unhealthy, by its ID."""
+    return {device.id: reason_of(device) for device in snapshot.devices.values()}
+
+
+def remaining_nodes(device: HostDevice) -> frozenset[str]:
+    """Return which nodes of a missing device are still found."""
+    return device.remaining
+
+
+def skip_reasons(skipped: Iterable[Skipped]) -> dict[str, str]:
+    """Return why each candidate is not offered."""
+    return {candidate.candidate: reason_of(candidate) or "" for candidate in skipped}
+
+
+def leaving(snapshot: Snapshot) -> set[str]:
+    """Return the devices that have to leave the list."""
+    return {device.id for device in snapshot.devices.values() if device.replaced}
