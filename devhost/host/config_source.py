@@ -189,7 +189,8 @@ class ConfigFile:
         """Apply a content, or reject it."""
         fields = {"fields": {"file": self.file}}
         try:
-            loaded = await run_in_thread("load config", lambda: self._load(content, self.file))
+            load = functools.partial(_load, content, self.file, self._policy)
+            loaded = await run_in_thread("load config", load)
             if loaded.config is not None:
                 apply(loaded.config)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
@@ -232,16 +233,11 @@ class ConfigFile:
     def _load_first(self, content: _Content, file: str) -> Loaded:
         """Load a content; where a bug of devhost prevents that, it is invalid. Blocks."""
         try:
-            return self._load(content, file)
+            return _load(content, file, self._policy)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("loading failed")
             self._content = None
             return unusable(file, _BUG.format(error))
-
-    def _load(self, content: _Content, file: str) -> Loaded:
-        if content.failure:
-            return unusable(file, content.failure)
-        return loads(content.raw, file, self._policy)
 
 
 class _Saver:
@@ -249,12 +245,13 @@ class _Saver:
 
     def __init__(self, copy: LastGoodConfig | None, retry: Callable[[], object]) -> None:
         self._copy, self._retry = copy, retry
+        self._calls = BlockingCalls("save config", serial=True)
         self._unsaved: bytes | None = None
         self._saving: asyncio.Task[None] | None = None
         self.problem: str | None = None  # why the copy could not be written
 
     def save_soon(self, raw: bytes) -> None:
-        """Have a content saved at the next `resume`."""
+        """Save a content at the next `resume`."""
         self._unsaved = raw
 
     def resume(self) -> None:
@@ -273,10 +270,8 @@ class _Saver:
     async def _save(self, copy: LastGoodConfig) -> None:
         try:
             while (raw := self._unsaved) is not None:
-                writing = run_in_thread("save config", functools.partial(copy.write, raw))
-                if not (await asyncio.wait({writing}, timeout=PATIENCE_S))[0]:
-                    self._report(f"{copy.path}: no answer in {PATIENCE_S:g} s")
-                await writing
+                write = functools.partial(copy.write, raw)
+                await self._calls.run(write, patience=PATIENCE_S, on_late=self._retry)
                 if self._unsaved is raw:  # else there is a newer one
                     self._unsaved = None
             self._report(None)
@@ -297,6 +292,12 @@ def log_problems(problems: Iterable[Problem]) -> None:
         }
         fields = {"resource": problem.resource} if problem.resource else {}
         _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
+
+
+def _load(content: _Content, file: str, policy: Policy) -> Loaded:
+    if content.failure:
+        return unusable(file, content.failure)
+    return loads(content.raw, file, policy)
 
 
 def _read(file: str) -> _Content:
