@@ -110,10 +110,9 @@ def loaded(
         sys.exit(1)
     if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
-        what = "unreadable" if source.status.unreadable else "invalid"
-        _LOG.error(
-            "%s configuration, starting with the last good one", what, extra={"fields": fields}
-        )
+        state = "unreadable" if source.status.unreadable else "invalid"
+        message = "%s configuration, starting with the last good one"
+        _LOG.error(message, state, extra={"fields": fields})
     raise_descriptor_limit(len(used.resources) + len(plugins))
     return source, used
 
@@ -131,8 +130,8 @@ def serve(
 
     try:
         http = Endpoint(flags["listen"], flags["status_listen"], devices=flags["metrics_devices"])
-        for what, url in http.urls.items():
-            show(f"devhost: {what}: {url}")
+        for name, url in http.urls.items():
+            show(f"devhost: {name}: {url}")
         reload_requested = source.reload_requested if source else None
         asyncio.run(wait_for_signal(http.serve_while(host, work()), reload_requested))
     except (KubeletError, ListenError) as error:
@@ -146,7 +145,7 @@ def _log_start(
     shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
     for key in ("policy", "enforced", "by_name", "trusted"):
         del shown[key]
-    names = [one.resource.name for one in plugins]
+    names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}
     _LOG.info("starting devhost", extra={"fields": {**fields, **shown}})
     for text in flags["policy"].warnings:

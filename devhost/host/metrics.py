@@ -171,7 +171,7 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
 
 
 def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
-    name, devices, count = served.name, served.snapshot.present, served.count
+    name, devices, count = served.name, served.snapshot.present_devices, served.count
     if not served.draining:
         healthy = sum(device.healthy for device in devices)
         yield "devhost_devices", (name, "Healthy"), healthy
