@@ -49,7 +49,7 @@ def run(
 
     The flags are those of `options.host_options`; others are ignored.
     """
-    from devhost.discovery.identity import HOLD_S
+    from devhost.discovery.identity import SETTLE_S
     from devhost.host.host import Settings
     from devhost.hostfs.files import HostFiles
     from devhost.kubelet.resource_lock import path_length_problem
@@ -72,7 +72,7 @@ def run(
             state_dir=temporary / "state",
             pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",
-            hold_s=0.0 if once else HOLD_S,
+            settle_s=0.0 if once else SETTLE_S,
         )
         trial = Trial(first, settings, source, plugins)
         if once:

@@ -171,7 +171,7 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
 
 
 def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
-    name, found, count = served.name, served.snapshot.present, served.count
+    name, found, count = served.name, served.snapshot.present_devices, served.count
     if not served.draining:
         healthy = sum(device.healthy for device in found)
         yield "devhost_devices", (name, "Healthy"), healthy

@@ -9,7 +9,6 @@ from devhost import __version__
 from devhost.discovery.dry_run import ResourceReport, mistakes
 from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host
-from devhost.host.owners import WITHHELD
 from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
 from devhost.host.shared import Shared
@@ -44,6 +43,9 @@ def status(host: Host) -> Json:
     if host.shared.owners.records.lost is not None:
         shown["troubles"].append(host.shared.owners.records.lost)
     shown["troubles"] += _troubles(shown)
+    for served, resource in zip(host.resources, shown["resources"], strict=True):
+        troubles = _resource_troubles(served, resource)
+        shown["troubles"] += [f"{served.name}: {trouble}" for trouble in troubles]
     return shown
 
 
@@ -89,7 +91,7 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
         "streams": served.published.state.streams,
         "expected": count.expected,
         "missing": count.missing,
-        "unhealthy": sum(not device.healthy for device in served.snapshot.present),
+        "unhealthy": sum(not device.healthy for device in served.snapshot.present_devices),
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
@@ -97,7 +99,7 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
 def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
     published, found_amiss = served.published.state, mistakes(served.resource, snapshot)
-    warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss, *published.warnings)
+    warnings = (*snapshot.notes, *snapshot.explain_empty(), *found_amiss, *published.warnings)
     warnings += tuple(
         f"{root.root.base or '/'}: {root.polling_reason}: read every {POLL_S:.0f} s"
         for root in served.scan.roots
@@ -142,20 +144,18 @@ def _troubles(shown: Json) -> Iterator[str]:
             yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
-    for resource in shown["resources"]:
-        yield from (f"{resource['name']}: {trouble}" for trouble in _resource_troubles(resource))
 
 
-def _resource_troubles(resource: Json) -> Iterator[str]:
+def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
     if resource["state"] not in (State.REGISTERED, State.DRAINING):
         reason = f": {resource['reason']}" if resource["reason"] else ""
         yield f"{resource['state']}{reason}"
     if resource["error"]:
         yield f"a source failed: {resource['error']}"
-    devices = resource["devices"]
+    devices = served.snapshot.devices.values()
     if bad := resource["unhealthy"]:
-        withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
-        why = f"; {withheld[0]['id']} is {withheld[0]['reason']}" if withheld else ""
+        withheld = [device for device in devices if device.is_withheld]
+        why = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
         more = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
         yield f"{bad} of {len(devices)} devices unhealthy{why}{more}"
     if resource["missing"]:

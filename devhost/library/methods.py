@@ -10,7 +10,7 @@ from devhost.errors import DevhostError
 from devhost.library.plugin import Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
-from devhost.model.device import Skipped
+from devhost.model.device import Cause, Skipped
 from devhost.model.values import SHARES_MAX, permissions_problem
 
 _TEXT_MAX: Final = 500
@@ -104,7 +104,8 @@ def _split_devices(result: Iterable[Device | str]) -> Devices:
         device = Device(item) if isinstance(item, str) else item
         if problem := _device_problem(device):
             shown = device.id if isinstance(device, Device) else device
-            skipped.append(Skipped(_brief(str(shown) or repr(shown)), problem))
+            candidate = _brief(str(shown) or repr(shown))
+            skipped.append(Skipped.because(Cause.CODE, candidate, problem))
         else:
             devices.append(device)
     return devices, skipped

@@ -176,13 +176,14 @@ def test_source_enters_dev_shm_only_by_name(
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.kubelet.device_list.LISTS_BURST", 3)
     devices = DeviceList()
-    stream = devices.open_stream(lambda: None)
+    stream = devices.streams.open(lambda: None)
 
     def sent(now: float, *, healthy: bool) -> bool:
         devices.update({"a": AdvertisedDevice(healthy), "b": AdvertisedDevice(True)})
-        if devices.pause(stream, now):
+        if devices.streams.send_delay(stream, now):
             return False
-        devices.end_send(stream, devices.begin_send(stream), now)
+        devices.streams.list_sent(stream, devices.entries)
+        devices.streams.list_received(stream, devices.entries, now)
         return True
 
     assert [sent(10.0, healthy=True) for _ in range(4)] == [True, True, True, False]
