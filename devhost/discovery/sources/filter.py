@@ -23,16 +23,23 @@ from devhost.discovery.sources.base import (
 from devhost.discovery.sources.kernel import KernelSource
 from devhost.hostfs.files import HostFiles, describe_read_error, is_wild, matches_glob
 from devhost.model import names, pattern
-from devhost.model.device import NO_VARIABLES, FileKind, FileState, Hardware, Node, Skipped
+from devhost.model.device import (
+    NO_VARIABLES,
+    Cause,
+    FileKind,
+    FileState,
+    Hardware,
+    Node,
+    Skipped,
+    Verdict,
+)
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Source, Static
 
-DANGLING: Final = "dangling link"
+_DANGLING: Final = Verdict(Cause.DANGLING, "dangling link")
 _DIRECTORY: Final = "a directory: name it in `types` to offer it"
-IN_USE: Final = "in use: "
-UNREADABLE: Final = "cannot be read: "
-_TOO_LONG: Final = "its path is too long for the kernel"
+_TOO_LONG: Final = Verdict(Cause.UNREADABLE, "its path is too long for the kernel")
 _IN_PART: Final = "the pattern matches only a part of it"
 
 
@@ -45,7 +52,7 @@ class Selection:
         failed_sources: By source, why it could not be read.
         unreadable: By path, why it or what is below it could not be read.
         notes: What is not there yet.
-        explain_empty: Says why nothing is found, where nothing is missing and no source finds
+        explain_empty: Returns why nothing is found, where nothing is missing and no source finds
             anything; of a group, which needs a node of each, why a source finds nothing. Else
             `tuple`.
     """
@@ -176,7 +183,9 @@ class CandidateFilter:
 
     def _judge(self, match: Candidate) -> None:
         hardware, state, other = match.hardware, None, None
-        problem = _unusable(f"{match.path}{match.name}") or match.excluded
+        problem = _unusable(f"{match.path}{match.name}")
+        if problem is None and match.excluded is not None:
+            problem = Verdict(Cause.EXCLUDED, match.excluded)
         if match.at is not None and problem is None:
             listing, name = match.at
             try:
@@ -205,28 +214,33 @@ class CandidateFilter:
 
     def _unreadable(self, path: str, reason: str) -> None:
         self.unreadable[path] = reason
-        self.skipped.append(Skipped(names.printable(path), f"{UNREADABLE}{reason}"))
+        text = f"cannot be read: {reason}"
+        self.skipped.append(Skipped.because(Cause.UNREADABLE, names.printable(path), text))
 
-    def _problem(self, match: Candidate, listing: Listing, state: FileState | None) -> str | None:
+    def _problem(
+        self, match: Candidate, listing: Listing, state: FileState | None
+    ) -> Verdict | None:
         """Return why what is there is no candidate."""
         if state is None:
-            return DANGLING
+            return _DANGLING
         is_link = match.at is not None and match.at[1] in listing.links
         wrong = None if match.hardware else self._wrong_type(state, is_link=is_link)
         return wrong or self._busy(listing, state) or _unusable(state.realpath)
 
-    def _wrong_type(self, state: FileState, *, is_link: bool) -> str | None:
+    def _wrong_type(self, state: FileState, *, is_link: bool) -> Verdict | None:
         if self._types is None:
-            return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
+            is_directory = state.kind is FileKind.DIRECTORY
+            return Verdict(Cause.WRONG_TYPE, _DIRECTORY) if is_directory else None
         if state.kind in self._kinds or ("symlink" in self._types and is_link):
             return None
-        return f"a {state.kind.value}, not {' or '.join(self._types)}"
+        text = f"a {state.kind.value}, not {' or '.join(self._types)}"
+        return Verdict(Cause.WRONG_TYPE, text)
 
-    def _busy(self, listing: Listing, state: FileState) -> str | None:
+    def _busy(self, listing: Listing, state: FileState) -> Verdict | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
         use = listing.block_use.of(state.number)
-        return f"{IN_USE}{use}" if use else None
+        return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
 
 
 def _other(path: str, state: FileState | None, hardware: Hardware) -> str | None:
@@ -242,11 +256,11 @@ def _number(number: tuple[int, int] | None) -> str:
     return "no device node" if number is None else "{}:{}".format(*number)
 
 
-def _unusable(text: str) -> str | None:
-    """Say that a name cannot be handed out, whatever it is."""
+def _unusable(text: str) -> Verdict | None:
+    """Return why a name cannot be handed out, whatever it is."""
     if text.isprintable() or not ({"\n", "\t"} & set(text) or names.text_problem(text)):
         return None
-    return "unusable name: it is not UTF-8, or has control characters"
+    return Verdict(Cause.BAD_NAME, "unusable name: it is not UTF-8, or has control characters")
 
 
 # ── files and tokens ──

@@ -26,7 +26,7 @@ from devhost.hostfs.sysfs import (
     owning_device,
 )
 from devhost.model import names
-from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
+from devhost.model.device import LINK_VARIABLES, Cause, Hardware, Skipped
 from devhost.model.hardware_sources import (
     NO_NODE,
     USB_NODE,
@@ -245,11 +245,12 @@ class _Search:
             if differ:
                 continue
             if not all(self._differs(device, one) for one in finder.excluded):
-                yield Skipped(device.name, "excluded")
+                yield Skipped.because(Cause.EXCLUDED, device.name, "excluded")
             elif VFIO_NODE not in finder.subsystems:
                 yield from self._nodes_of(device)
             elif not (group := device.facts["group"]):
-                yield Skipped(device.name, "has no IOMMU group: the IOMMU is off")
+                text = "has no IOMMU group: the IOMMU is off"
+                yield Skipped.because(Cause.INCOMPLETE, device.name, text)
             elif group not in groups:
                 groups.add(group)
                 yield self._group(device, group)
@@ -265,7 +266,8 @@ class _Search:
             is_ours = other.is_hub_or_bridge or used in ("", _UNUSED) or used.startswith("vfio")
             if other.facts["group"] == group and not is_ours:
                 reason = f"group {group} holds {other.name} (driver {used})"
-                return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
+                text = f"{reason}: bind all of it to vfio-pci"
+                return Skipped.because(Cause.IN_USE, function.name, text)
         vfio = self._members(_VFIO)
         for name in (group, f"noiommu-{group}"):
             node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
@@ -274,7 +276,7 @@ class _Search:
         reason, driver = "not bound to vfio-pci", function.facts["driver"]
         if driver.startswith("vfio"):
             reason = f"bound to {driver}, but the kernel has no node of group {group}"
-        return Skipped(function.name, reason)
+        return Skipped.because(Cause.INCOMPLETE, function.name, reason)
 
     def _nodes_of(self, device: SysfsDevice) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of a device, or why it is not offered."""
@@ -289,7 +291,7 @@ class _Search:
             which = " and no ".join(one.subsystem for one in absent)
             lack = f"no {which} node: {self._why_none(absent[0], device)}"
         if lack and not found:
-            yield Skipped(device.name, lack)
+            yield Skipped.because(Cause.INCOMPLETE, device.name, lack)
         ids = self._ids(device, list(found))
         for node in found:
             yield self._match(device, node, ids[node], f"incomplete: {lack}" if lack else None)
