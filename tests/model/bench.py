@@ -368,7 +368,7 @@ class Bench:
             assert source is not None
             if host._config != loads(text).require():
                 raise Problem("another configuration is in force")
-            if source._seen != (raw, ""):
+            if source._content != (raw, ""):
                 raise Problem("the file was not read again")
             if good != (not source.status.problems):
                 raise Problem(f"problems of the configuration: {source.status.problems}")
