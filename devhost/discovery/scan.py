@@ -40,13 +40,13 @@ class Scanner(Declaration):
 
     @functools.cached_property
     def sources(self) -> tuple[CompiledSource, ...]:
-        """What selects for each source."""
-        mentioned, sources = self.resource.mentioned, enumerate(self.resource.sources)
-        return tuple(CompiledSource(index, source, mentioned) for index, source in sources)
+        """The sources, compiled."""
+        mentioned, specs = self.resource.mentioned, enumerate(self.resource.sources)
+        return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """What has to be read of the host."""
+        """The parts of the host that have to be listed."""
         return tuple(
             dict.fromkeys(location for source in self.sources for location in source.locations)
         )
