@@ -1,4 +1,4 @@
-"""The command line: a command is looked up when it is used."""
+"""The command line; the module of a command is imported when the command is used."""
 
 import importlib
 import os
@@ -24,7 +24,7 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _LazyGroup(click.Group):
     """Imports the module of a command when the command is used."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -35,14 +35,14 @@ class _Lazy(click.Group):
             return None
         file = {"schema": "validate", "convert": "init"}.get(name, name)
         module = importlib.import_module(f"devhost.cli.{file}_command")
-        found: click.Command = getattr(module, "command" if file == name else name)
-        return found
+        command: click.Command = getattr(module, "command" if file == name else name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        known = args[0] in _COMMANDS or not args[0].isalpha()
-        if not known and not ctx.resilient_parsing:
+        is_unknown = args[0].isalpha() and args[0] not in _COMMANDS
+        if is_unknown and not ctx.resilient_parsing:
             from devhost.model.spelling import did_you_mean
 
             ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], _COMMANDS)}")
@@ -62,7 +62,7 @@ class _Lazy(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devhost")
 def main() -> None:
     """Kubernetes device plugin for many resources, configured by one YAML file.

@@ -1,4 +1,4 @@
-"""``devhost init`` and ``devhost convert``: they write a configuration."""
+"""``devhost init`` and ``devhost convert``, which write a configuration."""
 
 import sys
 from pathlib import Path
@@ -8,15 +8,14 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.devices_command import meant
-from devhost.model.names import printable
+from devhost.cli.devices_command import find_devices
 
 if TYPE_CHECKING:
     from devhost.drafts.draft import DraftEntry
 
 
 def _domain(_context: click.Context, _option: click.Parameter, domain: str | None) -> str | None:
-    """Refuse what cannot be the domain of a resource."""
+    """Return the domain; raise `BadParameter` if no resource can be in it."""
     from devhost.model.names import resource_name_problem
 
     if domain is not None and (problem := resource_name_problem(f"{domain}/x")):
@@ -39,34 +38,33 @@ draft_options = options.together(
 )
 
 
-def write(text: str, output: str, *, force: bool) -> None:
-    """Write a configuration; exit with status 1 on failure, or if it may not be overwritten."""
+def _write(text: str, summary: str, output: str, root: str = "/", *, force: bool) -> None:
+    """Write a configuration to a file or standard output; tell standard error what to do next.
+
+    Exits with status 1 if the file cannot be written, or exists and may not be overwritten.
+    """
     if output == "-":
-        for line in text.splitlines():
-            printer.echo(line)
-        return
-    try:
-        with Path(output).open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        printer.fail(f"{output} exists; overwrite it with --force")
-    except OSError as error:
-        printer.fail(f"{output}: {error.strerror}")
-
-
-def note_next(output: str, root: str = "/") -> None:
-    """Print what to do next."""
-    file = "FILE" if output == "-" else output
-    printer.note(f"next: devhost plan {file}{f' --root {root}' if root != '/' else ''}")
+        printer.echo(*text.splitlines())
+    else:
+        try:
+            with Path(output).open("w" if force else "x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            printer.fail(f"{output} exists; overwrite it with --force")
+        except OSError as error:
+            printer.fail(f"{output}: {error.strerror}")
+    printer.note(summary)
+    name = "FILE" if output == "-" else output
+    printer.note(f"next: devhost plan {name}{f' --root {root}' if root != '/' else ''}")
 
 
 @click.command("init", epilog="Exit status: 0 success, 1 no such device, or FILE exists.")
-@click.argument("what", nargs=-1, metavar="[WHAT...]")
+@click.argument("names", nargs=-1, metavar="[WHAT...]")
 @draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
 @options.root_option
 def command(
-    what: tuple[str, ...],
+    names: tuple[str, ...],
     domain: str | None,
     output: str,
     force: bool,
@@ -91,23 +89,24 @@ def command(
     files = HostFiles(root)
     try:
         machine = Machine(files)
-        chosen = [device for one in what for device in meant(machine, one)] if what else None
-        found = host_draft.offers(files, domain or DOMAIN, chosen)
+        chosen = [device for name in names for device in find_devices(machine, name)]
+        entries = host_draft.build_host_entries(files, domain or DOMAIN, chosen if names else None)
     except OSError as error:
         printer.fail(str(error))
-    if not (yes or what) and sys.stdin.isatty() and sys.stderr.isatty():
-        found = [one for one in found if _is_wanted(one)]
-    write(host_draft.text(found, domain or DOMAIN, values=values), output, force=force)
-    offered = sum(one.active for one in found)
-    left = len(found) - offered
-    more = f"; {left} more would be refused, and {'are' if left > 1 else 'is'} commented out"
-    printer.note(f"{offered} resource{'s' * (offered != 1)}{more if left else ''}")
-    note_next(output, root)
+    if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
+        entries = [entry for entry in entries if _is_wanted(entry)]
+    offered = sum(entry.active for entry in entries)
+    summary = f"{offered} resource{'s' * (offered != 1)}"
+    if left := len(entries) - offered:
+        are = "are" if left > 1 else "is"
+        summary += f"; {left} more would be refused, and {are} commented out"
+    text = host_draft.render(entries, domain or DOMAIN, values=values)
+    _write(text, summary, output, root, force=force)
 
 
-def _is_wanted(one: "DraftEntry") -> bool:
-    for comment in one.comments:
-        printer.note(printable(comment))
+def _is_wanted(entry: "DraftEntry") -> bool:
+    for comment in entry.comments:
+        printer.note(comment)
     return click.confirm("Include it?", default=True, err=True)
 
 
@@ -133,33 +132,33 @@ def convert(
     from devhost.drafts import conversion, draft
     from devhost.hostfs.files import HostFiles
     from devhost.loading.loader import read
-    from devhost.loading.syntax import TreeError, decoded
+    from devhost.loading.syntax import TreeError, decode
 
     devices = []
     try:
         for file in files:
-            devices += (found := conversion.found(decoded(read(file))))
-            if not found:
+            foreign = conversion.find_devices(decode(read(file)))
+            devices += foreign
+            if not foreign:
                 printer.fail(
                     f"{file}: no devices of generic-device-plugin or smarter-device-manager; if "
                     "they are in the templates of a chart, use the output of `helm template` or "
                     "`kubectl get daemonset NAME -o yaml`"
                 )
-        entries = conversion.converted(devices, domain, HostFiles(root))
+        entries = conversion.convert_devices(devices, domain, HostFiles(root))
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:
         printer.fail(f"{file}:{error.line}:{error.column}: {error}")
     except ValueError as error:
         printer.fail(str(error))
-    lost = [comment for one in entries for comment in one.comments]
-    for one in lost:
-        printer.note(one)
+    lost = [comment for entry in entries for comment in entry.comments]
+    for comment in lost:
+        printer.note(comment)
     if len(lost) == len(entries):
         printer.fail("nothing was converted")
     header = f"Converted by `devhost convert` from {', '.join(files)}."
-    write(draft.text([header], entries, values=values), output, force=force)
     count = len(entries) - len(lost)
-    printer.note(f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over")
-    note_next(output)
+    summary = f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over"
+    _write(draft.render([header], entries, values=values), summary, output, force=force)
     sys.exit(1 if lost else 0)

@@ -34,23 +34,24 @@ def together(*options: _Decorator[Any]) -> _Decorator[Any]:
     """Return a decorator that adds options in this order."""
 
     def add(command: _Command) -> _Command:
-        for one in reversed(options):
-            command = one(command)
+        for decorate in reversed(options):
+            command = decorate(command)
         return command
 
     return add
 
 
-def option(flag: str, text: str, *, name: str | None = None, **more: Any) -> _Decorator[Any]:
+def option(flag: str, text: str, *, name: str | None = None, **settings: Any) -> _Decorator[Any]:
     """Return an option that a variable sets, too: ``--log-level`` and ``DEVHOST_LOG_LEVEL``."""
     variable = f"DEVHOST_{flag.removeprefix('--').upper().replace('-', '_')}"
-    more["show_default"] = isinstance(more.get("default"), str) and bool(more["default"])
+    default = settings.get("default")
+    settings["show_default"] = isinstance(default, str) and default != ""
     flags = (flag, name) if name else (flag,)
-    return click.option(*flags, envvar=variable, show_envvar=True, help=text, **more)
+    return click.option(*flags, envvar=variable, show_envvar=True, help=text, **settings)
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Refuse everything but a plain file name."""
+    """Return the name; raise `BadParameter` if it is not a plain file name."""
     if not name or "/" in name or name in (".", ".."):
         raise click.BadParameter(f"{name!r} is not a plain file name")
     return name
@@ -123,7 +124,7 @@ _ALLOW: Final = {
 def _allowable(
     _context: click.Context, option: click.Parameter, values: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Refuse values that allow nothing."""
+    """Return the values; raise `BadParameter` if one allows nothing."""
     if values:
         from devhost.allocation.policy import VALUE_PROBLEMS
 
@@ -173,9 +174,9 @@ def trust_options(command: _Command) -> _Command:
     flags = []
     for field, (value, text) in _ALLOW.items():
         flag = f"--{field.removesuffix('s').replace('_', '-')}"
-        more = {"multiple": True, "metavar": value, "callback": _allowable}
-        more = more if value else {"is_flag": True}
-        flags.append(option(flag, text, name=field, cls=_AllowOption, **more))
+        listed = {"multiple": True, "metavar": value, "callback": _allowable}
+        settings = listed if value else {"is_flag": True}
+        flags.append(option(flag, text, name=field, cls=_AllowOption, **settings))
     return cast("_Command", together(*flags)(with_policy))
 
 

@@ -24,9 +24,10 @@ _TAB: Final = "    "
 _COLORS: Final = {"error": "red", "warning": "yellow"}
 
 
-def echo(line: str = "") -> None:
-    """Print a line; on failure print an error and exit with status 1."""
-    _print(printable(line))
+def echo(*lines: str) -> None:
+    """Print lines; on failure print an error and exit with status 1."""
+    for line in lines:
+        _print(printable(line))
 
 
 def note(line: str) -> None:
@@ -74,13 +75,13 @@ def print_value(value: Any, output: str) -> None:
     _print(yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
 
 
-def check_names(wanted: Iterable[str], known: Collection[str], where: str = "") -> None:
-    """Exit with status 1 if a wanted name is not known; say which is near."""
+def check_names(wanted: Iterable[str], names: Collection[str], where: str = "") -> None:
+    """Exit with status 1 and a suggestion if a wanted name is not that of a resource."""
     from devhost.model.spelling import nearest
 
     # Most have the domain in common, which would make all of them near.
-    by_last_part = {one.rpartition("/")[2]: one for one in known}
-    for name in sorted({*wanted}.difference(known)):
+    by_last_part = {name.rpartition("/")[2]: name for name in names}
+    for name in sorted({*wanted}.difference(names)):
         near = by_last_part.get(nearest(name.rpartition("/")[2], by_last_part))
         hint = f"; did you mean '{near}'?" if near else ""
         fail(f"no resource {name}{where}{hint}")
@@ -119,8 +120,8 @@ def cells(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    some = (one for one in text if unicodedata.category(one) not in ("Mn", "Me"))
-    return sum(2 if unicodedata.east_asian_width(one) in ("W", "F") else 1 for one in some)
+    spacing = (char for char in text if unicodedata.category(char) not in ("Mn", "Me"))
+    return sum(2 if unicodedata.east_asian_width(char) in ("W", "F") else 1 for char in spacing)
 
 
 def print_resource(
@@ -144,12 +145,12 @@ def print_resource(
         echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
 
 
-def pods(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def pods_by_device(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the pods that have each device or a share of it."""
-    found: dict[str, set[str]] = {}
-    for advertised, names in holders.items():
-        found.setdefault(without_share(advertised), set()).update(names)
-    return {device_id: ", ".join(sorted(names)) for device_id, names in found.items()}
+    by_device: dict[str, set[str]] = {}
+    for advertised_id, names in holders.items():
+        by_device.setdefault(without_share(advertised_id), set()).update(names)
+    return {device_id: ", ".join(sorted(names)) for device_id, names in by_device.items()}
 
 
 def _print_devices(
@@ -167,12 +168,13 @@ def _print_devices(
     if held is None:
         del columns["HELD BY"]
     if not wide:
-        columns = {name: some for name, some in columns.items() if any(some) and name != "CHECKED"}
+        del columns["CHECKED"]
+        columns = {heading: column for heading, column in columns.items() if any(column)}
     print_table(list(columns), zip(*columns.values(), strict=True))
 
 
 def _last_check(checked: Mapping[str, Any] | None) -> str:
-    """Return the result of the last checks of a device that is healthy all the same."""
+    """Return the result of the last checks of a device that is healthy in spite of it, or ""."""
     if checked is None:
         return ""
     if checked["unknown"]:
@@ -180,7 +182,7 @@ def _last_check(checked: Mapping[str, Any] | None) -> str:
     return f"last check failed: {checked['failure']}" if checked["failure"] else ""
 
 
-def received(answer: Mapping[str, Any]) -> Iterator[str]:
+def allocation_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a container receives, a line for each thing."""
     for name, value in answer["envs"].items():
         yield f"env {name}={value}"
@@ -211,12 +213,12 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
         colored = moves_cursor() and not os.environ.get("NO_COLOR")
         color = None if colored else False  # where it is False, click takes colors out
         for problem in problems:
-            text = "\n".join(described(problem, columns))
+            text = "\n".join(format_problem(problem, columns))
             click.echo(f"{text}\n", err=err, color=color)
         click.echo(click.style(summary(problems), bold=True), err=err, color=color)
 
 
-def described(problem: Problem, columns: int) -> Iterator[str]:
+def format_problem(problem: Problem, columns: int) -> Iterator[str]:
     """Yield the lines for a terminal: what is wrong, where, and the source line with a mark."""
 
     def tinted(text: str) -> str:
@@ -231,22 +233,22 @@ def described(problem: Problem, columns: int) -> Iterator[str]:
     if problem.excerpt is not None:
         line = str(problem.excerpt.line or "")
         gutter = max(len(line), 4)
-        source, begin, length = _marked(problem.excerpt, columns - gutter - 3)
+        source, begin, length = _fit_excerpt(problem.excerpt, columns - gutter - 3)
         yield f"{line:>{gutter}} | {source}"
         yield f"{'':{gutter}} | {' ' * begin}{tinted('^' * length)}"
 
 
 def summary(problems: Sequence[Problem]) -> str:
     """Return ``3 errors, 1 warning in 2 files``."""
-    found = Counter(problem.severity for problem in problems)
-    counts = [f"{count} {severity}{'s' * (count > 1)}" for severity, count in sorted(found.items())]
+    counter = sorted(Counter(problem.severity for problem in problems).items())
+    counts = [f"{count} {severity}{'s' * (count > 1)}" for severity, count in counter]
     files = {problem.file for problem in problems}
     where = f"{len(files)} files" if len(files) > 1 else printable(files.pop())
     return f"{', '.join(counts)} in {where}"
 
 
-def _marked(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
-    """Return the part of a source line that fits, and where the mark below it is, how long."""
+def _fit_excerpt(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
+    """Return the part of a source line that fits, and begin and length of the mark below it."""
     ends = (0, excerpt.start, excerpt.end, len(excerpt.text))
     before, marked, after = (
         printable(excerpt.text[begin:end].replace("\t", _TAB)) for begin, end in pairwise(ends)

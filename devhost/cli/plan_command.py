@@ -75,28 +75,29 @@ def command(
             raise click.UsageError("--against cannot be combined with --allocate")
         _compare((against, config), names, policy, node_name, output)
         return
-    (loaded,) = _loaded([config], policy)
-    known = [one.name for one in loaded.resources if one.applies_to(node_name)]
-    requests = {_full(name, known): wanted for name, wanted in requests.items()}
-    printer.check_names([*names, *requests], known, f" for this node in {config}")
+    (loaded,) = _load_all([config], policy)
+    on_node = [resource.name for resource in loaded.resources if resource.applies_to(node_name)]
+    requests = {_full_name(name, on_node): wanted for name, wanted in requests.items()}
+    printer.check_names([*names, *requests], on_node, f" for this node in {config}")
     judging = replace(policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
-    # All are scanned: whose a node is depends on the other resources.
+    # All are scanned: which resource offers a node depends on the other resources.
     reports = report(loaded, files, judging, node_name, requests, explained=explain)
     if names:
-        reports = tuple(one for one in reports if one.resource.name in {*names, *requests})
+        shown = {*names, *requests}
+        reports = tuple(report for report in reports if report.resource.name in shown)
     if not reports and output in ("text", "wide"):
         printer.print_nothing(node_name, listed=bool(loaded.resources))
-    shown = [one.as_json() for one in reports]
+    values = [report.as_json() for report in reports]
     if output in ("json", "yaml"):
-        printer.print_value({"resources": shown}, output)
+        printer.print_value({"resources": values}, output)
     else:
-        _print(shown, wide=output == "wide")
-    sys.exit(1 if any(one.failed for one in reports) else 0)
+        _print(values, wide=output == "wide")
+    sys.exit(1 if any(report.failed for report in reports) else 0)
 
 
 def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Tell names of resources from the file before them, which may be left out."""
+    """Return the file, by default that of the environment, and the names of resources after it."""
     is_file = config.endswith((".yaml", ".yml")) or os.path.lexists(config)
     if not is_file and resource_name_problem(config) is None:
         names = (config, *names)
@@ -107,15 +108,15 @@ def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str
     return config, names
 
 
-def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
+def _load_all(files: Sequence[str], policy: Policy) -> list[Config]:
     """Load configurations and print all problems; exit with status 1 if one is invalid."""
     from devhost.loading.loader import load
 
     printer.print_warnings(policy.warnings)
-    found = [load(file, policy) for file in files]
-    printer.print_problems([problem for loaded in found for problem in loaded.problems])
-    configs = [loaded.config for loaded in found if loaded.config is not None]
-    if len(configs) < len(found):
+    results = [load(file, policy) for file in files]
+    printer.print_problems([problem for loaded in results for problem in loaded.problems])
+    configs = [loaded.config for loaded in results if loaded.config is not None]
+    if len(configs) < len(results):
         sys.exit(1)
     return configs
 
@@ -128,19 +129,18 @@ def _compare(
     old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    before, after = _loaded(files, policy)
-    found = changes(before, after, node_name)
-    where = f" for this node in {old} and {new}"
-    printer.check_names(names, [one.name for one in found], where)
-    found = tuple(one for one in found if not names or one.name in names)
+    before, after = _load_all(files, policy)
+    differences = {change.name: change for change in changes(before, after, node_name)}
+    printer.check_names(names, differences, f" for this node in {old} and {new}")
+    values: list[dict[str, Any]] = [
+        {"name": name, "action": change.action.value, "reasons": list(change.reasons)}
+        for name, change in differences.items()
+        if not names or name in names
+    ]
     if output in ("json", "yaml"):
-        shown = [
-            {"name": one.name, "action": one.action.value, "reasons": list(one.reasons)}
-            for one in found
-        ]
-        printer.print_value(shown, output)
+        printer.print_value(values, output)
         return
-    rows = [(one.name, one.action.value, why) for one in found for why in one.reasons or ("",)]
+    rows = [(row["name"], row["action"], why) for row in values for why in row["reasons"] or ("",)]
     printer.print_table(["RESOURCE", "ACTION", "REASON"], rows)
 
 
@@ -151,26 +151,26 @@ def _request(text: str) -> tuple[str, str]:
     return name, request
 
 
-def _full(name: str, known: Sequence[str]) -> str:
-    """Return a resource's name for the part behind its domain, if no other has the same."""
-    found = [one for one in known if one.rpartition("/")[2] == name]
-    return found[0] if len(found) == 1 else name
+def _full_name(name: str, names: Sequence[str]) -> str:
+    """Return a resource's name for the part behind its domain, if no other resource has that."""
+    matches = [full for full in names if full.rpartition("/")[2] == name]
+    return matches[0] if len(matches) == 1 else name
 
 
 def _print(resources: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
-    """Print resources, what their sources looked at, and allocations, where asked for."""
+    """Print resources, with the candidates of their sources and allocations where present."""
     for number, shown in enumerate(resources):
         if number:
-            printer.echo()
+            printer.echo("")
         printer.print_resource(shown, wide=wide)
         for source in shown.get("explain", ()):
             printer.echo(f"  sources[{source['source']}]: {source['summary']}")
-            for one in source["candidates"]:
-                sign, paths = ("+", ", ".join(one["paths"])) if one["taken"] else ("-", "")
-                text = ": ".join(filter(None, (paths, "; ".join(one["reasons"]))))
-                printer.echo(f"  {sign} {one['candidate']}  {text}".rstrip())
-            if other := source["other"]:
-                printer.echo(f"  and {other} more")
+            for row in source["candidates"]:
+                sign, paths = ("+", ", ".join(row["paths"])) if row["taken"] else ("-", "")
+                text = ": ".join(filter(None, (paths, "; ".join(row["reasons"]))))
+                printer.echo(f"  {sign} {row['candidate']}  {text}".rstrip())
+            if source["other"]:
+                printer.echo(f"  and {source['other']} more")
         if allocation := shown.get("allocation"):
             _print_allocation(allocation)
 
@@ -182,8 +182,7 @@ def _print_allocation(allocation: Mapping[str, Any]) -> None:
         return
     ids = ", ".join(allocation["deviceIds"]) or "no devices"
     printer.echo(f"  a container with {ids} receives")
-    for line in printer.received(allocation):
-        printer.echo(f"    {line}")
+    printer.echo(*(f"    {line}" for line in printer.allocation_lines(allocation)))
     for device in allocation.get("cdiSpec", {}).get("devices", ()):
         printer.echo(f"      {device['name']}: {json.dumps(device['containerEdits'])}")
     for step in allocation["preStart"]:

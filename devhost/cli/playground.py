@@ -1,4 +1,4 @@
-"""``devhost try`` in a terminal: a prompt to play a cluster; what changes is printed above it."""
+"""``devhost try`` in a terminal: a prompt to play a cluster; changes are printed above it."""
 
 import asyncio
 import contextlib
@@ -31,12 +31,12 @@ _COMMANDS: Final = [line.split(" ")[0] for line in _HELP.splitlines()[:-1]]
 
 
 class Playground:
-    """A trial, and the person who plays with it and with its configuration file, if any."""
+    """The prompt of a trial, for the person who plays with it and with its configuration file."""
 
     def __init__(self, trial: Trial, file: str | None) -> None:
         self._trial, self._file = trial, file
         self._names = (f"pod-{number}" for number in itertools.count(1))
-        self._pods: dict[str, dict[str, list[str]]] = {}  # what each holds, by resource
+        self._pods: dict[str, dict[str, list[str]]] = {}  # IDs of devices, by pod and resource
         self._asking = False
 
     async def run(self) -> None:
@@ -57,14 +57,14 @@ class Playground:
                 async with asyncio.TaskGroup() as tasks:
                     shown = tasks.create_task(self._trial.live(self._say), name="live")
                     self._say("allocate RESOURCE, or help")
-                    while (line := await self._asked()) not in (None, "quit"):
+                    while (line := await self._read_line()) not in (None, "quit"):
                         await self._execute(line or "")
                         _set(modes)  # an editor may have left others
                     shown.cancel()
         finally:
             _set(modes)
 
-    async def _asked(self) -> str | None:
+    async def _read_line(self) -> str | None:
         """Return the next line, ``None`` at the end of the input."""
         self._asking = True
         try:
@@ -80,8 +80,7 @@ class Playground:
         """Print above the prompt, and the prompt again."""
         if self._asking:
             sys.stdout.write("\r\x1b[K")
-        for line in text.splitlines():
-            output.echo(line)
+        output.echo(*text.splitlines())
         if self._asking:
             sys.stdout.write(_PROMPT + readline.get_line_buffer())
             sys.stdout.flush()
@@ -90,14 +89,16 @@ class Playground:
         before = readline.get_line_buffer()[: readline.get_begidx()].split()
         match before:
             case []:
-                found = [one for one in _COMMANDS if one.startswith(text)]
+                words = [command for command in _COMMANDS if command.startswith(text)]
             case ["allocate"]:
-                found = [one.name for one in self._trial.host.resources if text in one.name]
+                words = [
+                    served.name for served in self._trial.host.resources if text in served.name
+                ]
             case ["free", *_]:
-                found = [one for one in (*self._pods, "all") if text in one]
+                words = [pod for pod in (*self._pods, "all") if text in pod]
             case _:
-                found = []
-        return f"{found[state]} " if state < len(found) else None
+                words = []
+        return f"{words[state]} " if state < len(words) else None
 
     async def _execute(self, line: str) -> None:
         try:
@@ -123,18 +124,18 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        known = await self._trial.kubelet.capacity()
-        found = [part] if part in known else [name for name in known if part in name]
-        if len(found) != 1:
-            raise ValueError(f"which resource is {part}? {', '.join(found or known) or 'none yet'}")
-        pod = next(self._names)
-        answer = (await self._trial.kubelet.admit(pod, {"app": {found[0]: count}}))["app"]
+        names = await self._trial.kubelet.capacity()
+        matches = [part] if part in names else [name for name in names if part in name]
+        if len(matches) != 1:
+            choice = ", ".join(matches or names) or "none yet"
+            raise ValueError(f"which resource is {part}? {choice}")
+        pod, name = next(self._names), matches[0]
+        answer = (await self._trial.kubelet.admit(pod, {"app": {name: count}}))["app"]
         self._pods[pod] = answer["deviceIds"]
-        ids = ", ".join(self._pods[pod].get(found[0], ())) or "no devices"
-        lines = list(output.received(answer))
-        self._say(f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}")
-        for line in lines:
-            self._say(f"  {line}")
+        ids = ", ".join(self._pods[pod].get(name, ())) or "no devices"
+        lines = [f"  {line}" for line in output.allocation_lines(answer)]
+        title = f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}"
+        self._say("\n".join([title, *lines]))
 
     async def _free(self, pods: list[str]) -> None:
         pods = [*self._pods] if pods == ["all"] else pods
@@ -148,9 +149,9 @@ class Playground:
     def _devices(self) -> None:
         for served in self._trial.host.resources:
             shown = resource_report(served, served.snapshot).as_json()
-            held = ((pod, has.get(served.name, ())) for pod, has in self._pods.items())
-            some = {one: [pod] for pod, ids in held for one in ids}
-            output.print_resource(shown, output.pods(some), wide=False)
+            held = ((pod, ids.get(served.name, ())) for pod, ids in self._pods.items())
+            holders = {device_id: [pod] for pod, ids in held for device_id in ids}
+            output.print_resource(shown, output.pods_by_device(holders), wide=False)
 
     async def _edit(self, file: str) -> None:
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

@@ -69,9 +69,9 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
-    source, first = loaded(config, policy, plugins, copy, to_log=to_log)
+    source, first = load_config(config, policy, plugins, copy, to_log=to_log)
     settings = Settings(
-        _usable(flags["plugin_dir"]),
+        _check_plugin_dir(flags["plugin_dir"]),
         flags["node_name"],
         HostFiles(flags["root"], policy.shown_paths),
         policy,
@@ -84,7 +84,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     serve(host, host.run, source, flags)
 
 
-def loaded(
+def load_config(
     config: str | None,
     policy: "Policy",
     plugins: "Sequence[CodeResource]",
@@ -110,10 +110,9 @@ def loaded(
         sys.exit(1)
     if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
-        what = "unreadable" if source.status.unreadable else "invalid"
-        _LOG.error(
-            "%s configuration, starting with the last good one", what, extra={"fields": fields}
-        )
+        state = "unreadable" if source.status.unreadable else "invalid"
+        message = "%s configuration, starting with the last good one"
+        _LOG.error(message, state, extra={"fields": fields})
     raise_descriptor_limit(len(used.resources) + len(plugins))
     return source, used
 
@@ -131,8 +130,8 @@ def serve(
 
     try:
         http = Endpoint(flags["listen"], flags["status_listen"], devices=flags["metrics_devices"])
-        for what, url in http.urls.items():
-            show(f"devhost: {what}: {url}")
+        for name, url in http.urls.items():
+            show(f"devhost: {name}: {url}")
         reload_requested = source.reload_requested if source else None
         asyncio.run(wait_for_signal(http.serve_while(host, work()), reload_requested))
     except (KubeletError, ListenError) as error:
@@ -146,14 +145,14 @@ def _log_start(
     shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
     for key in ("policy", "enforced", "by_name", "trusted"):
         del shown[key]
-    names = [one.resource.name for one in plugins]
+    names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}
     _LOG.info("starting devhost", extra={"fields": {**fields, **shown}})
     for text in flags["policy"].warnings:
         _LOG.warning(text)
 
 
-def _usable(plugin_dir: Path) -> Path:
+def _check_plugin_dir(plugin_dir: Path) -> Path:
     """Return the absolute path of the plugin directory, with links as they are, or exit."""
     from devhost.kubelet.resource_lock import path_length_problem
 

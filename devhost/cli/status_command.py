@@ -14,7 +14,7 @@ from devhost.errors import Problem
 from devhost.observe.address import Address
 
 _NOT_RUNNING: Final = 3
-_PATIENCE_S: Final = 10.0
+_TIMEOUT_S: Final = 10.0
 
 StatusJson = dict[str, Any]
 
@@ -38,10 +38,10 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     for name in names:
         if ":" in name:
             raise click.UsageError(f"{name} is not a resource; write --status-listen {name}")
-    shown = _asked(status_listen.local)
-    printer.check_names(names, [one["name"] for one in shown["resources"]])
+    shown = _fetch(status_listen.local)
+    printer.check_names(names, [resource["name"] for resource in shown["resources"]])
     if names:
-        shown = _of(names, shown)
+        shown = _with_only(names, shown)
     if output in ("json", "yaml"):
         printer.print_value(shown, output)
     else:
@@ -49,12 +49,12 @@ def command(names: tuple[str, ...], status_listen: Address, output: str) -> None
     sys.exit(1 if shown["troubles"] else 0)
 
 
-def _asked(address: Address) -> StatusJson:
+def _fetch(address: Address) -> StatusJson:
     """Return the status of the devhost at an address; exit with status 3 if there is none."""
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=_PATIENCE_S)
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=_TIMEOUT_S)
     reason = "the response is not from devhost"
     try:
-        # Whatever name leads there: it is not a browser that asks.
+        # It refuses other hosts, since a browser may have been led there.
         connection.request("GET", "/status", headers={"Host": "localhost"})
         with connection.getresponse() as answer:
             shown: StatusJson = json.loads(answer.read())
@@ -71,29 +71,26 @@ def _asked(address: Address) -> StatusJson:
     sys.exit(_NOT_RUNNING)
 
 
-def _of(names: Sequence[str], status: StatusJson) -> StatusJson:
-    """Return a status without other resources and their problems."""
-    others = tuple(f"{one['name']}: " for one in status["resources"] if one["name"] not in names)
+def _with_only(names: Sequence[str], status: StatusJson) -> StatusJson:
+    """Return a status without the other resources and their problems."""
+    by_name = {resource["name"]: resource for resource in status["resources"]}
+    left_out = tuple(f"{name}: " for name in by_name if name not in names)
     return status | {
-        "troubles": [one for one in status["troubles"] if not one.startswith(others)],
-        "resources": [one for one in status["resources"] if one["name"] in names],
+        "troubles": [text for text in status["troubles"] if not text.startswith(left_out)],
+        "resources": [resource for name, resource in by_name.items() if name in names],
     }
 
 
 def _print(shown: StatusJson, *, wide: bool) -> None:
     """Print a status, with the problems at the end."""
-    for line in _head(shown):
-        printer.echo(line)
+    printer.echo(*_head(shown))
     if not shown["resources"]:
         printer.print_nothing(shown["nodeName"], listed=True)
     for resource in shown["resources"]:
-        printer.echo()
-        printer.print_resource(resource, printer.pods(resource["holders"]), wide=wide)
+        printer.echo("")
+        printer.print_resource(resource, printer.pods_by_device(resource["holders"]), wide=wide)
     if shown["troubles"]:
-        printer.echo()
-        printer.echo("problems:")
-        for trouble in shown["troubles"]:
-            printer.echo(f"  {trouble}")
+        printer.echo("", "problems:", *(f"  {text}" for text in shown["troubles"]))
 
 
 def _head(shown: StatusJson) -> Iterator[str]:
@@ -102,7 +99,6 @@ def _head(shown: StatusJson) -> Iterator[str]:
     if config := shown["config"]:
         counts = f"({config['reloads']} reloaded, {config['failures']} rejected)"
         yield f"configuration {config['file']}, applied {config['appliedAt']} {counts}"
-        for one in config["problems"]:
-            yield f"  {Problem(**one)}"
+        yield from (f"  {Problem(**problem)}" for problem in config["problems"])
     if (holders := shown["kubelet"]["podResources"]) != "known":
         yield f"pod-resources unavailable: {holders}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devhost.cli import options, output
-from devhost.cli.run_command import loaded, serve
+from devhost.cli.run_command import load_config, serve
 
 if TYPE_CHECKING:
     from devhost.host.shared import CodeResource
@@ -49,7 +49,7 @@ def run(
 
     The flags are those of `options.host_options`; others are ignored.
     """
-    from devhost.discovery.identity import HOLD_S
+    from devhost.discovery.identity import SETTLE_S
     from devhost.host.host import Settings
     from devhost.hostfs.files import HostFiles
     from devhost.kubelet.resource_lock import path_length_problem
@@ -58,7 +58,7 @@ def run(
 
     logs.set_up("error" if once else flags["log_level"], flags["log_format"])
     output.print_warnings(flags["policy"].warnings)
-    source, first = loaded(config, flags["policy"], plugins)
+    source, first = load_config(config, flags["policy"], plugins)
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
         if problem := path_length_problem(temporary):
@@ -72,13 +72,13 @@ def run(
             state_dir=temporary / "state",
             pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",
-            hold_s=0.0 if once else HOLD_S,
+            settle_s=0.0 if once else SETTLE_S,
         )
         trial = Trial(first, settings, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
-            sys.exit(0 if all(one["registered"] for one in shown["resources"]) else 1)
+            sys.exit(0 if all(resource["registered"] for resource in shown["resources"]) else 1)
         if not trial.names:
             output.print_nothing(settings.node_name, listed=bool(first.resources or plugins))
         serve(trial.host, lambda: _live(trial, config), source, flags, output.note)
@@ -86,7 +86,7 @@ def run(
 
 async def _live(trial: "Trial", config: str | None) -> None:
     """Show what happens until cancelled; signals are handled by now."""
-    if config != "-" and _can_ask():
+    if config != "-" and _is_interactive():
         from devhost.cli.playground import Playground
 
         await Playground(trial, config).run()
@@ -94,7 +94,7 @@ async def _live(trial: "Trial", config: str | None) -> None:
         await trial.live(output.echo)
 
 
-def _can_ask() -> bool:
-    """Whether there is a person, a cursor, and readline, which the image is without."""
-    person = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
-    return person and output.moves_cursor() and find_spec("readline") is not None
+def _is_interactive() -> bool:
+    """Whether there are terminals, a cursor, and readline, which the image is without."""
+    terminals = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    return terminals and output.moves_cursor() and find_spec("readline") is not None

@@ -1,4 +1,4 @@
-"""``devhost validate`` and ``devhost schema``: what is said of a file without a host."""
+"""``devhost validate`` and ``devhost schema``: configuration files without a host."""
 
 import sys
 from dataclasses import replace
@@ -40,16 +40,16 @@ def command(
 
     policy = replace(policy, enforced=enforce)
     printer.print_warnings(policy.warnings)
-    found = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
-    problems = [one for _, loaded in found for one in loaded.problems]
+    results = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
+    problems = [problem for _, loaded in results for problem in loaded.problems]
     valid = not any(problem.severity == "error" or strict for problem in problems)
     if output == "json":
-        shown = [problem.as_json() for problem in problems]
-        printer.print_json({"valid": valid, "problems": shown})
+        values = [problem.as_json() for problem in problems]
+        printer.print_json({"valid": valid, "problems": values})
     else:
         printer.print_problems(problems, err=False)
         if valid:
-            for file, loaded in found:
+            for file, loaded in results:
                 printer.note(f"{file}{loaded.name and f': {loaded.name}'} is valid")
     sys.exit(0 if valid else 1)
 

@@ -56,14 +56,13 @@ class _Path(_Settings):
             return path
         return {"glob": {"paths": path, "types": _ANY if self.type == "Mount" else "directory"}}
 
-    def rule(self, *, found: bool) -> _Entry:
-        """Return the entry of `allocate` for what its source finds, or for the path itself."""
-        own, inside = (one.replace("$", "$$") for one in (self.path, self.mount_path))
-        name = posixpath.basename(own.rstrip("/"))
-        rule: _Entry = {"hostPath": "${path}" if found else own}
-        if inside not in ("", own):
-            into_directory = inside.endswith("/")
-            rule["containerPath"] = inside + ("${name}" if found else name) * into_directory
+    def rule(self, *, is_source: bool) -> _Entry:
+        """Return the entry of `allocate` for each node of the source, or for this path alone."""
+        outside, inside = self.path.replace("$", "$$"), self.mount_path.replace("$", "$$")
+        name = "${name}" if is_source else posixpath.basename(outside.rstrip("/"))
+        rule: _Entry = {"hostPath": "${path}" if is_source else outside}
+        if inside not in ("", outside):
+            rule["containerPath"] = inside + (name if inside.endswith("/") else "")
         if self.type == "Mount":
             rule["readOnly"] = self.read_only
         else:
@@ -92,19 +91,19 @@ class _Device(_Settings):
     groups: list[_Group] = Field(min_length=1)
 
 
-def found(text: str) -> list[ForeignDevice]:
-    """Return what looks like a device in a file: settings, a manifest, values, a command line.
+def find_devices(text: str) -> list[ForeignDevice]:
+    """Return the devices of settings, of a manifest, of a chart's values or of a command line.
 
     Scalars stay as they are written: 0403 is no number here.
     """
-    extent, given = Extent(), _COMMAND.findall(text)
+    extent, arguments = Extent(), _COMMAND.findall(text)
     try:
         devices = [*_within(text, None, extent)]
     except TreeError:
-        if not given:
+        if not arguments:
             raise
         devices = []
-    return devices or [*_below(given, _domain(text), extent)]
+    return devices or [*_below(arguments, _domain(text), extent)]
 
 
 def _within(text: str, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:
@@ -122,11 +121,10 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
         case dict():
             if "domain" in value or "image" in value:
                 domain = _domain(str(value)) or domain
-            for one in value.values():
-                yield from _below(one, domain, extent)
+            yield from _below([*value.values()], domain, extent)
         case list():
-            for one in value:
-                yield from _below(one, domain, extent)
+            for member in value:
+                yield from _below(member, domain, extent)
         # In a ConfigMap, or an argument of a container.
         case str() if "groups" in value or "devicematch" in value:
             with contextlib.suppress(TreeError):
@@ -135,40 +133,40 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
 
 def _domain(text: str) -> str | None:
     """Return the domain that a text gives, or the default of the plugin's version in it."""
-    if (given := _DOMAIN.search(text)) is not None:
-        return given[1]
+    if (setting := _DOMAIN.search(text)) is not None:
+        return setting[1]
     if (image := _IMAGE.search(text)) is None:
         return None
     return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"
 
 
-def converted(
+def convert_devices(
     devices: Sequence[ForeignDevice], domain: str | None = None, files: HostFiles | None = None
 ) -> list[DraftEntry]:
-    """Return the same resources as devhost has them, in a domain or in the one that they had.
+    """Return the devices as resources of devhost, in a domain or in the one that they had.
 
-    Those that it cannot have are comments. A `ValueError` if nothing says what domain one is in, or
-    if they are more than a file may have.
+    A device that cannot be a resource becomes a comment. Raises `ValueError` if the domain of a
+    device is unknown, or if there are more devices than a file may have resources.
     """
     if len(devices) > limits.RESOURCES_MAX:
         raise ValueError(f"{len(devices)} devices, more than {limits.RESOURCES_MAX}")
     entries, names = list[DraftEntry](), set[str]()
-    for device, own in devices:
-        where, what = domain or own, device.get("devicematch") or device.get("name")
-        if where is None:
+    for device, device_domain in devices:
+        prefix, name = domain or device_domain, device.get("devicematch") or device.get("name")
+        if prefix is None:
             raise ValueError(
-                f"nothing says in which domain {what} is: give it by --domain; the "
+                f"nothing says in which domain {name} is: give it by --domain; the "
                 "plugin's default is devic.es since 0.2.0, and was squat.ai before"
             )
         try:
             if "devicematch" in device:
-                made = smarter.resources(device, where, files or HostFiles())
+                resources = smarter.convert_setting(device, prefix, files or HostFiles())
             else:
-                made = [_resource(f"{where}/{what}", device)]
+                resources = [_resource(f"{prefix}/{name}", device)]
         except (OSError, ValueError) as error:
-            entries.append(_lost(f"{where}/{what}", error))
+            entries.append(_lost(f"{prefix}/{name}", error))
             continue
-        for resource in made:
+        for resource in resources:
             problem = _problem(resource, names)
             entry = DraftEntry(resource) if problem is None else _lost(resource["name"], problem)
             entries.append(entry)
@@ -189,43 +187,43 @@ def _problem(resource: _Entry, names: Collection[str]) -> str | None:
     """Return why a file may not have a resource beside those of these names, or ``None``."""
     if resource["name"] in names:
         return "a second resource of this name"
-    problems = loads(draft.text((), [DraftEntry(resource)])).problems
-    return next((one.message for one in problems if one.severity == "error"), None)
+    problems = loads(draft.render((), [DraftEntry(resource)])).problems
+    return next((problem.message for problem in problems if problem.severity == "error"), None)
 
 
 def _resource(name: str, device: _Entry) -> _Entry:
     """Return a device as a resource, or raise `ValueError` if devhost has no such resource."""
     groups = _Device.model_validate(device).groups
-    paths, usb = [one.paths for one in groups], [one.usb for one in groups]
-    if all(len(one) == 1 for one in usb) and not any(paths):
-        resource = {"name": name, "sources": [one.source() for (one,) in usb]}
+    paths, usb = [group.paths for group in groups], [group.usb for group in groups]
+    if all(len(devices) == 1 for devices in usb) and not any(paths):
+        resource = {"name": name, "sources": [device.source() for (device,) in usb]}
     elif all(paths) and not any(usb):
         resource = {"name": name, **_of_paths(paths)}
     else:
         raise ValueError("needs groups of paths alone, or of one USB device each")
-    counts = {one.count or 1 for one in groups}
+    counts = {group.count or 1 for group in groups}
     if len(counts) > 1:
         raise ValueError("groups with different counts")
     return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
 
 
 def _of_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
-    """Return sources and what a container gets: devices are what a glob finds, or a first path."""
-    ordered = [sorted(one, key=lambda path: not is_wild(path.path)) for one in groups]
-    first, *others = [one[0] for one in ordered]
-    rest = [path for one in ordered for path in one[1:]]
-    if any(is_wild(one.path) for one in rest) or (rest and others):
+    """Return `sources` and `allocate`: the source of a group is its glob, or its first path."""
+    ordered = [sorted(paths, key=lambda path: not is_wild(path.path)) for paths in groups]
+    sources = [paths[0] for paths in ordered]
+    first, rest = sources[0], [path for paths in ordered for path in paths[1:]]
+    if any(is_wild(path.path) for path in rest) or (rest and len(sources) > 1):
         raise ValueError(
             "several globs in a group, or several groups of several paths: write a resource with "
             "`group`"
         )
-    if any(one.rule(found=True) != first.rule(found=True) for one in others):
+    if any(path.rule(is_source=True) != first.rule(is_source=True) for path in sources):
         raise ValueError("paths with different mountPath, permissions or type")
-    rules = [one.rule(found=one is first) for one in (first, *rest)]
-    allocate = {"devices": [one for one in rules if "permissions" in one]}
-    if mounts := [one for one in rules if "readOnly" in one]:
+    rules = [path.rule(is_source=path is first) for path in (first, *rest)]
+    allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
+    if mounts := [rule for rule in rules if "readOnly" in rule]:
         allocate["mounts"] = mounts
-    found: _Entry = {"sources": [one.source() for one in (first, *others)], "allocate": allocate}
+    resource: _Entry = {"sources": [path.source() for path in sources], "allocate": allocate}
     if rest and is_wild(first.path):
-        found["maxDevices"] = min(one.limit or 1 for one in rest)
-    return found
+        resource["maxDevices"] = min(path.limit or 1 for path in rest)
+    return resource

@@ -15,26 +15,27 @@ _COLUMNS: Final = 96
 
 @immutable
 class DraftEntry:
-    """An entry of `resources`, and what to say about it; without a resource only that."""
+    """An entry of `resources` with comments above it, or comments alone."""
 
     resource: Mapping[str, Any]
     comments: tuple[str, ...] = ()
     active: bool = True  # else it is commented out
 
 
-def text(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool = False) -> str:
+def render(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool = False) -> str:
     """Return a configuration file, or values of the chart that have it."""
     above, indent = ("config:", "  ") if values else ("version: v1", "")
     lines = [*_comments(header), above]
-    if any(one.active and one.resource for one in entries):
+    if any(entry.active and entry.resource for entry in entries):
         lines.append(f"{indent}resources:")
     else:
         lines += [f"{indent}resources: []  # remove the brackets when there is an entry", ""]
     for number, entry in enumerate(entries):
-        shown = resource_lines(entry.resource) if entry.resource else ()
         mark = "" if entry.active else "# "
-        some = [*([""] if number else []), *_comments(entry.comments)]
-        lines += [f"{indent}  {one}" for one in (*some, *(f"{mark}{line}" for line in shown))]
+        block = [*([""] if number else []), *_comments(entry.comments)]
+        if entry.resource:
+            block += [f"{mark}{line}" for line in resource_lines(entry.resource)]
+        lines += [f"{indent}  {line}" for line in block]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
@@ -47,9 +48,9 @@ def resource_lines(resource: Mapping[str, Any]) -> list[str]:
 
 
 def _comments(texts: Iterable[str]) -> Iterator[str]:
-    for one in texts:
+    for text in texts:
         yield from textwrap.wrap(
-            printable(one),
+            printable(text),
             _COLUMNS,
             initial_indent="# ",
             subsequent_indent="# ",

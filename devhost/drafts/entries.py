@@ -28,94 +28,91 @@ _RTL_SDR: Final = "dvb_usb_rtl28xxu"  # the driver for television of sticks that
 _Options = dict[str, Any]
 
 
-def entries(
+def build_entries(
     machine: Machine,
-    found: Iterable[DescribedNode],
+    devices: Iterable[DescribedNode],
     domain: str = DOMAIN,
     taken: Iterable[str] = (),
 ) -> list[DraftEntry]:
-    """Return resources that offer exactly these devices, under a name each. Blocks.
+    """Return resources that offer exactly these devices, with names that are not taken. Blocks.
 
     Devices that differ in their serial number or place alone are one resource.
     """
-    equal: dict[str, tuple[_Options, list[DescribedNode]]] = {}
-    for one in found:
-        resource = _resource(machine, one)
+    equal: dict[str, tuple[_Options, list[str]]] = {}  # a resource, and the titles of its devices
+    for device in devices:
+        resource = _resource(machine, device)
         (source,) = resource["sources"]
         options = next(iter(source.values())) if isinstance(source, dict) else source
         if isinstance(options, dict):
             options = {key: options[key] for key in options if key not in _ONE_OF_EQUALS}
-        before, devices = equal.setdefault(repr({**resource, "sources": options}), (resource, []))
-        before["sources"] += [source] if devices else []
-        devices.append(one)
+        first, titles = equal.setdefault(repr({**resource, "sources": options}), (resource, []))
+        first["sources"] += [source] if titles else []
+        titles.append(device.title)
     used = {f"{domain}/{name}" for name in taken}
     for resource, _ in equal.values():
         name = f"{domain}/{resource['name']}"
         names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        resource["name"] = next(one for one in names if one not in used)
+        resource["name"] = next(name for name in names if name not in used)
         used.add(resource["name"])
-    return [
-        DraftEntry(resource, tuple(one.title for one in devices))
-        for resource, devices in equal.values()
-    ]
+    return [DraftEntry(resource, tuple(titles)) for resource, titles in equal.values()]
 
 
-def _is_sdr(found: DescribedNode) -> bool:
+def _is_sdr(device: DescribedNode) -> bool:
     """Whether a device is an RTL-SDR, whose programs open its USB node, and the kernel has it."""
-    parts = found.owner.interfaces if found.owner is not None else ()
-    return any(one.facts["driver"] == _RTL_SDR for one in parts)
+    interfaces = device.owner.interfaces if device.owner is not None else ()
+    return any(interface.facts["driver"] == _RTL_SDR for interface in interfaces)
 
 
-def _resource(machine: Machine, found: DescribedNode) -> _Options:
+def _resource(machine: Machine, device: DescribedNode) -> _Options:
     """Return a resource that offers exactly this device."""
-    owner, node = found.owner, found.node
-    more: _Options = {}
+    owner, node = device.owner, device.node
+    id_: _Options = {}
     source: Any
     if owner is not None and owner.prefix == "usb.":
         name = owner.facts["product"] or owner.facts["device"]
-        options = _usb_options(machine, owner) | _usb_node(machine, found)
-        more = {"id": "${usb.serial}"} if "serial" in options else {}
+        options = _usb_options(machine, owner) | _usb_node(machine, device)
+        id_ = {"id": "${usb.serial}"} if "serial" in options else {}
         source = {"usb": options}
-    elif owner is not None and (choice := _pci_node(found)) is not None:
+    elif owner is not None and (choice := _pci_node(device)) is not None:
         name = class_name(owner.facts["class"])
         name = owner.facts["driver"] if name == owner.facts["class"] else name
         source = {"pci": {**_pci_options(machine, owner), "node": choice}}
     elif node is not None:
         name, source = node.name, node.path
         if node.subsystem:  # else sysfs does not know it
-            more = {"id": "${place}"} if "place" in found.variables else {}
+            id_ = {"id": "${place}"} if "place" in device.variables else {}
             source = {"sysfs": _sysfs_options(machine, node)}
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
-    return {"name": slug, "sources": [source], **more}
+    return {"name": slug, "sources": [source], **id_}
 
 
 def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number, serial = owner.facts["device"], owner.facts["serial"]
     options = {"device": number, **({"class": "hub"} if owner.is_hub_or_bridge else {})}
-    twins = [one for one in machine.usb_devices if one.facts["device"] == number]
+    twins = [device for device in machine.usb_devices if device.facts["device"] == number]
     good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
-    if good and sum(one.facts["serial"] == serial for one in twins) == 1:
+    if good and sum(device.facts["serial"] == serial for device in twins) == 1:
         options["serial"] = glob.escape(serial)
     elif len(twins) > 1 and owner.place:
         options["port"] = glob.escape(owner.place)
     return options
 
 
-def _usb_node(machine: Machine, found: DescribedNode) -> _Options:
-    """Return which node of a USB device is meant."""
-    node = found.node
+def _usb_node(machine: Machine, device: DescribedNode) -> _Options:
+    """Return the options that choose the node of a USB device."""
+    node = device.node
     if node is None or node.subsystem == USB_NODE:
-        has_nodes = found.nodes and not _is_sdr(found)
-        return {"node": _subsystems(found.nodes)} if has_nodes else {}
+        has_nodes = device.nodes and not _is_sdr(device)
+        return {"node": _subsystems(device.nodes)} if has_nodes else {}
     options: _Options = {}
-    alike = [one for one in found.nodes if one.subsystem == node.subsystem]
-    if len(alike) > 1 and "usb.interface" in found.variables:
-        options["interface"] = int(found.variables["usb.interface"])
-        at = machine.sysfs.interface(node.syspath)
-        alike = [one for one in alike if machine.sysfs.interface(one.syspath) == at]
+    alike = [twin for twin in device.nodes if twin.subsystem == node.subsystem]
+    if len(alike) > 1 and "usb.interface" in device.variables:
+        options["interface"] = int(device.variables["usb.interface"])
+        interface = machine.sysfs.interface(node.syspath)
+        alike = [twin for twin in alike if machine.sysfs.interface(twin.syspath) == interface]
     choice: Any = node.subsystem
     if len(alike) > 1:
-        name = _name_glob(node.name, [one.name for one in alike])
+        name = _name_glob(node.name, [twin.name for twin in alike])
         choice = f"{node.subsystem}/{name}"
         index = machine.sysfs.text(f"{node.syspath}/index")
         if index and name == node.name:
@@ -126,63 +123,66 @@ def _usb_node(machine: Machine, found: DescribedNode) -> _Options:
 def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
     number = owner.facts["device"]
     options = {"device": number, **({"class": "bridge"} if owner.is_hub_or_bridge else {})}
-    if sum(one.facts["device"] == number for one in machine.pci_functions) > 1:
+    if sum(function.facts["device"] == number for function in machine.pci_functions) > 1:
         options["address"] = owner.name
     return options
 
 
-def _pci_node(found: DescribedNode) -> str | list[str] | None:
-    """Return which node of a PCI function is meant; ``None`` where only its place tells it."""
-    if (node := found.node) is None:
-        return _subsystems(found.nodes) if found.nodes else "none"
-    alike = [one for one in found.nodes if one.subsystem == node.subsystem]
+def _pci_node(device: DescribedNode) -> str | list[str] | None:
+    """Return the `node` of a PCI function; ``None`` where only its place distinguishes it."""
+    if (node := device.node) is None:
+        return _subsystems(device.nodes) if device.nodes else "none"
+    alike = [twin for twin in device.nodes if twin.subsystem == node.subsystem]
     if len(alike) <= 1:  # none: the head of a disk with several paths is below no function
         return node.subsystem
-    name = _name_glob(node.name, [one.name for one in alike])
+    name = _name_glob(node.name, [twin.name for twin in alike])
     counted = name == node.name and _COUNTER.search(name)
     return None if counted else f"{node.subsystem}/{name}"
 
 
 def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
-    """Return the fewest options that match one device of a subsystem, by what is above it.
+    """Return the fewest options that match one device of a subsystem, by the devices above it.
 
-    Its own name is the last resort: it is often counted.
+    The name of the device is the last resort, because it is often counted.
     """
     reading = machine.subsystem(node.subsystem)
     if len(reading.members) == 1:
         return node.subsystem
-    every = [SysfsDevice(one, reading.sysfs) for one in reading.members.values()]
-    above: list[str] = []  # the nearest whose name says where it is, and what is below it
-    tried: list[list[str]] = []
+    members = [SysfsDevice(path, reading.sysfs) for path in reading.members.values()]
+    above: list[str] = []  # the names between the device and the nearest one at a place
+    candidates: list[list[str]] = []
     for path in ancestor_devices(node.syspath, reading.sysfs):
         name = glob.escape(posixpath.basename(path))
         if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
-            tried = [[name], *([_COUNTER.sub("*", one, count=1), name] for one in above)]
+            candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
             break
         above.append(name)
-    for parents in tried:
-        wanted = Matcher({}, parents=tuple(Matcher({"name": (one,)}) for one in parents))
-        if [one.syspath for one in every if not wanted.mismatches(one)] == [node.syspath]:
-            some = [{"name": one} for one in parents]
-            return {"subsystem": node.subsystem, "parent": some if len(some) > 1 else some[0]}
+    for names in candidates:
+        matcher = Matcher({}, parents=tuple(Matcher({"name": (name,)}) for name in names))
+        if [device.syspath for device in members if not matcher.mismatches(device)] == [
+            node.syspath
+        ]:
+            parents = [{"name": name} for name in names]
+            parent = parents if len(parents) > 1 else parents[0]
+            return {"subsystem": node.subsystem, "parent": parent}
     return {"subsystem": node.subsystem, "name": _name_glob(node.name, reading.members)}
 
 
 def _subsystems(nodes: Sequence[KernelNode]) -> str | list[str]:
-    """Return what a source names to have all nodes of a device, without what is a second way."""
-    found = list(dict.fromkeys(one.subsystem for one in nodes))
-    if "vfio" in found:
+    """Return the subsystems of a device's nodes, without those that are a second way to it."""
+    present = list(dict.fromkeys(node.subsystem for node in nodes))
+    if "vfio" in present:
         return "vfio"
-    again = ("input", "usbmisc") if "hidraw" in found else ("input",)
-    plain = [one for one in found if one not in again] or found
-    return plain[0] if len(plain) == 1 else plain
+    second = ("input", "usbmisc") if "hidraw" in present else ("input",)
+    chosen = [subsystem for subsystem in present if subsystem not in second] or present
+    return chosen[0] if len(chosen) == 1 else chosen
 
 
 def _name_glob(name: str, names: Iterable[str]) -> str:
-    """Return a glob that matches only one of some names, if possible without what is counted."""
+    """Return a glob that matches only one of some names, if possible without the numbers in it."""
     literal = glob.escape(name)
-    for count in (0, 1):  # all numbers in it, or the first
+    for count in (0, 1):  # all numbers, or the first
         shorter = _COUNTER.sub("*", literal, count=count)
-        if [one for one in names if fnmatch.fnmatchcase(one, shorter)] == [name]:
+        if fnmatch.filter(names, shorter) == [name]:
             return shorter
     return literal

@@ -1,4 +1,4 @@
-"""A first configuration for a host: its devices that containers may want, each with a comment."""
+"""A first configuration for a host: the devices that containers may want, with comments."""
 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from devhost.discovery.dry_run import ResourceReport, report
 from devhost.discovery.machine import OTHER, DescribedNode, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
-from devhost.drafts.entries import DOMAIN, entries
+from devhost.drafts.entries import DOMAIN, build_entries
 from devhost.hostfs.device_classes import HOST_CLASSES, PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import KernelNode, SysfsDevice
@@ -30,7 +30,7 @@ _NVIDIA: Final = {
 }
 
 
-def offers(
+def build_host_entries(
     files: HostFiles, domain: str, chosen: Sequence[DescribedNode] | None = None
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
@@ -39,80 +39,77 @@ def offers(
     """
     machine = Machine(files)
     if chosen is None:
-        some = () if machine.problem else _interesting(machine)
-        found = entries(machine, some, domain, ("nvidia", *map(posixpath.basename, _SHARED)))
-        if any(one.facts["driver"] == "nvidia" for one in machine.pci_functions):
+        devices = () if machine.problem else _devices_for_containers(machine)
+        taken = ("nvidia", *map(posixpath.basename, _SHARED))
+        entries = build_entries(machine, devices, domain, taken)
+        if any(function.facts["driver"] == "nvidia" for function in machine.pci_functions):
             comment = "NVIDIA GPUs, for pods with the runtime class of NVIDIA's container runtime."
-            found.append(DraftEntry({"name": f"{domain}/nvidia", **_NVIDIA}, (comment,)))
-        found += [_shared(path, domain) for path in _SHARED if files.stat(path) is not None]
+            entries.append(DraftEntry({"name": f"{domain}/nvidia", **_NVIDIA}, (comment,)))
+        entries += [_shared(path, domain) for path in _SHARED if files.stat(path) is not None]
     else:
-        found = entries(machine, chosen, domain)
-    policy = Policy(enforced=True)
-    reports = report(loads(draft.text((), found)).require(), files, policy, "")
-    reasons = (_reason(one) for one in reports)
-    return [
-        replace(one, comments=(*one.comments, f"Not offered: {reason}"), active=False)
-        if reason
-        else one
-        for one, reason in zip(found, reasons, strict=True)
-    ]
+        entries = build_entries(machine, chosen, domain)
+    config = loads(draft.render((), entries)).require()
+    reports = report(config, files, Policy(enforced=True), "")
+    return [_judge(entry, report) for entry, report in zip(entries, reports, strict=True)]
 
 
-def _reason(found: ResourceReport) -> str | None:
-    """Return why a resource has no healthy device, ``None`` if it has one."""
-    devices = found.snapshot.devices.values()
-    if any(one.healthy for one in devices):
-        return None
-    why = (*(one.reason for one in devices), *(one.reason for one in found.snapshot.skipped))
-    return next(filter(None, (found.snapshot.error, *why)), "nothing is found")
+def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
+    """Return the entry, commented out with the reason if it would offer no healthy device."""
+    snapshot = report.snapshot
+    devices = snapshot.devices.values()
+    if any(device.healthy for device in devices):
+        return entry
+    reasons = [snapshot.error, *(device.reason for device in devices)]
+    reasons += [skipped.reason for skipped in snapshot.skipped]
+    reason = next(filter(None, reasons), "nothing is found")
+    return replace(entry, comments=(*entry.comments, f"Not offered: {reason}"), active=False)
 
 
-def text(found: Iterable[DraftEntry], domain: str, *, values: bool = False) -> str:
-    """Return a configuration with these entries, or one to begin with."""
+def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) -> str:
+    """Return a configuration with these entries; without any, one to begin with."""
     header = (
         "Written by `devhost init`. A pod requests a resource by its name, below "
         "`resources.limits` of a container."
     )
     if domain == DOMAIN:
         header += f" {DOMAIN} stands for a domain of yours."
-    entries = list(found)
     if not entries:
         header += " Nothing was found on this host: remove `[]`, and the # before what you need."
         entries = [replace(_shared(path, domain), active=False) for path in _SHARED]
-    return draft.text([header], entries, values=values)
+    return draft.render([header], entries, values=values)
 
 
-def _interesting(machine: Machine) -> Iterator[DescribedNode]:
+def _devices_for_containers(machine: Machine) -> Iterator[DescribedNode]:
     for usb in machine.usb_devices:
-        if not usb.is_hub_or_bridge and _is_wanted_usb(machine, usb):
-            (found,) = machine.find(usb.name)
-            yield replace(found, nodes=_wanted(found.nodes))
+        if not usb.is_hub_or_bridge and _is_usb_for_containers(machine, usb):
+            (device,) = machine.find(usb.name)
+            yield replace(device, nodes=_nodes_for_containers(device.nodes))
     for function in machine.pci_functions:
-        nodes = _wanted(machine.nodes(function.syspath))
+        nodes = _nodes_for_containers(machine.nodes(function.syspath))
         facts = function.facts
         if nodes and not (facts["class"].startswith(_USB_HOST) or facts["driver"] == "nvidia"):
-            render = next((one.name for one in nodes if one.name.startswith("renderD")), None)
-            yield replace(machine.find(render or function.name)[0], nodes=nodes)
+            names = (node.name for node in nodes if node.name.startswith("renderD"))
+            yield replace(machine.find(next(names, function.name))[0], nodes=nodes)
     for row, _ in machine.rows(OTHER):
         if row["subsystem"] in PROGRAM_CLASSES and not row["node"].startswith("/dev/dri/card"):
             yield from machine.find(row["node"])
 
 
-def _wanted(nodes: Iterable[KernelNode]) -> tuple[KernelNode, ...]:
+def _nodes_for_containers(nodes: Iterable[KernelNode]) -> tuple[KernelNode, ...]:
     """Return the nodes for containers: no card that only displays, such as that of a BMC."""
-    found = tuple(one for one in nodes if one.subsystem not in HOST_CLASSES)
-    renders = any(one.name.startswith("renderD") for one in found)
-    return tuple(one for one in found if renders or one.subsystem != "drm")
+    nodes = tuple(node for node in nodes if node.subsystem not in HOST_CLASSES)
+    renders = any(node.name.startswith("renderD") for node in nodes)
+    return tuple(node for node in nodes if renders or node.subsystem != "drm")
 
 
-def _is_wanted_usb(machine: Machine, device: SysfsDevice) -> bool:
+def _is_usb_for_containers(machine: Machine, device: SysfsDevice) -> bool:
     # Keyboards, mice and the like.
-    if all(one.facts["class"].startswith(_HID) for one in device.interfaces):
+    if all(interface.facts["class"].startswith(_HID) for interface in device.interfaces):
         return False
     if nodes := machine.nodes(device.syspath):
-        return bool(_wanted(nodes))
+        return bool(_nodes_for_containers(nodes))
     # Without nodes it is for libusb, if no driver of the kernel has it.
-    return not any(one.facts["driver"] for one in device.interfaces)
+    return not any(interface.facts["driver"] for interface in device.interfaces)
 
 
 def _shared(path: str, domain: str) -> DraftEntry:

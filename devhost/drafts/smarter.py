@@ -28,20 +28,20 @@ class _Setting(BaseModel):
     nummaxdevices: int = Field(ge=1)
 
 
-def resources(setting: Mapping[str, Any], domain: str, files: HostFiles) -> list[dict[str, Any]]:
-    """Return a resource for each path that a setting means, or raise `ValueError`. Blocks.
+def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> list[dict[str, Any]]:
+    """Return a resource for each path of a setting, or raise `ValueError`. Blocks.
 
-    A pattern that is no single path means those of this host.
+    The paths of a pattern that is not a single path are those of this host.
     """
-    given = _Setting.model_validate(setting)
-    if (one := _LITERAL.fullmatch(given.devicematch)) is not None:
-        paths = [re.sub(r"\\(.)", r"\1", one[1])]
+    setting = _Setting.model_validate(data)
+    if (literal := _LITERAL.fullmatch(setting.devicematch)) is not None:
+        paths = [re.sub(r"\\(.)", r"\1", literal[1])]
     else:
-        there = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
-        paths = [path for path in there if pattern.is_in(given.devicematch, path)]
+        present = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
+        paths = [path for path in present if pattern.is_in(setting.devicematch, path)]
     if not paths:
         raise ValueError("nothing below /dev of this host matches: convert it on one that has some")
-    shared = {"replicas": given.nummaxdevices} if given.nummaxdevices > 1 else {}
+    shared = {"replicas": setting.nummaxdevices} if setting.nummaxdevices > 1 else {}
     return [{**_resource(path, domain, files), **shared} for path in paths]
 
 

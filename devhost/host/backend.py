@@ -18,8 +18,10 @@ from devhost.model.resource_state import HeldBy, Published
 class Backend(Protocol):
     """The backend of a process."""
 
-    restarts: int
-    """How often kubelet was another one than before."""
+    @property
+    def restarts(self) -> int:
+        """How often kubelet was another one than before."""
+        ...
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource."""

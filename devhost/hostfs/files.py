@@ -102,23 +102,22 @@ _PROGRESS: Final = contextvars.ContextVar[Progress | None]("progress", default=N
 class Tally:
     """Counts the entries of directories that are read; too many end the reading (E2BIG).
 
-    Whether there are, and in which words, a `refusal` says.
+    A `refusal` may give a reason why there are too many before `ENTRIES_MAX`.
     """
 
-    def __init__(self, refusal: Callable[[int], str | None] | None = None) -> None:
-        self._refusal = refusal or _too_many
+    def __init__(self, refusal: Callable[[int], str | None] = lambda _count: None) -> None:
+        self._refusal = refusal
         self.count = 0
 
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
         Progress.current().note()
         self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
-        if self.count > ENTRIES_FEW and (reason := self._refusal(self.count)):
+        reason = self._refusal(self.count) if self.count > ENTRIES_FEW else None
+        if self.count > ENTRIES_MAX:
+            reason = f"more than {ENTRIES_MAX:,} entries"
+        if reason:
             raise OSError(errno.E2BIG, reason, directory)
-
-
-def _too_many(count: int) -> str | None:
-    return f"more than {ENTRIES_MAX:,} entries" if count > ENTRIES_MAX else None
 
 
 @immutable

@@ -37,14 +37,6 @@ def _unhealthy(entries: Mapping[str, AdvertisedDevice]) -> set[str]:
     return {advertised_id for advertised_id, entry in entries.items() if not entry.healthy}
 
 
-def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
-    """Return the bytes of a device in a list, also when it is unhealthy, or a few more.
-
-    It has an ID and "Unhealthy" (9), NUMA nodes of up to 10 bytes, and protobuf's tags and lengths.
-    """
-    return len(advertised_id.encode()) + 22 + 13 * len(entry.numa_nodes)
-
-
 @dataclass(eq=False, slots=True)
 class Stream:
     """One open ListAndWatch; `wake` is called when the list is another one."""
@@ -52,35 +44,102 @@ class Stream:
     wake: Callable[[], object]
     # since when kubelet knows each unhealthy ID by it
     unhealthy_since: dict[str, float] = field(default_factory=dict)
-    lists_until: float = -math.inf  # when all lists were due that were sent, at `LISTS_PER_S`
+    burst_until: float = -math.inf  # when all lists were due that were sent, at `LISTS_PER_S`
+
+
+class ListStreams:
+    """The streams on which kubelet gets one list, and its knowledge of the IDs in it.
+
+    `inflight_since` are the times at which calls of kubelet began that work with IDs: Allocate and
+    GetPreferredAllocation.
+    """
+
+    def __init__(self, leave_after: float, inflight_since: list[float]) -> None:
+        self._leave_after = leave_after
+        self.inflight_since = inflight_since
+        self.last_answer_at = -math.inf  # to one of those calls
+        self.lists_sent = 0
+        self._open: set[Stream] = set()
+        self.known_ids: set[str] = set()  # those that kubelet may know, listed or not
+        self.kubelet_has_devices = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, wake: Callable[[], object]) -> Stream:
+        """Add a new stream."""
+        stream = Stream(wake)
+        self._open.add(stream)
+        return stream
+
+    def close(self, stream: Stream) -> None:
+        """Remove a stream that has ended."""
+        self._open.discard(stream)
+
+    def wake(self) -> None:
+        """Wake all streams: the list is another one."""
+        for stream in self._open:
+            stream.wake()
+
+    def may_know(self, advertised_ids: Collection[str]) -> None:
+        """Record IDs that kubelet may know from now on, whether they are listed or not."""
+        self.known_ids.update(advertised_ids)
+        self.kubelet_has_devices = self.kubelet_has_devices or bool(advertised_ids)
+
+    def send_delay(self, stream: Stream, now: float) -> float:
+        """Return in how many seconds the list may be sent on a stream; 0 counts it as sent."""
+        until = max(stream.burst_until, now - LISTS_BURST / LISTS_PER_S) + 1 / LISTS_PER_S
+        if until > now:
+            return until - now
+        stream.burst_until = until
+        return 0.0
+
+    def list_sent(self, stream: Stream, entries: Mapping[str, AdvertisedDevice]) -> None:
+        """Record that a list is on its way.
+
+        From now on kubelet may know its IDs, and take those as healthy that are so in it.
+        """
+        self.may_know(entries.keys())
+        for advertised_id in stream.unhealthy_since.keys() - _unhealthy(entries):
+            del stream.unhealthy_since[advertised_id]
+
+    def list_received(
+        self, stream: Stream, entries: Mapping[str, AdvertisedDevice], now: float
+    ) -> None:
+        """Record that a list has gone out on a stream."""
+        self.kubelet_has_devices = bool(entries)
+        self.lists_sent += 1
+        for advertised_id in _unhealthy(entries) - stream.unhealthy_since.keys():
+            stream.unhealthy_since[advertised_id] = now
+
+    def is_settled_unhealthy(self, advertised_id: str, now: float) -> bool:
+        """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
+        times = [stream.unhealthy_since.get(advertised_id, math.inf) for stream in self._open]
+        latest = max(times, default=math.inf)
+        return now - latest >= self._leave_after and all(
+            began > latest for began in self.inflight_since
+        )
 
 
 class DeviceList:
     """The list of one resource, with the IDs that are about to leave it.
 
     `entries` is the list as it is to be sent, and another one when it changes; what is `leaving` is
-    no longer declared but still in it, as unhealthy, and `on_leaving` is called. `unanswered` are
-    the times at which calls of kubelet began that work with IDs: Allocate and
-    GetPreferredAllocation.
+    no longer declared but still in it, as unhealthy, and `on_leaving` is called.
     """
 
     def __init__(
         self,
         leave_after: float = LEAVE_AFTER_S,
-        unanswered: list[float] | None = None,
+        inflight_since: list[float] | None = None,
         resource: str = "",
     ) -> None:
-        self._leave_after, self._resource = leave_after, resource
+        self._resource = resource
+        self.streams = ListStreams(leave_after, [] if inflight_since is None else inflight_since)
         self.on_leaving: Callable[[], object] = int
-        self.unanswered: list[float] = [] if unanswered is None else unanswered
+        self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
         self.entries: Mapping[str, AdvertisedDevice] = {}
         self.leaving: AbstractSet[str] = frozenset()
-        self._known: set[str] = set()  # the IDs that kubelet may know, listed or not
-        self._kubelet_has_devices = False
-        self.streams: set[Stream] = set()
-        self.ids_held_by_pods: Callable[[], AbstractSet[str]] = frozenset
-        self.last_answer_at = -math.inf  # to one of those calls
-        self.lists_sent = 0
         self.omitted = 0  # how many IDs did not fit into it
 
     def __len__(self) -> int:
@@ -97,26 +156,23 @@ class DeviceList:
     @property
     def drained(self) -> bool:
         """Whether nothing is listed, and kubelet knows."""
-        return not self.entries and not self._kubelet_has_devices
-
-    # ── what is to be advertised ──
+        return not self.entries and not self.streams.kubelet_has_devices
 
     def publish(self, snapshot: Snapshot, replicas: int) -> bool:
         """List the devices of a snapshot; return whether IDs have left that kubelet cannot know."""
         before, omitted = self.entries, self.omitted
         wanted: dict[str, AdvertisedDevice] = {}
         for device in snapshot.devices.values():
-            if not device.replaced:
+            if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
                 wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()
-        self.update(wanted)
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this
             # process came: kubelet may know it.
-            self.may_be_known(held)
+            self.streams.may_know(held)
             self.update(wanted | dict.fromkeys(held, AdvertisedDevice(False)))
-            self.update(wanted)
+        self.update(wanted)
         if self.omitted and self.omitted != omitted:
             fields = {"resource": self._resource, "left_out": self.omitted}
             _LOG.warning("list truncated", extra={"fields": fields})
@@ -132,7 +188,7 @@ class DeviceList:
         """
         wanted = self._fitting(wanted)
         # What kubelet does not know need not leave slowly.
-        leaving = (self.entries.keys() - wanted.keys()) & self._known
+        leaving = (self.entries.keys() - wanted.keys()) & self.streams.known_ids
         # One device with NUMA nodes makes kubelet align those that have none (v1.37.1
         # pkg/kubelet/cm/devicemanager/topology_hints.go, deviceHasTopologyAlignment).
         aligned = not wanted or any(entry.numa_nodes for entry in wanted.values())
@@ -145,7 +201,7 @@ class DeviceList:
 
     def _fitting(self, wanted: Mapping[str, AdvertisedDevice]) -> Mapping[str, AdvertisedDevice]:
         new = wanted.keys() - self.entries.keys()
-        size = sum(_size_max(*one) for one in self.entries.items()) if new else 0
+        size = sum(_size_max(*pair) for pair in self.entries.items()) if new else 0
         kept = {}
         for advertised_id, entry in wanted.items():
             if advertised_id in new:
@@ -156,78 +212,37 @@ class DeviceList:
         self.omitted = len(wanted) - len(kept)
         return kept
 
-    def prune(self, now: float) -> bool:
-        """Remove the leaving IDs that may go; return whether the list changed."""
-        due = self.prunable(now)
-        self._known -= due
-        entries = {key: entry for key, entry in self.entries.items() if key not in due}
-        return self._replace(entries, self.leaving - due)
-
     def _replace(self, entries: Mapping[str, AdvertisedDevice], leaving: AbstractSet[str]) -> bool:
         self.leaving = leaving
         if entries == self.entries:
             return False
         self.entries = entries
-        for stream in self.streams:
-            stream.wake()
+        self.streams.wake()
         return True
 
-    def prunable(self, now: float) -> AbstractSet[str]:
+    def removable_at(self, now: float) -> AbstractSet[str]:
         """Return the leaving IDs that may go."""
-        held = self.ids_held_by_pods() if self.leaving else ()
         return {
-            one for one in self.leaving if one not in held and self.is_settled_unhealthy(one, now)
+            advertised_id
+            for advertised_id in self.leaving - self.ids_held_by_pods()
+            if self.is_settled_unhealthy(advertised_id, now)
         }
+
+    def remove_unlisted(self, now: float) -> bool:
+        """Remove the leaving IDs that may go; return whether the list changed."""
+        removable = self.removable_at(now)
+        self.streams.known_ids -= removable
+        entries = {key: entry for key, entry in self.entries.items() if key not in removable}
+        return self._replace(entries, self.leaving - removable)
 
     def is_settled_unhealthy(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
-        times = [stream.unhealthy_since.get(advertised_id) for stream in self.streams]
-        known = [time for time in times if time is not None]
-        if not known or len(known) < len(times):
-            return False
-        latest = max(known)
-        return now - latest >= self._leave_after and all(
-            began > latest for began in self.unanswered
-        )
+        return self.streams.is_settled_unhealthy(advertised_id, now)
 
-    # ── streams of kubelet ──
 
-    def open_stream(self, wake: Callable[[], object]) -> Stream:
-        """Record a new stream."""
-        stream = Stream(wake)
-        self.streams.add(stream)
-        return stream
+def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
+    """Return the bytes of a device in a list, also when it is unhealthy, or a few more.
 
-    def close_stream(self, stream: Stream) -> None:
-        """Record the end of a stream."""
-        self.streams.discard(stream)
-
-    def may_be_known(self, advertised_ids: Collection[str]) -> None:
-        """Record IDs that kubelet may know from now on, whether they are listed or not."""
-        self._known.update(advertised_ids)
-        self._kubelet_has_devices = self._kubelet_has_devices or bool(advertised_ids)
-
-    def pause(self, stream: Stream, now: float) -> float:
-        """Return in how many seconds the list may be sent on a stream; 0 counts it as sent."""
-        until = max(stream.lists_until, now - LISTS_BURST / LISTS_PER_S) + 1 / LISTS_PER_S
-        if until > now:
-            return until - now
-        stream.lists_until = until
-        return 0.0
-
-    def begin_send(self, stream: Stream) -> Mapping[str, AdvertisedDevice]:
-        """Return the list to be sent on a stream.
-
-        From now on kubelet may know its IDs, and take those as healthy that are so in it.
-        """
-        self.may_be_known(self.entries.keys())
-        for recovered in stream.unhealthy_since.keys() - _unhealthy(self.entries):
-            del stream.unhealthy_since[recovered]
-        return self.entries
-
-    def end_send(self, stream: Stream, sent: Mapping[str, AdvertisedDevice], now: float) -> None:
-        """Record that a list was sent on a stream."""
-        self._kubelet_has_devices = bool(sent)
-        self.lists_sent += 1
-        for fallen in _unhealthy(sent) - stream.unhealthy_since.keys():
-            stream.unhealthy_since[fallen] = now
+    It has an ID and "Unhealthy" (9), NUMA nodes of up to 10 bytes, and protobuf's tags and lengths.
+    """
+    return len(advertised_id.encode()) + 22 + 13 * len(entry.numa_nodes)

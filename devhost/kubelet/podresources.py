@@ -33,18 +33,18 @@ T = TypeVar("T")
 class PodResources:
     """The API on one socket; each call makes a connection of its own.
 
-    `unanswered` are the times at which calls of kubelet to device plugins of this process began.
+    `inflight_since` are the times at which calls of kubelet to plugins of this process began.
     """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        self.unanswered: list[float] = []
+        self.inflight_since: list[float] = []
         self._looking: asyncio.Future[tuple[object, int]] | None = None
 
     @property
     def allocating(self) -> bool:
         """Whether kubelet waits for an answer of this process."""
-        return bool(self.unanswered)
+        return bool(self.inflight_since)
 
     async def _look(self) -> tuple[object, int]:
         """Return what differs from one kubelet to the next, and a connection's error or 0."""
@@ -55,8 +55,8 @@ class PodResources:
 
     def _seen(self) -> tuple[object, int]:
         with contextlib.suppress(OSError):
-            found = os.stat(self.socket)
-            return (found.st_dev, found.st_ino, found.st_mtime_ns), connect_error(self.socket)
+            status = os.stat(self.socket)
+            return (status.st_dev, status.st_ino, status.st_mtime_ns), connect_error(self.socket)
         return None, connect_error(self.socket)
 
     async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
@@ -71,7 +71,7 @@ class PodResources:
         return kubelet, held
 
     async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
-        """Call a method whose request is empty; read the answer in a thread."""
+        """Return what `read` makes, in a thread, of the answer to a call with an empty request."""
         if number := (await self._look())[1]:
             reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
             raise KubeletError(f"{self.socket}: {reason}")
@@ -90,7 +90,7 @@ class PodResources:
 
 
 class ServedNames:
-    """Which resources have a device plugin already; resources that ask together share an answer.
+    """The resources that have a device plugin already; those that ask together share an answer.
 
     Kubelet lists those that have healthy devices, and those of a plugin that has gone are no longer
     healthy (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
@@ -102,7 +102,7 @@ class ServedNames:
         self._pod_resources = pod_resources
         self._asking: asyncio.Task[frozenset[str]] | None = None
 
-    async def has(self, resource: str) -> bool:
+    async def is_served(self, resource: str) -> bool:
         """Whether a resource has healthy devices; not where nobody tells."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="served names")
@@ -126,15 +126,15 @@ def _allocatable(answer: bytes) -> frozenset[str]:
 
 def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
     listed = pb.ListPodResourcesResponse.FromString(answer)
-    found: dict[str, dict[str, set[str]]] = {}
+    pods_by_id: dict[str, dict[str, set[str]]] = {}
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
             for entry in container.devices:
-                holders = found.setdefault(entry.resource_name, {})
+                holders = pods_by_id.setdefault(entry.resource_name, {})
                 for device_id in entry.device_ids:
                     holders.setdefault(device_id, set()).add(name)
     return {
         resource: {device_id: frozenset(names) for device_id, names in holders.items()}
-        for resource, holders in found.items()
+        for resource, holders in pods_by_id.items()
     }

@@ -18,9 +18,10 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
 from devhost.kubelet import sockets
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.directory import PluginDirectory, SocketIdentity
+from devhost.kubelet.directory import PluginDirectory
+from devhost.kubelet.kubelet_socket import SocketIdentity
 from devhost.kubelet.podresources import ServedNames
-from devhost.kubelet.resource_lock import linked, server_socket
+from devhost.kubelet.resource_lock import link_socket, server_socket
 from devhost.kubelet.servicer import Servicer
 from devhost.model import limits
 from devhost.model.plugin_handler import PluginHandler
@@ -30,12 +31,12 @@ STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
 END_TIMEOUT_S: Final = 2.0
 _AFTER_CALL_S: Final = 0.1  # in which kubelet has processed an answer
-STEADY_S: Final = 10.0  # a stream that lived so long was no failure
+STABLE_AFTER_S: Final = 10.0  # a stream that lived so long was no failure
 # After the first ended stream immediately, then with growing pauses. An old kubelet may complete
 # a registration that failed for us, so after a failure there is always a pause.
 _PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FAILURE_PAUSE_S: Final = 1.0
-_ELSEWHERE: Final = "another instance of devhost serves it"
+_LOCKED: Final = "another instance of devhost serves it"
 _TAKEN: Final = (
     "another device plugin on this node serves {0}: remove it, or allow both with "
     "--allow-resource {0}"
@@ -52,15 +53,15 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 
-Report = Callable[[State, str | None], None]
+SetState = Callable[[State, str | None], None]
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    answers: PluginHandler, device_list: DeviceList, directory: PluginDirectory, name: str
+async def run_server(
+    handler: PluginHandler, device_list: DeviceList, directory: PluginDirectory, name: str
 ) -> AsyncIterator[Servicer]:
     """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
-    servicer, server = Servicer(answers, device_list), grpc.aio.server(options=_OPTIONS)
+    servicer, server = Servicer(handler, device_list), grpc.aio.server(options=_OPTIONS)
     pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
     path = str(directory.path / name)
     async with directory.concurrency:
@@ -69,7 +70,7 @@ async def serving(
         except RuntimeError:
             # Without the socket's name, which differs each time: the same reason is the same text.
             raise OSError(f"cannot listen in {directory.path}") from None
-        await sockets.start(server)
+        await sockets.start_server(server)
     try:
         yield servicer
     finally:
@@ -91,25 +92,25 @@ async def serving(
 class Registration:
     """Serves and registers a resource until it is cancelled.
 
-    It waits while another device plugin serves the resource, where `served` can tell.
+    It waits while another device plugin serves the resource, where `served_names` can tell.
     """
 
     def __init__(
         self,
-        answers: PluginHandler,
+        handler: PluginHandler,
         device_list: DeviceList,
         directory: PluginDirectory,
-        report: Report,
-        served: ServedNames | None = None,
+        set_state: SetState,
+        served_names: ServedNames | None = None,
     ) -> None:
-        self._answers, self._device_list = answers, device_list
-        self._directory, self._report = directory, report
-        self._wait = functools.partial(report, State.WAITING)
-        self._served = served
+        self._handler, self._device_list = handler, device_list
+        self._directory, self._set_state = directory, set_state
+        self._set_waiting = functools.partial(set_state, State.WAITING)
+        self._served_names = served_names
         self._servicer: Servicer | None = None  # of the last server, which listens there:
         self._socket = ""
-        self._lock = directory.lock(answers.name)
-        self._ends = 0  # of streams and attempts, since the last steady stream
+        self._lock = directory.locks.get(handler.name)
+        self._ends = 0  # of streams and attempts, since the last stable stream
 
     def spec_changed(self) -> None:
         """Register again if kubelet has other options than those of the declaration."""
@@ -121,87 +122,88 @@ class Registration:
         try:
             async with contextlib.AsyncExitStack() as server:
                 while True:
-                    await self._registered(server)
+                    await self._register_once(server)
         finally:
             # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
             # and dies if the list of another instance lacks one (`devhost.kubelet.device_list`).
-            ended = self._device_list.last_answer_at
+            ended = self._device_list.streams.last_answer_at
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:
                 self._lock.release(remove=self._device_list.drained)
 
-    async def _registered(self, server: contextlib.AsyncExitStack) -> None:
+    async def _register_once(self, server: contextlib.AsyncExitStack) -> None:
         """Register until that has to be done again, with another `server` if that is in doubt."""
-        name, directory, pause = self._answers.name, self._directory, 0.0
-        identity = directory.identity()
+        name, directory, pause = self._handler.name, self._directory, 0.0
+        identity = directory.kubelet.identity()
         try:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
-            await directory.until_locked(self._lock, functools.partial(self._wait, _ELSEWHERE))
-            identity = await directory.until_kubelet(self._wait)
-            await self._until_free()
-            if self._servicer is None or self._servicer.must_end:
+            set_waiting = functools.partial(self._set_waiting, _LOCKED)
+            await directory.locks.wait_until_locked(self._lock, set_waiting)
+            identity = await directory.kubelet.wait_until_reachable(self._set_waiting)
+            await self._wait_until_unserved()
+            if self._servicer is None or self._servicer.is_stale:
                 await server.aclose()
                 self._socket = server_socket(name)
-                serves = serving(self._answers, self._device_list, directory, self._socket)
-                self._servicer = await server.enter_async_context(serves)
+                running = run_server(self._handler, self._device_list, directory, self._socket)
+                self._servicer = await server.enter_async_context(running)
             servicer = self._servicer
-            with linked(directory.path, self._socket, name) as endpoint:
-                self._report(State.SERVING, None)
+            with link_socket(directory.path, self._socket, name) as endpoint:
+                self._set_state(State.SERVING, None)
                 identity = await self._register(servicer, endpoint)
-                self._report(State.REGISTERED, None)
-                reason = await self._until_to_be_renewed(servicer, identity)
-            if servicer.must_end:
+                self._set_state(State.REGISTERED, None)
+                reason = await self._wait_until_outdated(servicer, identity)
+            if servicer.is_stale:
                 await server.aclose()
-            self._report(State.SERVING, reason)
+            self._set_state(State.SERVING, reason)
         except (KubeletError, OSError) as error:
             await server.aclose()
             pause = _FAILURE_PAUSE_S
-            self._report(State.BACKING_OFF, str(error))
+            self._set_state(State.BACKING_OFF, str(error))
         await self._pause(identity, at_least=pause)
 
-    async def _until_free(self) -> None:
+    async def _wait_until_unserved(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
-        if self._served is None:
+        if self._served_names is None:
             return
-        name, pause = self._answers.name, _TAKEN_POLL_S
-        while await self._served.has(name):
+        name, pause = self._handler.name, _TAKEN_POLL_S
+        while await self._served_names.is_served(name):
             if pause > _TAKEN_POLL_S:
-                self._wait(_TAKEN.format(name))
+                self._set_waiting(_TAKEN.format(name))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _TAKEN_POLL_MAX_S)
 
     async def _register(self, servicer: Servicer, endpoint: str) -> SocketIdentity | None:
         """Register, and wait until kubelet has opened its stream; return which kubelet."""
         async with self._directory.concurrency:
-            identity = await self._directory.register(self._answers.name, endpoint)
+            identity = await self._directory.kubelet.register(self._handler.name, endpoint)
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
                 # they differ by resource only (k8s.io/kubernetes v1.36.3
                 # pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, deregisterClient).
                 limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
                 async with asyncio.timeout(limit):
-                    await servicer.until_watched(watched=True)
+                    await servicer.wait_for_stream(is_open=True)
             except TimeoutError:
                 raise KubeletError("registered, but the kubelet opened no stream") from None
         return identity
 
-    async def _until_to_be_renewed(
+    async def _wait_until_outdated(
         self, servicer: Servicer, identity: SocketIdentity | None
     ) -> str:
         """Return, with the reason, when the resource has to be registered again."""
         clock = asyncio.get_running_loop().time
         since, reason = clock(), "the kubelet ended the stream"
-        replaced = asyncio.create_task(self._directory.until_replaced(identity))
+        replaced = asyncio.create_task(self._directory.kubelet.wait_until_replaced(identity))
         replaced.add_done_callback(lambda _: servicer.changed.set())
         try:
-            while servicer.is_watched:
+            while servicer.has_stream:
                 servicer.changed.clear()
                 if replaced.done():
                     try:
                         async with asyncio.timeout(END_TIMEOUT_S):
-                            await servicer.until_watched(watched=False)
+                            await servicer.wait_for_stream(is_open=False)
                     except TimeoutError:
                         reason = "kubelet.sock was replaced"
                     break
@@ -210,7 +212,7 @@ class Registration:
                 await servicer.changed.wait()
         finally:
             replaced.cancel()
-        if clock() - since >= STEADY_S:
+        if clock() - since >= STABLE_AFTER_S:
             self._ends = 0
         return reason
 
@@ -220,4 +222,4 @@ class Registration:
         self._ends += 1
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
-                await self._directory.until_replaced(identity)
+                await self._directory.kubelet.wait_until_replaced(identity)

@@ -1,4 +1,4 @@
-"""Which devhost on a node serves a resource: the one that has its lock; its sockets.
+"""The lock by which one devhost on a node serves a resource, and the names of its sockets.
 
 The lock is an ``flock`` of a file in a directory of the plugin directory; kubelet, which removes
 the files there when it starts, leaves directories alone. The kernel frees the lock when the
@@ -12,6 +12,7 @@ A server listens in that directory, too, and has another name beside kubelet.soc
 registration: so it outlives a restart of kubelet.
 """
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -20,7 +21,7 @@ import os
 import re
 import secrets
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +29,13 @@ _PREFIX: Final = "devhost-"
 _LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
-_OWN: Final = secrets.token_hex(4)
+_PROCESS: Final = secrets.token_hex(4)
 _SERIAL: Final = itertools.count(1)
 _SOCKET: Final = re.compile(
     r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
 )
+_POLL_S: Final = 0.05  # while another process has locks
+_LOCKS_AT_A_TIME: Final = 10
 _FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens immediately, and is a lock too
 _SHARED, _EXCLUSIVE = (
     struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)
@@ -41,7 +44,7 @@ _SHARED, _EXCLUSIVE = (
 
 def server_socket(resource: str) -> str:
     """Return where a new server of a resource listens, below the plugin directory."""
-    return f"{_LOCKS}/{_hash(resource)}-{_OWN}-{next(_SERIAL)}"
+    return f"{_LOCKS}/{_hash(resource)}-{_PROCESS}-{next(_SERIAL)}"
 
 
 def fresh_name(resource: str) -> str:
@@ -52,11 +55,11 @@ def fresh_name(resource: str) -> str:
     connection (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go, PluginConnected,
     and plugin/v1beta1/handler.go, deregisterClient).
     """
-    return f"{_PREFIX}{_hash(resource)}-{_OWN}-{next(_SERIAL)}.sock"
+    return f"{_PREFIX}{_hash(resource)}-{_PROCESS}-{next(_SERIAL)}.sock"
 
 
 @contextlib.contextmanager
-def linked(directory: Path, socket: str, resource: str) -> Iterator[str]:
+def link_socket(directory: Path, socket: str, resource: str) -> Iterator[str]:
     """Give a server's socket a fresh name beside kubelet.sock, or raise `OSError`."""
     endpoint = fresh_name(resource)
     try:
@@ -72,7 +75,7 @@ def linked(directory: Path, socket: str, resource: str) -> Iterator[str]:
 
 
 def path_length_problem(directory: Path) -> str | None:
-    """Say that a directory's path leaves no room for a socket's name, or return ``None``."""
+    """Return why a directory's path leaves no room for a socket's name, or ``None``."""
     longest = len(os.fsencode(directory)) + 1 + len(server_socket("")) + len("00000")
     if longest <= _SOCKET_PATH_MAX:
         return None
@@ -113,14 +116,14 @@ class ResourceLock:
         self.release()
         try:
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._descriptor = _locked(self._path)
+            self._descriptor = _lock_file(self._path)
         except OSError as error:
             reason = f"cannot make a lock in {self._directory}: {error.strerror}"
             raise OSError(reason) from None
         return self.held  # who had it may have removed the file meanwhile
 
     def release(self, *, remove: bool = False) -> None:
-        """Let another process have it; `remove` its file, too: no pod has what was served."""
+        """Give the lock up; `remove` its file, too, if no pod has what was served."""
         if remove and self.held:
             with contextlib.suppress(OSError):  # the directory became read-only
                 self._path.unlink()
@@ -129,19 +132,70 @@ class ResourceLock:
             self._descriptor = None
 
 
-def remove_dead_sockets(directory: Path, locks: Collection[ResourceLock]) -> None:
-    """Remove the sockets that other processes have left; `locks` are those of this process."""
-    own = {lock.hash: lock for lock in locks}
-    # All are listed before a lock is asked for: who has made a socket had the lock then.
-    for path in [*directory.glob(f"{_PREFIX}*-*"), *directory.glob(f"{_LOCKS}/*-*")]:
-        match = _SOCKET.fullmatch(path.name)
-        if match and match["process"] != _OWN:
-            lock = own.get(match["hash"])
-            locked = (
-                lock.locked_by_other if lock else _is_locked(_lock_path(directory, match["hash"]))
-            )
-            if not locked:
-                path.unlink(missing_ok=True)
+class ResourceLocks:
+    """The locks of all resources of a process, and who waits for one that another process has."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._locks: dict[str, ResourceLock] = {}
+        self._awaited: dict[ResourceLock, asyncio.Event] = {}
+        self._is_awaited = asyncio.Event()  # set while one is
+
+    def get(self, resource: str) -> ResourceLock:
+        """Return the lock of a resource: one devhost at a time serves it."""
+        return self._locks.setdefault(resource, ResourceLock(self._directory, resource))
+
+    def locked_by_other(self, resource: str) -> bool:
+        """Whether another process serves a resource; may be asked in any thread."""
+        lock = self._locks.get(resource) or ResourceLock(self._directory, resource)
+        return lock.locked_by_other
+
+    async def wait_until_locked(self, lock: ResourceLock, waiting: Callable[[], None]) -> None:
+        """Take a resource's lock; `waiting` is called while another process has it."""
+        while not lock.acquire():
+            waiting()
+            free = self._awaited[lock] = asyncio.Event()
+            self._is_awaited.set()
+            try:
+                await free.wait()
+            finally:
+                del self._awaited[lock]
+
+    async def wait_until_free(self) -> None:
+        """Wait until a lock is free that is awaited.
+
+        A few are asked for at a time: mostly the other process has ended, with all of them.
+        """
+        while True:
+            await self._is_awaited.wait()
+            await asyncio.sleep(_POLL_S)
+            for lock in list(itertools.islice(self._awaited, _LOCKS_AT_A_TIME)):
+                if not lock.locked_by_other:
+                    return
+                self._awaited[lock] = self._awaited.pop(lock)  # its turn comes again
+            if not self._awaited:
+                self._is_awaited.clear()
+
+    def wake_free(self) -> None:
+        """Wake those who wait for a lock that is free now."""
+        for lock, free in self._awaited.items():
+            if not lock.locked_by_other:
+                free.set()
+
+    def remove_dead_sockets(self) -> None:
+        """Remove the sockets that other processes have left; it blocks, or raises `OSError`."""
+        locks = {lock.hash: lock for lock in list(self._locks.values())}
+        # All are listed before a lock is asked for: who has made a socket had the lock then.
+        for path in [
+            *self._directory.glob(f"{_PREFIX}*-*"),
+            *self._directory.glob(f"{_LOCKS}/*-*"),
+        ]:
+            match = _SOCKET.fullmatch(path.name)
+            if match and match["process"] != _PROCESS:
+                lock = locks.get(match["hash"])
+                lock_path = _lock_path(self._directory, match["hash"])
+                if not (lock.locked_by_other if lock else _is_locked(lock_path)):
+                    path.unlink(missing_ok=True)
 
 
 def _is_locked(path: Path) -> bool:
@@ -156,7 +210,7 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _locked(path: Path) -> int | None:
+def _lock_file(path: Path) -> int | None:
     """Return the descriptor of a file that is locked by it; ``None`` if another one has it."""
     descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o600)
     try:

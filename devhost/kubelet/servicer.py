@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections import ChainMap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import grpc
@@ -13,7 +14,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
+from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.names import printable
 from devhost.model.plugin_handler import PluginHandler
 
@@ -38,32 +39,32 @@ class Servicer(pb_grpc.DevicePluginServicer):
     `changed` is set when a stream opens or ends, or when the registration has to be checked.
     """
 
-    def __init__(self, answers: PluginHandler, device_list: DeviceList) -> None:
-        self._answers, self._device_list = answers, device_list
+    def __init__(self, handler: PluginHandler, device_list: DeviceList) -> None:
+        self._handler, self._device_list = handler, device_list
         self._closing = False
-        self._streams: set[asyncio.Event] = set()  # what wakes each open one
+        self._streams: set[asyncio.Event] = set()  # those that wake them
         self._first_ended = False  # of those that have been open since none was
         self.changed = asyncio.Event()
-        self.pre_start_required = answers.pre_start_required  # kubelet asks once per registration
+        self.pre_start_required = handler.pre_start_required  # kubelet asks once per registration
 
     @property
     def options_changed(self) -> bool:
         """Whether the options in force differ from those that kubelet got."""
-        return self.pre_start_required != self._answers.pre_start_required
+        return self.pre_start_required != self._handler.pre_start_required
 
     @property
-    def is_watched(self) -> bool:
+    def has_stream(self) -> bool:
         """Whether kubelet's stream is open: the first one, as gRPC does not show who opened it."""
         return bool(self._streams) and not self._first_ended
 
     @property
-    def must_end(self) -> bool:
+    def is_stale(self) -> bool:
         """Whether it cannot be registered again: it was closed, has a stream, or other options."""
         return self._closing or bool(self._streams) or self.options_changed
 
-    async def until_watched(self, *, watched: bool) -> None:
+    async def wait_for_stream(self, *, is_open: bool) -> None:
         """Wait until kubelet's stream is open, or not."""
-        while self.is_watched is not watched:
+        while self.has_stream is not is_open:
             self.changed.clear()
             await self.changed.wait()
 
@@ -87,8 +88,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, _request: pb.Empty, context: Context) -> None:  # type: ignore[override] # noqa: N802
         """Send the whole list, first immediately and then after every change."""
-        device_list, wake = self._device_list, asyncio.Event()
-        stream, is_first = device_list.open_stream(wake.set), not self._streams
+        device_list, streams, wake = self._device_list, self._device_list.streams, asyncio.Event()
+        stream, is_first = streams.open(wake.set), not self._streams
         self._first_ended = self._first_ended and not is_first
         self._streams.add(wake)
         self.changed.set()
@@ -96,51 +97,49 @@ class Servicer(pb_grpc.DevicePluginServicer):
         entries: Mapping[str, AdvertisedDevice] | None = None
         try:
             while not self._closing:
-                pause = None
+                delay = None
                 if entries is not device_list.entries:
-                    pause = device_list.pause(stream, clock())
-                if pause == 0:
-                    entries = device_list.begin_send(stream)
+                    delay = streams.send_delay(stream, clock())
+                if delay == 0:
+                    entries = device_list.entries
+                    streams.list_sent(stream, entries)
                     await context.write(list_response(entries))
-                    device_list.end_send(stream, entries, clock())
+                    streams.list_received(stream, entries, clock())
                     continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(delay):
                         await wake.wait()
                 wake.clear()
         finally:
-            device_list.close_stream(stream)
+            streams.close(stream)
             self._streams.discard(wake)
             self._first_ended = self._first_ended or is_first
             self.changed.set()
 
     @contextlib.contextmanager
-    def _unanswered(self) -> Iterator[float]:
-        """Note that kubelet waits, and until when: no ID leaves that it may have picked."""
-        device_list, clock = self._device_list, asyncio.get_running_loop().time
+    def _inflight(self) -> Iterator[float]:
+        """Yield a call's deadline; until its end no ID leaves that kubelet may have picked."""
+        streams, clock = self._device_list.streams, asyncio.get_running_loop().time
         began = clock()
-        device_list.unanswered.append(began)
+        streams.inflight_since.append(began)
         try:
             yield began + ALLOCATE_TIMEOUT_S
         finally:
-            device_list.unanswered.remove(began)
-            device_list.last_answer_at = clock()
+            streams.inflight_since.remove(began)
+            streams.last_answer_at = clock()
 
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: Context
     ) -> pb.AllocateResponse:
         """Answer each container request separately."""
-        name, loop = self._answers.name, asyncio.get_running_loop()
-        ids = [each for one in request.container_requests for each in one.devices_ids]
+        name, loop = self._handler.name, asyncio.get_running_loop()
+        containers = [list(container.devices_ids) for container in request.container_requests]
         began, result, text = loop.time(), "cancelled", _CANCELLED
         try:
-            with self._unanswered() as deadline:
-                answers = [
-                    await self._allocate(list(one.devices_ids), deadline)
-                    for one in request.container_requests
-                ]
+            with self._inflight() as deadline:
+                allocations = [await self._allocate(ids, deadline) for ids in containers]
             response = pb.AllocateResponse(
-                container_responses=[container_response(one) for one in answers]
+                container_responses=[container_response(allocation) for allocation in allocations]
             )
         except AllocationError as error:
             result, code, text = "refused", grpc.StatusCode.FAILED_PRECONDITION, str(error)
@@ -153,23 +152,23 @@ class Servicer(pb_grpc.DevicePluginServicer):
         else:
             result = "ok"
             # After the answer, which the kubelet waits for in its main loop.
-            loop.call_soon(log_allocated, name, answers, loop.time() - began)
+            loop.call_soon(log_allocated, name, allocations, loop.time() - began)
             return response
         finally:
-            self._answers.observe_allocate(result, loop.time() - began)
+            self._handler.observe_allocate(result, loop.time() - began)
             if result != "ok":
-                log_failed("allocation", name, ids, text, result=result)
+                log_failed("allocation", name, [*chain(*containers)], text, result=result)
         await context.abort(code, printable(text))
         raise AssertionError("abort raises")
 
     async def _allocate(self, advertised_ids: list[str], deadline: float) -> Allocation:
-        answers, pre_start = self._answers, self.pre_start_required
+        handler, pre_start = self._handler, self.pre_start_required
         for advertised_id in advertised_ids:
-            if advertised_id not in self._device_list.entries:
+            if advertised_id not in self._device_list:
                 shown = advertised_id[:_ID_SHOWN_MAX]
-                raise AllocationError(f"{answers.name}: there is no device {shown}")
+                raise AllocationError(f"{handler.name}: there is no device {shown}")
         async with asyncio.timeout_at(deadline):
-            return await answers.allocate(advertised_ids, pre_start=pre_start)
+            return await handler.allocate(advertised_ids, pre_start=pre_start)
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context
@@ -180,23 +179,23 @@ class Servicer(pb_grpc.DevicePluginServicer):
         pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate).
         """
         response = pb.PreferredAllocationResponse()
-        with self._unanswered() as deadline:
-            for one in request.container_requests:
-                chosen = await self._preferred(one, deadline)
+        with self._inflight() as deadline:
+            for container in request.container_requests:
+                chosen = await self._prefer(container, deadline)
                 response.container_responses.add(deviceIDs=chosen)
         return response
 
-    async def _preferred(
-        self, one: pb.ContainerPreferredAllocationRequest, deadline: float
+    async def _prefer(
+        self, container: pb.ContainerPreferredAllocationRequest, deadline: float
     ) -> Sequence[str]:
-        available, must = list(one.available_deviceIDs), list(one.must_include_deviceIDs)
+        available, must = [*container.available_deviceIDs], [*container.must_include_deviceIDs]
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._answers.prefer(available, must, one.allocation_size)
+                return await self._handler.prefer(available, must, container.allocation_size)
         except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
             _LOG.exception(
                 "choosing preferred devices failed, leaving the choice to the kubelet",
-                extra={"fields": {"resource": self._answers.name}},
+                extra={"fields": {"resource": self._handler.name}},
             )
             return ()
 
@@ -204,11 +203,11 @@ class Servicer(pb_grpc.DevicePluginServicer):
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Prepare the devices of a container that starts; after an error kubelet tries again."""
-        name, ids = self._answers.name, list(request.devices_ids)
+        name, ids = self._handler.name, list(request.devices_ids)
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            await self._answers.prepare(ids)
+            await self._handler.prepare(ids)
         except asyncio.CancelledError:
             log_failed(_PREPARING, name, ids, _CANCELLED)
             raise
@@ -246,15 +245,19 @@ def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
         envs=allocation.envs,
         mounts=[
             pb.Mount(
-                container_path=it.container_path, host_path=it.host_path, read_only=it.read_only
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.read_only,
             )
-            for it in allocation.mounts
+            for mount in allocation.mounts
         ],
         devices=[
             pb.DeviceSpec(
-                container_path=it.container_path, host_path=it.host_path, permissions=it.permissions
+                container_path=node.container_path,
+                host_path=node.host_path,
+                permissions=node.permissions,
             )
-            for it in allocation.devices
+            for node in allocation.devices
         ],
         annotations=allocation.annotations,
         cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
@@ -264,53 +267,49 @@ def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
 # ── log lines ──
 
 
-def log_allocated(resource: str, answers: Sequence[Allocation], seconds: float) -> None:
+def log_allocated(resource: str, allocations: Sequence[Allocation], seconds: float) -> None:
     """Log what an Allocate handed out: the names of variables, not their values.
 
     One line for a call, also where a client asks for several containers, which kubelet does not.
     """
-    specs = [spec for one in answers for spec in (*one.devices, *one.mounts, *one.in_cdi_spec)]
-    devices = [spec for spec in specs if isinstance(spec, DeviceSpec)]
-    numbers = ChainMap(*(dict(one.numbers) for one in answers))
-    received = {
-        "env": [name for one in answers for name in one.envs],
-        "annotations": [key for one in answers for key in one.annotations],
-        "devices": [f"{it.host_path}:{it.container_path}:{it.permissions}" for it in devices],
-        "numbers": [numbers.get(it.host_path, "") for it in devices],
-        "mounts": [
-            f"{it.host_path}:{it.container_path}:{'ro' if it.read_only else 'rw'}"
-            for it in specs
-            if isinstance(it, MountSpec)
-        ],
-        "cdi": [name for one in answers for name in one.cdi_devices],
-    }
-    ids = [device_id for one in answers for device_id in one.device_ids]
-    fields: dict[str, object] = {"resource": resource, "ids": _some(ids)}
-    fields |= {key: _some(texts) for key, texts in received.items() if texts}
-    if len(answers) != 1:
-        fields["containers"] = len(answers)
+    received: dict[str, list[str]] = defaultdict(list)
+    for allocation in allocations:
+        received["ids"] += allocation.device_ids
+        received["env"] += allocation.envs
+        received["annotations"] += allocation.annotations
+        for spec in (*allocation.specs, *allocation.in_cdi_spec):
+            paths = f"{spec.host_path}:{spec.container_path}"
+            if isinstance(spec, DeviceSpec):
+                received["devices"].append(f"{paths}:{spec.permissions}")
+                received["numbers"].append(allocation.numbers.get(spec.host_path, ""))
+            else:
+                received["mounts"].append(f"{paths}:{'ro' if spec.read_only else 'rw'}")
+        received["cdi"] += allocation.cdi_devices
+    fields: dict[str, object] = {"resource": resource, "ids": []}
+    fields |= {key: _shorten_all(texts) for key, texts in received.items() if texts}
+    if len(allocations) != 1:
+        fields["containers"] = len(allocations)
     _LOG.info("allocated", extra={"fields": {**fields, "seconds": round(seconds, 4)}})
 
 
-def log_failed(what: str, resource: str, ids: Sequence[str], reason: str, **more: str) -> None:
-    """Log an Allocate, or a container that must not start."""
-    fields = {"resource": resource, "ids": _some(ids), **more}
-    fields["reason"] = _short(reason, _REASON_MAX)
-    _LOG.warning("%s failed", what, extra={"fields": fields})
+def log_failed(call: str, resource: str, ids: Sequence[str], reason: str, **fields: str) -> None:
+    """Log an Allocate that was refused, or a container that must not start."""
+    texts = {"ids": _shorten_all(ids), **fields, "reason": _shorten(reason, _REASON_MAX)}
+    _LOG.warning("%s failed", call, extra={"fields": {"resource": resource, **texts}})
 
 
 def log_prepared(resource: str, ids: Sequence[str], seconds: float) -> None:
     """Log a container that may start."""
-    fields = {"resource": resource, "ids": _some(ids), "seconds": round(seconds, 4)}
+    fields = {"resource": resource, "ids": _shorten_all(ids), "seconds": round(seconds, 4)}
     _LOG.info("devices prepared for a container", extra={"fields": fields})
 
 
-def _some(texts: Sequence[str]) -> list[str]:
-    shown = [_short(text, _LENGTH_MAX) for text in texts[:_SHOWN_MAX]]
+def _shorten_all(texts: Sequence[str]) -> list[str]:
+    shown = [_shorten(text, _LENGTH_MAX) for text in texts[:_SHOWN_MAX]]
     if len(texts) > _SHOWN_MAX:
         shown.append(f"and {len(texts) - _SHOWN_MAX} more")
     return shown
 
 
-def _short(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     return printable(text[:length])[:length]

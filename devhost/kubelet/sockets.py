@@ -38,7 +38,7 @@ def connect_error(path: str | Path) -> int:
     return 0 if error == errno.EAGAIN else error  # EAGAIN: its queue is full
 
 
-async def start(server: grpc.aio.Server) -> None:
+async def start_server(server: grpc.aio.Server) -> None:
     """Start a server. If that is cancelled or fails, it is stopped: not half-way."""
     starting = asyncio.ensure_future(server.start())
     try:

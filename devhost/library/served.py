@@ -20,7 +20,7 @@ from devhost.library.methods import CallError, Devices, PluginMethods
 from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
-from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
@@ -87,10 +87,10 @@ class CodeSource:
             nodes = self._nodes(device)
             taken = next((node for node in nodes if node.key in owners), None)
             if device.id in ids:
-                yield Skipped(device.id, "duplicate ID")
+                yield Skipped.because(Cause.BAD_ID, device.id, "duplicate ID")
             elif taken is not None:
                 reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
-                yield Skipped(device.id, reason)
+                yield Skipped.because(Cause.OWNED, device.id, reason)
             else:
                 ids.add(device.id)
                 owners |= dict.fromkeys((node.key for node in nodes), device.id)
@@ -142,16 +142,16 @@ class CodeScanner(Scanner):
         return (CompiledSource(0, self.resource.sources[0], source),)
 
     @property
-    def keeps(self) -> bool:
+    def reuses_devices(self) -> bool:
         """The plugin's device may say something else, and is handed back to it."""
         return False
 
-    def verify(self, identified: Identified, *, thorough: bool = True) -> Snapshot:
+    def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""
-        snapshot = super().verify(identified, thorough=thorough)
+        snapshot = super().verify(identified, full=full)
         failure = identified.selection.failed_sources.get(0)
         devices = {key: _judged(device, failure) for key, device in snapshot.devices.items()}
-        times = (identified.moment.now + self.methods.interval, snapshot.again_at)
+        times = (identified.context.now + self.methods.interval, snapshot.again_at)
         again_at = min(time for time in times if time is not None)
         return replace(snapshot, devices=self._placed(devices), again_at=again_at)
 
@@ -199,11 +199,11 @@ def plugin_device(device: HostDevice) -> Device:
 
 def _judged(device: HostDevice, failure: str | None) -> HostDevice:
     """Return a device with what the code says of its health, or why nothing is known of it."""
-    if device.missing_since is not None or device.replaced:
+    if not device.is_present:
         return device
     problem = next((node.problem for node in device.nodes if node.problem), None)
-    reason = failure or plugin_device(device).reason or problem or device.reason
-    return replace(device, reason=reason)
+    text = failure or plugin_device(device).reason or problem
+    return replace(device, verdict=Verdict(Cause.CODE, text)) if text else device
 
 
 class ServedPlugin:
@@ -216,12 +216,12 @@ class ServedPlugin:
         self._rescan: Callable[[], None] | None = None  # while it is served
         self._registered = False
 
-    def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> CodeScanner:
+    def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> CodeScanner:
         """Return the scanner of the resource."""
         self._plugin.root = Path(files.root)
         rules = rules_of(self.resource)
         return CodeScanner(
-            self.resource, rules, files, TRUSTED, node_name, hold_s, methods=self._methods
+            self.resource, rules, files, TRUSTED, node_name, settle_s, methods=self._methods
         )
 
     def started(self, look_again: Callable[[], None]) -> None:

@@ -96,7 +96,7 @@ async def serve(server: grpc.aio.Server, socket: Path) -> None:
     """Serve on a socket whose file stays when the server ends, as after SIGKILL."""
     bound = socket.with_name(".kubelet.new")
     server.add_insecure_port(f"unix:{quote(str(bound))}")
-    await sockets.start(server)
+    await sockets.start_server(server)
     try:
         # gRPC unlinks the path that it bound when it stops. The public name must outlive it, and
         # appear by a creation, not a rename, as watchers know it.

@@ -194,11 +194,11 @@ async def test_holders_are_not_asked_for_while_an_allocate_runs(
     holders: Holders, asked: Asked
 ) -> None:
     """A question then could make the kubelet hand a device out twice."""
-    asked.unanswered.append(0.0)
+    asked.inflight_since.append(0.0)
     asking = asyncio.create_task(holders.refresh())
     await turns()
     assert asked.calls == 0
-    asked.unanswered.clear()
+    asked.inflight_since.clear()
     await asked.answer(ONE)
     await asking
     assert holders.of(COLA) == ONE[COLA]

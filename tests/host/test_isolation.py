@@ -11,7 +11,7 @@ from devhost.discovery.scan import Scanner
 from devhost.host.resource import ServedResource
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.registration import serving
+from devhost.kubelet.registration import run_server
 from devhost.model.device import Snapshot
 from devhost.model.plugin_handler import PluginHandler
 from devhost.model.resource_state import State
@@ -62,7 +62,7 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
     directory, reasons = PluginDirectory(tmp_path / "none"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:
-            async with serving(answers, DeviceList(), directory, endpoint):
+            async with run_server(answers, DeviceList(), directory, endpoint):
                 pass
         reasons.add(str(caught.value))
     assert len(reasons) == 1

@@ -60,7 +60,7 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     monkeypatch.setattr("devhost.kubelet.registration.END_TIMEOUT_S", 0.5)
     before = sockets(directory)
     touch(directory / "plugins" / "kubelet.sock")
-    host._directory.on_change()
+    host._directory.kubelet.check()
     await asyncio.sleep(1)  # after half of it a stream was given up
     assert sockets(directory) == before
     assert {runner.status.state for runner in host.resources} == {State.REGISTERED}
@@ -84,7 +84,7 @@ async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
     await hosting.until(T, State.REGISTERED)
     (before,), first = sockets(directory), directory / "first"
     first.hardlink_to(before)
-    host._directory._reached_until = 0.0  # it was not reached just now
+    host._directory.kubelet._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
     (after,) = sockets(directory)
@@ -123,7 +123,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
     shutil.rmtree(directory / "plugins" / "devhost-locks")
-    host._directory._reached_until = 0.0  # it was not reached just now
+    host._directory.kubelet._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
     assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == []

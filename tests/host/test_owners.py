@@ -92,7 +92,9 @@ async def allocated(who: Owners, declared: Resource, one: HostDevice) -> bool:
 def send(device_list: DeviceList, stream: Stream, one: HostDevice) -> None:
     """Let kubelet have a list with one device."""
     device_list.update({one.id: AdvertisedDevice(one.healthy)})
-    device_list.end_send(stream, device_list.begin_send(stream), asyncio.get_running_loop().time())
+    now = asyncio.get_running_loop().time()
+    device_list.streams.list_sent(stream, device_list.entries)
+    device_list.streams.list_received(stream, device_list.entries, now)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ async def test_owners_withhold_what_was_not_allocated_until_its_id_left_the_list
         assert seen == ["left to another one", waits]
     assert not looks.is_set()
     device_list.update({})
-    device_list.prune(1.0)
+    device_list.remove_unlisted(1.0)
     assert published(who, resource(A)) == []
     assert looks.is_set()
     assert published(who, resource(B), device("b")) == [None]
@@ -397,7 +399,7 @@ async def test_owners_free_the_node_of_a_missing_device_that_stays_listed() -> N
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
     device_list, who = DeviceList(0.0), owners(assume_free=True)
     who.serve(A, device_list, lambda: None)
-    stream = device_list.open_stream(lambda: None)
+    stream = device_list.streams.open(lambda: None)
     was, other = device("a"), device("b", path="/dev/y")
     published(who, resource(A), was)
     await who.allocated(resource(A), [was], [Mark(resource=A, id="a", prepared=True)])
@@ -433,7 +435,7 @@ async def test_owners_withhold_what_another_instance_serves(tmp_path: Path) -> N
     assert await allocated(who, resource(A), device("a"))
     published(who, resource(A))
     who._backend = PluginDirectory(tmp_path)
-    other = PluginDirectory(tmp_path).lock(A)
+    other = PluginDirectory(tmp_path).locks.get(A)
     assert other.acquire()
     who.drop_free()
     why = f"withheld: another instance of devhost serves {A}, which had it as {A} a"

@@ -123,7 +123,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         try:
             await listen(self, request, context)  # type: ignore[arg-type]
         finally:
-            ended.append(self._answers.name)
+            ended.append(self._handler.name)
 
     monkeypatch.setattr(Servicer, "ListAndWatch", noting)
     return ended

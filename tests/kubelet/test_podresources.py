@@ -38,7 +38,11 @@ async def test_holders_are_known_also_after_a_restart(node: Node) -> None:
     await node.registered(*healthy("a", "b"), resource=TEA)
     assert await held(client) == {}
     served = ServedNames(client)
-    assert [await served.has(one) for one in (COLA, TEA, "example.com/none")] == [True, True, False]
+    assert [await served.is_served(one) for one in (COLA, TEA, "example.com/none")] == [
+        True,
+        True,
+        False,
+    ]
     await node.kubelet.admit("one", {"main": {COLA: 1, TEA: 1}})
     await node.kubelet.admit("two", {"main": {TEA: 1}, "idle": {}})
     holders = await held(client)

@@ -23,7 +23,7 @@ from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.host.state_files import LastGoodConfig
 from devhost.kubelet.backend import PublishedResource
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
+from devhost.kubelet.device_list import AdvertisedDevice, ListStreams, Stream
 from devhost.loading.loader import loads
 from devhost.model.resource_state import State
 from devhost.standin.connections import PluginEndpoint
@@ -66,7 +66,7 @@ class Listener:
         self.tolerant: set[str] = set()  # resources that may share nodes with others now
         # Nodes that are other ones since the rest before the last: one may come before the event.
         self.renewed, self._renewed_before = set[str](), set[str]()
-        self._sent: WeakKeyDictionary[DeviceList, _Sent] = WeakKeyDictionary()
+        self._sent: WeakKeyDictionary[ListStreams, _Sent] = WeakKeyDictionary()
 
     def forget(self) -> None:
         """Another kubelet, or another devhost: IDs may have left meanwhile."""
@@ -92,9 +92,9 @@ class Listener:
             for node in (mine.keys() & _offered(listed).keys()) - self._others():
                 self.violations.append(f"{node} is healthy in {resource} and in {other}")
 
-    def sending(self, device_list: DeviceList, entries: dict[str, bool]) -> None:
+    def sending(self, streams: ListStreams, entries: dict[str, bool]) -> None:
         """A list is about to be sent."""
-        now, last = time.monotonic(), self._sent.get(device_list, _Sent())
+        now, last = time.monotonic(), self._sent.get(streams, _Sent())
         for gone, since in last.unhealthy.items():
             if gone not in entries and now - since < LEAVE_AFTER_S:
                 self.violations.append(f"{gone} leaves {now - since:.3f} s after its Unhealthy")
@@ -104,7 +104,7 @@ class Listener:
             for one, since in unhealthy.items()
             if now - since < _JUST_S and (last.entries.get(one) or one in last.fallen)
         }
-        self._sent[device_list] = _Sent(entries, unhealthy, fallen)
+        self._sent[streams] = _Sent(entries, unhealthy, fallen)
         for node, ids in _offered(entries).items():
             bases = {_base(one) for one in ids}
             if len(bases) > 1:
@@ -228,14 +228,16 @@ class Bench:
         self._threads = set(threading.enumerate())
 
     def _hear_sending(self) -> None:
-        listener, begin_send = self.listener, DeviceList.begin_send
+        listener, list_sent = self.listener, ListStreams.list_sent
 
-        def heard(self: DeviceList, stream: Stream) -> Mapping[str, AdvertisedDevice]:
-            listener.sending(self, {one: it.healthy for one, it in self.entries.items()})
-            return begin_send(self, stream)
+        def heard(
+            self: ListStreams, stream: Stream, entries: Mapping[str, AdvertisedDevice]
+        ) -> None:
+            listener.sending(self, {one: it.healthy for one, it in entries.items()})
+            list_sent(self, stream, entries)
 
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(DeviceList, "begin_send", heard)
+        self._patch.setattr(ListStreams, "list_sent", heard)
         self._patch.setattr("devhost.standin.kubelet.PodResourcesLister", StartingLister)
         self._patch.setattr("devhost.host.holders.POLL_S", _HOLDERS_POLL_S)
         # The machine's patience, not the product's.
@@ -267,7 +269,7 @@ class Bench:
             self.plugins,
             NODE,
             leave_after=LEAVE_AFTER_S,
-            hold_s=0.0,
+            settle_s=0.0,
             state_dir=self.root / "records" if self.durable else None,
             pod_resources=self.root / "pr.sock" if self.asked else None,
             assume_free=self.assume_free,
@@ -366,7 +368,7 @@ class Bench:
             assert source is not None
             if host._config != loads(text).require():
                 raise Problem("another configuration is in force")
-            if source._seen != (raw, ""):
+            if source._content != (raw, ""):
                 raise Problem("the file was not read again")
             if good != (not source.status.problems):
                 raise Problem(f"problems of the configuration: {source.status.problems}")

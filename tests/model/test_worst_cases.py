@@ -109,7 +109,9 @@ SETTINGS: Final = {
 
 def test_setting_of_what_cannot_be_read_is_not_carried_over() -> None:
     setting = "- {devicematch: ^%s$, nummaxdevices: 1}\n"
-    lost, fuse = conversion.converted(conversion.found(setting % ("x" * 300) + setting % "fuse"))
+    lost, fuse = conversion.convert_devices(
+        conversion.find_devices(setting % ("x" * 300) + setting % "fuse")
+    )
     assert "File name too long" in lost.comments[0]
     assert fuse.resource["name"] == "smarter-devices/fuse"
 
@@ -118,12 +120,12 @@ def test_setting_of_what_cannot_be_read_is_not_carried_over() -> None:
 def test_huge_settings_of_another_plugin_are_judged_in_bounded_time(case: str) -> None:
     with bounded():
         try:
-            found = conversion.found(SETTINGS[case])
+            found = conversion.find_devices(SETTINGS[case])
         except TreeError:
             return
         if len(found) > limits.RESOURCES_MAX:
             with pytest.raises(ValueError, match="devices, more than 1000"):
-                conversion.converted(found, "example.com")
+                conversion.convert_devices(found, "example.com")
         else:
-            entries = conversion.converted(found, "example.com")
-            assert loads(draft.text((), entries)).config is not None
+            entries = conversion.convert_devices(found, "example.com")
+            assert loads(draft.render((), entries)).config is not None

@@ -10,7 +10,7 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.registration import serving
+from devhost.kubelet.registration import run_server
 from devhost.model.allocation import Allocation
 from devhost.model.resource_state import State
 from tests.support.answers import Nobody
@@ -42,9 +42,9 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
     device_list = DeviceList()
     device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
     plugins = PluginDirectory(directory / "plugins")
-    async with serving(Vendor(), device_list, plugins, "vendor.sock"):
+    async with run_server(Vendor(), device_list, plugins, "vendor.sock"):
         try:
-            await plugins.register(GPU, "vendor.sock")
+            await plugins.kubelet.register(GPU, "vendor.sock")
             yield
         finally:
             await plugins.close()

@@ -28,12 +28,12 @@ class History:
     def step(self, device_list: DeviceList, now: float) -> Collection[str]:
         """Put the list on its way and return its IDs, or end what was begun."""
         if self.on_its_way is None:
-            self.on_its_way = device_list.begin_send(self.stream)
-            assert self.on_its_way == device_list.entries
+            self.on_its_way = device_list.entries
+            device_list.streams.list_sent(self.stream, self.on_its_way)
             return device_list.entries.keys()
         sent, self.on_its_way = self.on_its_way, None
         self.lists.append((now, dict(sent)))
-        device_list.end_send(self.stream, sent, now)
+        device_list.streams.list_received(self.stream, sent, now)
         return ()
 
     def unhealthy_since(self, device_id: str) -> float | None:
@@ -102,36 +102,44 @@ def test_device_list_id_leaves_by_the_rule(
             case "wait", int():
                 now += value
             case "open", _:
-                streams.append(History(device_list.open_stream(lambda: None)))
+                streams.append(History(device_list.streams.open(lambda: None)))
             case "begin", _:
-                device_list.unanswered.append(now)
+                device_list.streams.inflight_since.append(now)
             case "prune", _:
                 gone = {
                     i
                     for i in expected
-                    if i not in wanted and allowed(i, now, streams, device_list.unanswered)
+                    if i not in wanted
+                    and allowed(i, now, streams, device_list.streams.inflight_since)
                 }
                 expected = {i: entry for i, entry in expected.items() if i not in gone}
                 sent -= gone
-                device_list.prune(now)
+                device_list.remove_unlisted(now)
             case "send", int() if streams:
                 sent.update(streams[value % len(streams)].step(device_list, now))
             case "close", int() if streams:
-                device_list.close_stream(streams.pop(value % len(streams)).stream)
-            case "end", int() if device_list.unanswered:
-                device_list.unanswered.pop(value % len(device_list.unanswered))
+                device_list.streams.close(streams.pop(value % len(streams)).stream)
+            case "end", int() if device_list.streams.inflight_since:
+                device_list.streams.inflight_since.pop(
+                    value % len(device_list.streams.inflight_since)
+                )
         assert device_list.entries == expected
         assert device_list.leaving == expected.keys() - wanted.keys()
         assert {i for i in "abc" if i in device_list} == expected.keys()
         assert (device_list.entries is not before) == (device_list.entries != before)
 
 
+def send(device_list: DeviceList, stream: Stream, now: float) -> None:
+    device_list.streams.list_sent(stream, device_list.entries)
+    device_list.streams.list_received(stream, device_list.entries, now)
+
+
 def served(*ids: str) -> tuple[DeviceList, Stream]:
     """A device_list whose IDs were sent on one stream at 0."""
     device_list = DeviceList(LEAVE_AFTER)
     device_list.update(dict.fromkeys(ids, UP))
-    stream = device_list.open_stream(lambda: None)
-    device_list.end_send(stream, device_list.begin_send(stream), 0.0)
+    stream = device_list.streams.open(lambda: None)
+    send(device_list, stream, 0.0)
     return device_list, stream
 
 
@@ -139,9 +147,9 @@ def test_device_list_removed_id_is_listed_as_unhealthy_first() -> None:
     device_list, stream = served("a", "b")
     assert device_list.update({"a": UP})
     assert device_list.entries == {"a": UP, "b": DOWN}
-    device_list.end_send(stream, device_list.begin_send(stream), 5.0)
-    assert not device_list.prune(14.9)
-    assert device_list.prune(15.0)
+    send(device_list, stream, 5.0)
+    assert not device_list.remove_unlisted(14.9)
+    assert device_list.remove_unlisted(15.0)
     assert device_list.entries == {"a": UP}
 
 
@@ -151,14 +159,14 @@ def test_device_list_id_held_by_a_pod_stays() -> None:
     held = {"a"}
     device_list.ids_held_by_pods = lambda: held
     device_list.update({})
-    device_list.end_send(stream, device_list.begin_send(stream), 1.0)
-    assert device_list.prune(100.0)
+    send(device_list, stream, 1.0)
+    assert device_list.remove_unlisted(100.0)
     assert device_list.entries == {"a": DOWN}
     assert device_list.leaving == {"a"}
     assert not device_list.drained
     held.clear()
-    assert device_list.prune(100.0)
-    device_list.end_send(stream, device_list.begin_send(stream), 100.0)
+    assert device_list.remove_unlisted(100.0)
+    send(device_list, stream, 100.0)
     assert device_list.drained
 
 
@@ -166,7 +174,7 @@ def test_device_list_leaving_id_has_numa_nodes_only_if_the_others_have() -> None
     """A resource that is mixed could not be aligned."""
     device_list = DeviceList(LEAVE_AFTER)
     device_list.update({"old": AdvertisedDevice(True, (0,))})
-    device_list.may_be_known(device_list.entries)
+    device_list.streams.may_know(device_list.entries)
     device_list.update({"new": AdvertisedDevice(True, (1,))})
     assert device_list.entries == {
         "new": AdvertisedDevice(True, (1,)),
@@ -184,5 +192,4 @@ def test_device_list_larger_than_kubelet_takes_leaves_out_new_devices() -> None:
     device_list.update({f"{index:060}": entry for index in range(80_000)})
     assert last in device_list.entries
     assert 30_000 < len(device_list) == 80_000 - device_list.omitted
-    sent = device_list.begin_send(device_list.open_stream(lambda: None))
-    assert list_response(sent).ByteSize() <= 4 * 1024 * 1024
+    assert list_response(device_list.entries).ByteSize() <= 4 * 1024 * 1024

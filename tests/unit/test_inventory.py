@@ -82,7 +82,7 @@ async def use(locations: Locations, told: Listener, *directories: Path) -> Seque
 async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
     since, roots = asyncio.get_running_loop().time(), locations.readers_of(user)
     for root in roots:
-        await root.watch()
+        await root.watch.start()
     return await run_in_thread("read", lambda: [root.read(since) for root in roots])
 
 

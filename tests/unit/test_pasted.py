@@ -11,7 +11,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
 from devhost.discovery.machine import Machine
 from devhost.drafts.draft import resource_lines
-from devhost.drafts.entries import entries
+from devhost.drafts.entries import build_entries
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
@@ -137,7 +137,10 @@ def offered(entry: str, tree: HostTree) -> list[HostDevice]:
 
 def written(tree: HostTree, what: str) -> list[str]:
     machine = Machine(HostFiles(str(tree.root)))
-    return ["\n".join(resource_lines(one.resource)) for one in entries(machine, machine.find(what))]
+    return [
+        "\n".join(resource_lines(one.resource))
+        for one in build_entries(machine, machine.find(what))
+    ]
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)

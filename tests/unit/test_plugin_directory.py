@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet import directory
-from devhost.kubelet.directory import KUBELET_SOCKET, DirectoryGoneError, PluginDirectory
+from devhost.kubelet import kubelet_socket
+from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
+from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket
 
 
 @pytest.fixture
-def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginDirectory:
+def kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KubeletSocket:
     """The current directory, with or without a kubelet.sock."""
     monkeypatch.chdir(tmp_path)  # a socket's path is at most 107 bytes long
-    return PluginDirectory(Path())
+    return KubeletSocket(Path())
 
 
 @contextlib.contextmanager
@@ -31,45 +32,43 @@ def listening() -> Iterator[None]:
         yield
 
 
-def test_kubelet_socket_with_changed_mode_or_links_is_the_same(plugins: PluginDirectory) -> None:
+def test_kubelet_socket_with_changed_mode_or_links_is_the_same(kubelet: KubeletSocket) -> None:
     """Backups and relabelling do that."""
     with listening():
-        identity = plugins.identity()
+        identity = kubelet.identity()
         assert identity is not None
         path = Path(KUBELET_SOCKET)
         path.chmod(0o600)
         os.chown(path, os.getuid(), os.getgid())
         Path("copy").hardlink_to(path)
         path.rename("moved")
-        assert plugins.identity() is None
+        assert kubelet.identity() is None
         Path("moved").rename(path)
-        assert plugins.identity() == identity
+        assert kubelet.identity() == identity
 
 
-def test_kubelet_socket_of_each_kubelet_is_another(plugins: PluginDirectory) -> None:
+def test_kubelet_socket_of_each_kubelet_is_another(kubelet: KubeletSocket) -> None:
     """Although filesystems give a number that is free again to the next file."""
     seen: set[object] = set()
     for _ in range(5):
         with listening():
-            identity = plugins.identity()
+            identity = kubelet.identity()
             assert identity not in {None, *seen}
             seen.add(identity)
         time.sleep(0.02)  # longer than the kernel's clock stands still
 
 
-def test_kubelet_problem_says_why(
-    plugins: PluginDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kubelet_problem_says_why(kubelet: KubeletSocket, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator has to know whether it is away or whether it may not be reached."""
-    assert plugins.kubelet_problem() == "no kubelet: kubelet.sock is not there"
+    assert kubelet.kubelet_problem() == "no kubelet: kubelet.sock is not there"
     with listening():
-        assert plugins.kubelet_problem() is None
-    assert plugins.kubelet_problem() == "no kubelet: nobody listens on kubelet.sock"
-    gone = PluginDirectory(Path("gone"))
+        assert kubelet.kubelet_problem() is None
+    assert kubelet.kubelet_problem() == "no kubelet: nobody listens on kubelet.sock"
+    gone = KubeletSocket(Path("gone"))
     assert gone.kubelet_problem() == "no kubelet: gone is not there"
-    monkeypatch.setattr(directory, "connect_error", lambda _: errno.EACCES)
+    monkeypatch.setattr(kubelet_socket, "connect_error", lambda _: errno.EACCES)
     says = "no kubelet: cannot connect to kubelet.sock: Permission denied"
-    assert plugins.kubelet_problem() == says
+    assert kubelet.kubelet_problem() == says
 
 
 def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:

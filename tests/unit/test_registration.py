@@ -19,8 +19,13 @@ class Directory:
         self.concurrency = asyncio.Semaphore(1)
         self.registered = 0
 
-    def lock(self, _name: str) -> None:
-        return None
+    @property
+    def kubelet(self) -> "Directory":
+        return self
+
+    @property
+    def locks(self) -> dict[str, None]:
+        return {}
 
     async def register(self, _name: str, _endpoint: str) -> None:
         self.registered += 1

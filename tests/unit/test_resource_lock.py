@@ -9,10 +9,10 @@ import pytest
 
 from devhost.kubelet.resource_lock import (
     ResourceLock,
+    ResourceLocks,
     fresh_name,
-    linked,
+    link_socket,
     path_length_problem,
-    remove_dead_sockets,
     server_socket,
 )
 
@@ -85,7 +85,8 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
         parts = [name.rsplit("-", 2) for name in names]
         return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
 
-    own, elsewhere = ResourceLock(tmp_path, T), ResourceLock(tmp_path, V)
+    locks = ResourceLocks(tmp_path)
+    own, elsewhere = locks.get(T), ResourceLock(tmp_path, V)
     assert own.acquire()
     assert elsewhere.acquire()
     dead = made(T) + made(U)
@@ -93,7 +94,7 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
     kept += [tmp_path / "kubelet.sock", tmp_path / "devhost-of-somebody.sock"]
     for path in dead + kept:
         path.touch()
-    remove_dead_sockets(tmp_path, [own])
+    locks.remove_dead_sockets()
     assert [path for path in dead if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
 
@@ -119,7 +120,7 @@ def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
     (tmp_path / "server").touch()
     names = set()
     for _ in range(2):
-        with linked(tmp_path, "server", T) as name:
+        with link_socket(tmp_path, "server", T) as name:
             assert (tmp_path / name).samefile(tmp_path / "server")
         names.add(name)
         assert not (tmp_path / name).exists()
@@ -127,7 +128,7 @@ def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
     with pytest.raises(
         OSError, match=r"^cannot make a socket in [^:]*: No such file or directory$"
     ):
-        linked(tmp_path, "none", T).__enter__()
+        link_socket(tmp_path, "none", T).__enter__()
 
 
 def test_plugin_directory_path_too_long_is_a_problem() -> None:

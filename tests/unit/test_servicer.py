@@ -21,15 +21,15 @@ class Answers:
     def __init__(self, device_list: DeviceList) -> None:
         self.device_list = device_list
         self.asked: list[Sequence[str]] = []
-        self.unanswered: list[int] = []  # how many calls there were, each time
+        self.inflight: list[int] = []  # how many calls there were, each time
 
     async def allocate(self, advertised_ids: Sequence[str], **_options: Any) -> Allocation:
         self.asked.append(advertised_ids)
-        self.unanswered.append(len(self.device_list.unanswered))
+        self.inflight.append(len(self.device_list.streams.inflight_since))
         return Allocation(tuple(advertised_ids))
 
     async def prefer(self, available: Sequence[str], *_: Any) -> Sequence[str]:
-        self.unanswered.append(len(self.device_list.unanswered))
+        self.inflight.append(len(self.device_list.streams.inflight_since))
         return available
 
     def __getattr__(self, _name: str) -> Any:
@@ -73,6 +73,6 @@ async def test_servicer_notes_calls_until_they_are_answered() -> None:
     prefer = pb.ContainerPreferredAllocationRequest(available_deviceIDs=["a"], allocation_size=1)
     asking = pb.PreferredAllocationRequest(container_requests=[prefer])
     await servicer.GetPreferredAllocation(asking, Context())
-    assert answers.unanswered == [1, 1]
-    assert device_list.unanswered == []
-    assert device_list.last_answer_at > 0
+    assert answers.inflight == [1, 1]
+    assert device_list.streams.inflight_since == []
+    assert device_list.streams.last_answer_at > 0

@@ -19,17 +19,15 @@ from devhost.discovery.sources.kernel import KernelSource
 from devhost.discovery.sources.static import StaticSource
 from devhost.hostfs.files import HostFiles, describe_read_error
 from devhost.model import names
-from devhost.model.device import FileKind, FileState, Hardware, Node, Skipped
+from devhost.model.device import Cause, FileKind, FileState, Hardware, Node, Skipped, Verdict
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 
-DANGLING: Final = "dangling link"
-IN_USE: Final = "in use: "
-UNREADABLE: Final = "cannot be read: "
-_DIRECTORY: Final = "a directory: name it in `types` to offer it"
-_TOO_LONG: Final = "its path is too long for the kernel"
+_DANGLING: Final = Verdict(Cause.DANGLING, "dangling link")
+_DIRECTORY: Final = Verdict(Cause.WRONG_TYPE, "a directory: name it in `types` to offer it")
+_TOO_LONG: Final = Verdict(Cause.UNREADABLE, "its path is too long for the kernel")
 
 
 @immutable
@@ -153,10 +151,10 @@ class CandidateFilter:
         """Skip what cannot be read, by path."""
         for path, reason in reasons.items():
             self._unreadable[path] = reason
-            self._skip(path, f"{UNREADABLE}{reason}")
+            self._skip(path, Verdict(Cause.UNREADABLE, f"cannot be read: {reason}"))
 
-    def _skip(self, candidate: str, reason: str) -> None:
-        self.skipped.append(Skipped(names.printable(candidate), reason))
+    def _skip(self, candidate: str, verdict: Verdict) -> None:
+        self.skipped.append(Skipped(names.printable(candidate), verdict))
 
     def add(self, candidates: Iterable[Candidate | Node | Skipped]) -> None:
         """Add the nodes of a source; candidates are judged before."""
@@ -177,7 +175,9 @@ class CandidateFilter:
 
     def _judge(self, candidate: Candidate) -> None:
         path, hardware, state, wrong_node = candidate.path, candidate.hardware, None, None
-        problem = _name_problem(f"{path}{candidate.name}") or candidate.exclusion
+        problem = _name_problem(f"{path}{candidate.name}")
+        if problem is None and candidate.exclusion is not None:
+            problem = Verdict(Cause.EXCLUDED, candidate.exclusion)
         if candidate.entry is not None and problem is None:
             listing, name = candidate.entry
             try:
@@ -205,26 +205,27 @@ class CandidateFilter:
 
     def _problem(
         self, listing: FileListing, name: str, state: FileState | None, hardware: Hardware | None
-    ) -> str | None:
+    ) -> Verdict | None:
         """Return why a candidate cannot be offered, by what is at its path."""
         if state is None:
-            return DANGLING
+            return _DANGLING
         is_link = name in listing.links
         wrong_type = None if hardware else self._type_problem(state, is_link=is_link)
         return wrong_type or self._use_problem(listing, state) or _name_problem(state.realpath)
 
-    def _type_problem(self, state: FileState, *, is_link: bool) -> str | None:
+    def _type_problem(self, state: FileState, *, is_link: bool) -> Verdict | None:
         if self._types is None:
             return _DIRECTORY if state.kind is FileKind.DIRECTORY else None
         if state.kind.value in self._types or ("symlink" in self._types and is_link):
             return None
-        return f"a {state.kind.value}, not {' or '.join(self._types)}"
+        text = f"a {state.kind.value}, not {' or '.join(self._types)}"
+        return Verdict(Cause.WRONG_TYPE, text)
 
-    def _use_problem(self, listing: FileListing, state: FileState) -> str | None:
+    def _use_problem(self, listing: FileListing, state: FileState) -> Verdict | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
         use = listing.block_use.of(state.number)
-        return f"{IN_USE}{use}" if use else None
+        return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
 
 
 def _node_problem(path: str, state: FileState | None, hardware: Hardware) -> str | None:
@@ -240,8 +241,8 @@ def _number(number: tuple[int, int] | None) -> str:
     return "no device node" if number is None else "{}:{}".format(*number)
 
 
-def _name_problem(text: str) -> str | None:
+def _name_problem(text: str) -> Verdict | None:
     """Return why a name cannot be handed out, whatever has it."""
     if text.isprintable() or not ({"\n", "\t"} & set(text) or names.text_problem(text)):
         return None
-    return "unusable name: it is not UTF-8, or has control characters"
+    return Verdict(Cause.BAD_NAME, "unusable name: it is not UTF-8, or has control characters")

@@ -22,7 +22,7 @@ from devhost.hostfs.sysfs import (
     owning_device,
 )
 from devhost.model import names
-from devhost.model.device import LINK_VARIABLES, Hardware, Skipped
+from devhost.model.device import LINK_VARIABLES, Cause, Hardware, Skipped
 from devhost.model.hardware_sources import (
     NO_NODE,
     USB_NODE,
@@ -153,11 +153,12 @@ class _Search:
             if mismatches:
                 continue
             if not all(self._mismatches(device, matcher) for matcher in source.excluded):
-                yield Skipped(device.name, "excluded")
+                yield Skipped.because(Cause.EXCLUDED, device.name, "excluded")
             elif VFIO_NODE not in source.subsystems:
                 yield from self._nodes_of(device)
             elif not (group := device.facts["group"]):
-                yield Skipped(device.name, "has no IOMMU group: the IOMMU is off")
+                text = "has no IOMMU group: the IOMMU is off"
+                yield Skipped.because(Cause.INCOMPLETE, device.name, text)
             elif group not in groups:
                 groups.add(group)
                 yield self._group(device, group)
@@ -173,7 +174,8 @@ class _Search:
             is_free = member.is_hub_or_bridge or driver in ("", _UNUSED)
             if member.facts["group"] == group and not (is_free or driver.startswith("vfio")):
                 reason = f"group {group} holds {member.name} (driver {driver})"
-                return Skipped(function.name, f"{reason}: bind all of it to vfio-pci")
+                text = f"{reason}: bind all of it to vfio-pci"
+                return Skipped.because(Cause.IN_USE, function.name, text)
         vfio = self._members(_VFIO)
         for name in (group, f"noiommu-{group}"):
             node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
@@ -182,7 +184,7 @@ class _Search:
         reason, driver = "not bound to vfio-pci", function.facts["driver"]
         if driver.startswith("vfio"):
             reason = f"bound to {driver}, but the kernel has no node of group {group}"
-        return Skipped(function.name, reason)
+        return Skipped.because(Cause.INCOMPLETE, function.name, reason)
 
     def _nodes_of(self, device: SysfsDevice) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of a device, or why it is not offered."""
@@ -197,7 +199,7 @@ class _Search:
             subsystems = " and no ".join(choice.subsystem for choice in absent)
             missing = f"no {subsystems} node: {self._explain_no_node(absent[0], device)}"
         if missing and not nodes:
-            yield Skipped(device.name, missing)
+            yield Skipped.because(Cause.INCOMPLETE, device.name, missing)
         ids = self._ids(device, list(nodes))
         for node in nodes:
             incomplete = f"incomplete: {missing}" if missing else None
