@@ -20,7 +20,7 @@ from devhost.allocation.declaration import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation, DeviceSpec
-from devhost.model.device import FileKind, Snapshot
+from devhost.model.device import Cause, FileKind, Snapshot, Verdict
 from devhost.model.limits import CDI_SPEC_MAX
 
 _HASH: Final = 12
@@ -180,7 +180,7 @@ def cdi_devices(
     size = 0
     for device in sorted(snapshot.devices.values(), key=lambda one: one.id not in before):
         brought = before.get(device.id)
-        if device.missing_since is None and not device.replaced:
+        if device.is_present:
             with contextlib.suppress(AllocationError):  # it is unhealthy for that, or will be
                 whole = host_paths.resolve_checked(declaration.alone(device, rules))
                 brought = edits(whole, host_paths)
@@ -199,9 +199,9 @@ def named(
 
     Those that it does not have are unhealthy for the `problem`.
     """
-    devices = {}
-    for one, device in snapshot.devices.items():
-        name = qualified_name(resource, one) if written.get(one) else None
-        reason = device.reason if one in written else device.reason or problem or _UNNAMED
-        devices[one] = replace(device, cdi_name=name, reason=reason)
+    devices, unnamed = {}, Verdict(Cause.CDI, problem or _UNNAMED)
+    for device_id, device in snapshot.devices.items():
+        name = qualified_name(resource, device_id) if written.get(device_id) else None
+        verdict = device.verdict if device_id in written else device.verdict or unnamed
+        devices[device_id] = replace(device, cdi_name=name, verdict=verdict)
     return replace(snapshot, devices=devices)

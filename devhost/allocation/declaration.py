@@ -238,7 +238,7 @@ class Declaration:
         device = snapshot.devices.get(device_id)
         if device is None:
             raise AllocationError(f"there is no device {device_id}")
-        if device.reason is not None:
+        if not device.healthy:
             raise AllocationError(f"device {device_id}: {device.reason}")
         in_cdi_spec = self.resource.inject == "cdi"  # with its number
         for node in device.nodes:

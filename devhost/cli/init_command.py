@@ -132,12 +132,12 @@ def convert(
     from devhost.drafts import conversion, draft
     from devhost.hostfs.files import HostFiles
     from devhost.loading.loader import read
-    from devhost.loading.syntax import TreeError, decoded
+    from devhost.loading.syntax import TreeError, decode
 
     devices = []
     try:
         for file in files:
-            foreign = conversion.find_devices(decoded(read(file)))
+            foreign = conversion.find_devices(decode(read(file)))
             devices += foreign
             if not foreign:
                 printer.fail(

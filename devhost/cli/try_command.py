@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devhost.cli import options, output
-from devhost.cli.run_command import loaded, serve
+from devhost.cli.run_command import load_config, serve
 
 if TYPE_CHECKING:
     from devhost.host.shared import CodeResource
@@ -49,7 +49,7 @@ def run(
 
     The flags are those of `options.host_options`; others are ignored.
     """
-    from devhost.discovery.identity import HOLD_S
+    from devhost.discovery.identity import SETTLE_S
     from devhost.host.host import Settings
     from devhost.hostfs.files import HostFiles
     from devhost.kubelet.resource_lock import path_length_problem
@@ -58,7 +58,7 @@ def run(
 
     logs.set_up("error" if once else flags["log_level"], flags["log_format"])
     output.print_warnings(flags["policy"].warnings)
-    source, first = loaded(config, flags["policy"], plugins)
+    source, first = load_config(config, flags["policy"], plugins)
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
         if problem := path_length_problem(temporary):
@@ -72,7 +72,7 @@ def run(
             state_dir=temporary / "state",
             pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",
-            hold_s=0.0 if once else HOLD_S,
+            settle_s=0.0 if once else SETTLE_S,
         )
         trial = Trial(first, settings, source, plugins)
         if once:

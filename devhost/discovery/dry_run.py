@@ -21,7 +21,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
-from devhost.model.device import HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.model.names import distinct, share_ids
 
@@ -61,7 +61,8 @@ class ResourceReport:
         capacity, allocatable = self.listed or (len(devices) * replicas, healthy * replicas)
         skipped = self.snapshot.skipped
         if (more := self.snapshot.skipped_count - len(skipped)) > 0:
-            skipped += (Skipped(f"and {more:,} more", f"only {len(skipped)} are listed"),)
+            text = f"only {len(skipped)} are listed"
+            skipped += (Skipped.because(Cause.OVER_LIMIT, f"and {more:,} more", text),)
         return {
             "name": self.resource.name,
             "capacity": capacity,
@@ -126,15 +127,16 @@ def report(
     listings: dict[Location, Listing] = {}  # of all resources
     reports = []
     for resource in resources:
-        scanner = Scanner.of(resource, files, policy, node_name, hold_s=0.0)
-        listings |= list_all((one for one in scanner.locations if one not in listings), files)
+        scanner = Scanner.of(resource, files, policy, node_name, settle_s=0.0)
+        new = (location for location in scanner.locations if location not in listings)
+        listings |= list_all(new, files)
         finding = ScanFinding(scanner, scanner.select(listings), Snapshot(), now=0.0)
         identified, _ = resolver.resolve(finding)
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))
         if resource.inject == "cdi":
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
-        warnings = (*snapshot.notes, *snapshot.why_none(), *mistakes(resource, snapshot))
+        warnings = (*snapshot.notes, *snapshot.explain_empty(), *mistakes(resource, snapshot))
         more: _Json = {}
         if explained:
             more["explain"] = [*explain_sources(scanner, listings, snapshot)]
@@ -154,8 +156,8 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
         if not device.healthy:
             return device
         found = check_device(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
-        reason = f"check failed: {found.failure}" if found.failure else None
-        return replace(device, reason=reason, checked=found)
+        verdict = Verdict(Cause.CHECK_FAILED, f"check failed: {found.failure}")
+        return replace(device, verdict=verdict if found.failure else None, checked=found)
 
     with ThreadPoolExecutor(_PARALLEL_CHECKS) as pool:
         devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
@@ -232,7 +234,7 @@ def explain_sources(
         ]
         yield {
             "source": index,
-            "summary": "; ".join((explain.summary(source.kind), *failures)),
+            "summary": "; ".join((explain.summary(source.spec.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
             "candidates": [*found, *left[:_SHOWN_MAX]],
         }

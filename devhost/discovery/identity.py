@@ -1,4 +1,4 @@
-"""From nodes to devices: which of them are one, who has which ID and which slot, who is gone.
+"""From nodes to devices: which of them are one, who has which ID and which slot, who is missing.
 
 Without ``group`` each node is a device of its own; nodes that several sources find are one.
 With ``group`` the nodes of equal key are one device, if every source gives one.
@@ -9,173 +9,200 @@ Pure: the same selection, previous devices and time give the same result.
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from typing import Final
 
-from devhost.discovery.sources.filter import DANGLING, UNREADABLE, Selection
+from devhost.discovery.sources.filter import Selection
 from devhost.model import limits, names
 from devhost.model.config import Resource
-from devhost.model.device import Hardware, HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import (
+    Cause,
+    Hardware,
+    HostDevice,
+    Leaving,
+    Missing,
+    Node,
+    Skipped,
+    Snapshot,
+    Verdict,
+)
 from devhost.model.immutable import immutable
 from devhost.model.sources import Static
 from devhost.model.template import MissingVariableError, variables
 
-HOLD_S: Final = 1.0  # drivers make nodes one after the other, and udev links after nodes
+SETTLE_S: Final = 1.0  # drivers make nodes one after the other, and udev links after nodes
 SWAP_S: Final = 10.0  # unhealthy, when another node was found in a device's place
-NO_SOURCE: Final = -1  # of a node: the source that found it is no longer declared
-NO_ROOM: Final = f"devhost offers {limits.DEVICE_IDS_MAX} device IDs at most, of all resources"
-DEFERRED: Final = "held back for a moment: "
-_DEFERRED: Final = f"{DEFERRED}an earlier source may name it"
-_DEFERRED_UNIT: Final = f"{DEFERRED}more nodes of it may come"
-_DEFERRED_GROUP: Final = f"{DEFERRED}its optional nodes may come"
+SOURCE_REMOVED: Final = -1  # of a node: the source that found it is no longer declared
+ID_LIMIT_REACHED: Final = (
+    f"devhost offers {limits.DEVICE_IDS_MAX} device IDs at most, of all resources"
+)
+_SETTLING: Final = "held back for a moment: an earlier source may name it"
+_SETTLING_UNIT: Final = "held back for a moment: more nodes of it may come"
+_SETTLING_GROUP: Final = "held back for a moment: its optional nodes may come"
 _NO_PLACE: Final = "nothing above it says where it is plugged in: set `id`"
 _NO_ID: Final = "no value for any variable of `id`"
-# Who gets an ID and a slot first: the same node again, a node that comes back under an ID on
-# offer (a replug, also elsewhere), a new one.
-SAME, OFFERED, NEW = range(3)
+
+
+class Rank(IntEnum):
+    """The order in which devices get IDs and slots."""
+
+    UNCHANGED = 0  # the same node again
+    RETURNING = 1  # a node that comes back under an ID on offer: a replug, also elsewhere
+    NEW = 2
+
 
 OwnerOf = Callable[[str], str | None]
-File = tuple[int, int, int]
+FileVersion = tuple[int, int, int]
+"""`FileState.version`."""
 
 
 @immutable
-class Moment:
-    """What counts at one scan.
+class ScanContext:
+    """The devices, the time and the limits of one scan.
 
     Attributes:
         owner_of: Names the resource that offers a node (by `Node.key`) before this one.
         now: Seconds on the host's clock.
-        hold_s: How long a node waits for an earlier source to name it.
-        limit: How many devices the resource may have.
+        settle_s: How long a node waits for an earlier source to name it.
+        max_devices: How many devices the resource may have.
         links_to_come: Whether a resource before this one may find a new node by a link.
     """
 
     previous: Snapshot
     owner_of: OwnerOf
     now: float
-    hold_s: float
+    settle_s: float
     constants: Mapping[str, str]
-    limit: int | None
+    max_devices: int | None
     links_to_come: bool = False
 
 
 @dataclass(slots=True)
 class Identified:
-    """The devices of a resource, not yet rendered, and what is not offered.
+    """The devices of a resource, not yet rendered, and the candidates that are not offered.
 
     Attributes:
-        known_ids: Of each node that was known (`Node.place`), the device.
+        ids_by_place: The device of each node that was offered, by `Node.found_at`.
         devices: Those that are present, in natural order.
-        gone: Those that were offered and are not found now, as they go on.
+        missing: Those that were offered and are not found now, as they go on.
         over_limit: Whether some are not offered for `maxDevices`.
-        cut: How many are not offered by `cut_to`.
-        deferred: As `Snapshot.deferred`.
+        truncated: How many are not offered by `truncate`.
+        settling: As `Snapshot.settling`.
         incomplete: By ID, why a device of several nodes cannot be offered at the moment.
     """
 
-    moment: Moment
+    context: ScanContext
     selection: Selection
-    known_ids: Mapping[str, str]
+    ids_by_place: Mapping[str, str]
     skipped: list[Skipped]
     devices: dict[str, HostDevice] = field(default_factory=dict)
-    gone: dict[str, HostDevice] = field(default_factory=dict)
+    missing: dict[str, HostDevice] = field(default_factory=dict)
     over_limit: bool = False
-    cut: int = 0
-    deferred: dict[str, float] = field(default_factory=dict)
-    incomplete: dict[str, str] = field(default_factory=dict)
+    truncated: int = 0
+    settling: dict[str, float] = field(default_factory=dict)
+    incomplete: dict[str, Verdict] = field(default_factory=dict)
 
-    def waits(self, key: str) -> bool:
-        """Whether what may have to wait was seen first not long ago; note since when it is seen."""
-        moment, before = self.moment, self.moment.previous.deferred
-        since = before.get(key, moment.now)
-        waits = moment.now - since < moment.hold_s
-        if waits or key in before:
-            self.deferred[key] = since
-        return waits
+    def is_settling(self, key: str) -> bool:
+        """Whether a candidate was seen first not long ago; remembers when that was."""
+        context, before = self.context, self.context.previous.settling
+        since = before.get(key, context.now)
+        settling = context.now - since < context.settle_s
+        if settling or key in before:
+            self.settling[key] = since
+        return settling
 
-    def skip(self, nodes: Iterable[Node], reason: str, unit: Hardware | None = None) -> None:
-        """Note nodes, or the `unit` of the hardware that they are of, that are not offered."""
-        self.skipped.append(Skipped(unit.label if unit else labels(nodes), reason))
+    def skip(
+        self, nodes: Iterable[Node], cause: Cause, text: str, unit: Hardware | None = None
+    ) -> None:
+        """Add nodes, or the `unit` of the hardware that they are of, that are not offered."""
+        self.skipped.append(Skipped.because(cause, unit.label if unit else labels(nodes), text))
 
-    def cut_to(self, most: int) -> None:
+    def truncate(self, max_devices: int) -> None:
         """Leave out the last of the new devices, where there would be more than that."""
-        extra = len(self.devices) + len(self.gone) - most
+        extra = len(self.devices) + len(self.missing) - max_devices
         if extra <= 0:
             return
-        new = [one for one in self.devices if one not in self.moment.previous.devices][-extra:]
+        previous = self.context.previous.devices
+        new = [device_id for device_id in self.devices if device_id not in previous][-extra:]
         for device_id in new:
-            self.skip(self.devices.pop(device_id).nodes[:1], NO_ROOM)
-        self.cut = len(new)
+            self.skip(self.devices.pop(device_id).nodes[:1], Cause.ID_QUOTA, ID_LIMIT_REACHED)
+        self.truncated = len(new)
 
 
-def identify(resource: Resource, selection: Selection, moment: Moment) -> Identified:
+def identify(resource: Resource, selection: Selection, context: ScanContext) -> Identified:
     """Give each candidate its device: those already offered keep their IDs and their slots."""
-    previous = moment.previous.devices.values()
-    known_ids = {node.place: device.id for device in previous for node in device.nodes}
-    result = Identified(moment, selection, known_ids, [*selection.skipped])
-    joined = _joined(resource, result)
-    found = (
-        _as_it_was(nodes, result) or _candidate(resource, name, nodes, result)
-        for name, nodes in joined.items()
+    previous = context.previous.devices.values()
+    ids_by_place = {node.found_at: device.id for device in previous for node in device.nodes}
+    result = Identified(context, selection, ids_by_place, [*selection.skipped])
+    candidates = (
+        _unchanged_device(nodes, result) or _device(resource, name, nodes, result)
+        for name, nodes in _nodes_by_device(resource, result).items()
     )
-    _assign(resource, found, result)
-    result.gone = _vanished(resource, result)
+    _assign(resource, candidates, result)
+    result.missing = _missing_devices(result, resource)
     return result
 
 
 # ── which nodes are one device ──
 
 
-def _as_it_was(nodes: Sequence[Node], result: Identified) -> tuple[int, HostDevice] | None:
+def _unchanged_device(nodes: Sequence[Node], result: Identified) -> tuple[Rank, HostDevice] | None:
     """Return a healthy device that has the same nodes as before."""
-    known = result.moment.previous.devices.get(result.known_ids.get(nodes[0].place, ""))
-    if known is None or not known.sound or len(known.nodes) != len(nodes):
+    former = result.context.previous.devices.get(result.ids_by_place.get(nodes[0].found_at, ""))
+    if former is None or not former.is_stable or len(former.nodes) != len(nodes):
         return None
-    same = all(map(operator.is_, known.nodes, nodes)) and _offered(nodes, result.moment) is None
-    return (SAME, known) if same else None
+    if not all(map(operator.is_, former.nodes, nodes)) or _owner(nodes, result.context):
+        return None
+    return Rank.UNCHANGED, former
 
 
-def _candidate(
+def _device(
     resource: Resource, name: str, nodes: Sequence[Node], result: Identified
-) -> tuple[int, HostDevice] | None:
-    """Return a device of these nodes, with who gets an ID and a slot first.
-
-    ``None``: something is amiss, or it has to wait.
-    """
-    moment, previous, known_ids = result.moment, result.moment.previous, result.known_ids
+) -> tuple[Rank, HostDevice] | None:
+    """Return a device of these nodes, with its rank; ``None`` if it is not offered, or waits."""
+    context, previous, ids_by_place = result.context, result.context.previous, result.ids_by_place
     is_group = resource.group is not None
     unit = None if is_group else nodes[0].hardware
-    device_id = _id_of(resource, nodes, moment, name if is_group else None)
-    known = device_id is not None and any(known_ids.get(n.place) == device_id for n in nodes)
-    before = previous.devices.get(device_id or "")
-    there = before is not None and before.missing_since is None
-    if not is_group and (other := _offered(nodes, moment)) is not None:
-        result.skip(nodes, f"{other} offers {'nodes of it' if unit else 'it'} already", unit)
+    device_id = _id_of(resource, nodes, context, name if is_group else None)
+    has_id = device_id is not None and any(
+        ids_by_place.get(node.found_at) == device_id for node in nodes
+    )
+    former = previous.devices.get(device_id or "")
+    is_offered = former is not None and former.is_present
+    if not is_group and (owner := _owner(nodes, context)) is not None:
+        text = f"{owner} offers {'nodes of it' if unit else 'it'} already"
+        result.skip(nodes, Cause.OWNED, text, unit)
         return None
-    had = {node.source for node in before.nodes} if before is not None and known else set()
-    lack, optional = _absent(resource, nodes, result.selection.failed_sources.keys() & had)
+    had = {node.source for node in former.nodes} if former is not None and has_id else set()
+    lack, is_growing = _lack(resource, nodes, result.selection.failed_sources.keys() & had)
     if lack is not None:
-        result.skip(nodes, f"group {name!r} is {lack}" if is_group else lack, unit)
+        text = f"group {name!r} is {lack}" if is_group else lack
+        result.skip(nodes, Cause.INCOMPLETE, text, unit)
         # Its ID may be made of the node that is absent.
-        ids = (device_id, *(known_ids.get(node.place) for node in nodes))
-        result.incomplete |= {one: lack for one in ids if one is not None}
+        ids = (device_id, *(ids_by_place.get(node.found_at) for node in nodes))
+        verdict = Verdict(Cause.INCOMPLETE, lack)
+        result.incomplete |= dict.fromkeys(filter(None, ids), verdict)
         return None
-    deferred = None
+    settling = None
     if previous.scanned:  # what is there at the first scan has its nodes and links
-        if not known and (optional or (not is_group and _may_be_named(resource, nodes[0], moment))):
-            deferred = _DEFERRED_GROUP if is_group else _DEFERRED
-        elif not there and any(node.hardware and node.hardware.grows for node in nodes):
-            deferred = _DEFERRED_UNIT
-    if deferred is not None and result.waits(f"\0group\0{name}" if is_group else name):
-        result.skip(nodes, deferred, unit)
-        if deferred == _DEFERRED_UNIT and device_id is not None:
-            result.incomplete[device_id] = deferred
+        if not has_id and is_group and is_growing:
+            settling = _SETTLING_GROUP
+        elif not has_id and not is_group and _may_be_named(resource, nodes[0], context):
+            settling = _SETTLING
+        elif not is_offered and any(node.hardware and node.hardware.grows for node in nodes):
+            settling = _SETTLING_UNIT
+    if settling is not None and result.is_settling(f"\0group\0{name}" if is_group else name):
+        result.skip(nodes, Cause.SETTLING, settling, unit)
+        if settling == _SETTLING_UNIT and device_id is not None:
+            result.incomplete[device_id] = Verdict(Cause.SETTLING, settling)
         return None
     problem = _NO_ID if resource.id else _NO_PLACE
     if device_id is None or (problem := names.id_problem(device_id) or ""):
-        result.skip(nodes, problem)
+        result.skip(nodes, Cause.BAD_ID, problem)
         return None
-    rank = NEW if before is None or before.replaced else SAME if known and there else OFFERED
-    return rank, HostDevice(device_id, tuple(nodes))
+    is_new = former is None or former.is_leaving
+    returning = Rank.UNCHANGED if has_id and is_offered else Rank.RETURNING
+    return Rank.NEW if is_new else returning, HostDevice(device_id, tuple(nodes))
 
 
 def labels(nodes: Iterable[Node]) -> str:
@@ -183,75 +210,79 @@ def labels(nodes: Iterable[Node]) -> str:
     return ", ".join(names.printable(node.shown or node.name) for node in nodes)
 
 
-def _joined(resource: Resource, result: Identified) -> dict[str, list[Node]]:
+def _nodes_by_device(resource: Resource, result: Identified) -> dict[str, list[Node]]:
     """Return the nodes of each candidate, by the key of its group, its unit or its node.
 
-    Of nodes that resolve to the same one, the first source's counts, or the one that is known.
+    Of nodes that resolve to the same one, the first source's counts, or the one on offer.
     """
-    moment, same = result.moment, dict[str, list[Node]]()
+    context, aliases_by_key = result.context, dict[str, list[Node]]()
     for node in result.selection.nodes:
-        same.setdefault(node.key, []).append(node)
-    joined: dict[str, list[Node]] = {}
-    for key, aliases in same.items():
+        aliases_by_key.setdefault(node.key, []).append(node)
+    candidates: dict[str, list[Node]] = {}
+    for key, aliases in aliases_by_key.items():
         if resource.group is None:
-            first = aliases[0].hardware
-            alone = first or len(aliases) == 1
-            node = aliases[0] if alone else _known(resource, aliases, result)
-            joined.setdefault(first.unit if first else key, []).append(node)
+            hardware = aliases[0].hardware
+            is_alone = hardware or len(aliases) == 1
+            node = aliases[0] if is_alone else _alias_on_offer(resource, aliases, result)
+            candidates.setdefault(hardware.unit if hardware else key, []).append(node)
             continue
-        node = next((one for one in aliases if one.place in result.known_ids), aliases[0])
-        if (other := _offered([node], moment)) is not None:
-            result.skip([node], f"{other} offers it already")
+        offered = (node for node in aliases if node.found_at in result.ids_by_place)
+        node = next(offered, aliases[0])
+        if (owner := _owner([node], context)) is not None:
+            result.skip([node], Cause.OWNED, f"{owner} offers it already")
             continue
         try:
-            name = resource.group.render({**variables(node, None), **moment.constants})
+            name = resource.group.render({**variables(node, None), **context.constants})
         except MissingVariableError as error:
-            result.skip([node], f"no value for `group`: {error}")
+            result.skip([node], Cause.BAD_ID, f"no value for `group`: {error}")
         else:
-            joined.setdefault(name, []).append(node)
-    return joined
+            candidates.setdefault(name, []).append(node)
+    return candidates
 
 
-def _known(resource: Resource, aliases: Sequence[Node], result: Identified) -> Node:
-    """Return the one of equal nodes by which a device is known, else the first."""
+def _alias_on_offer(resource: Resource, aliases: Sequence[Node], result: Identified) -> Node:
+    """Return the alias of a node by which a device is on offer, else the first."""
     for node in aliases:
-        before = result.known_ids.get(node.place)
-        if before is not None and before == _id_of(resource, (node,), result.moment):
+        device_id = result.ids_by_place.get(node.found_at)
+        if device_id is not None and device_id == _id_of(resource, (node,), result.context):
             return node
     return aliases[0]
 
 
-def _offered(nodes: Iterable[Node], moment: Moment) -> str | None:
-    """Name the resource that offers a node, or one that may not be offered beside it."""
+def _owner(nodes: Iterable[Node], context: ScanContext) -> str | None:
+    """Return the resource that offers a node, or a node that may not be offered beside it."""
     for node in nodes:
         for key in node.keys or (node.key,):
-            if (owner := moment.owner_of(key)) is not None:
+            if (owner := context.owner_of(key)) is not None:
                 return owner
     return None
 
 
-def _may_be_named(resource: Resource, first: Node, moment: Moment) -> bool:
+def _may_be_named(resource: Resource, node: Node, context: ScanContext) -> bool:
     """Whether an earlier source, or a link of a resource before, might find the node too."""
-    if first.state is None:
+    if node.state is None:
         return False
-    if first.hardware is None and moment.links_to_come and first.state.number:
+    if node.hardware is None and context.links_to_come and node.state.number:
         return True
-    return any(not isinstance(one.kind, Static) for one in resource.sources[: first.source])
+    earlier = resource.sources[: node.source]
+    return any(not isinstance(source.kind, Static) for source in earlier)
 
 
-def _absent(
+def _lack(
     resource: Resource, nodes: Sequence[Node], needed: Collection[int]
 ) -> tuple[str | None, bool]:
-    """Say what a device of these nodes lacks, and whether an optional node of a group may come.
+    """Return what a device of these nodes lacks, and whether an optional node of it may come.
 
     Optional sources that are `needed`, as they could not be read just now, count as required.
     """
     hardware = (node.hardware for node in nodes if node.hardware is not None)
-    lack = next((one.incomplete for one in hardware if one.incomplete), None)
+    lack = next((unit.incomplete for unit in hardware if unit.incomplete), None)
     if resource.group is None:
         return lack, False
-    given = {node.source for node in nodes}
-    absent = [one for one in enumerate(resource.sources) if one[0] not in given]
+    present = {node.source for node in nodes}
+    absent = [
+        (index, source) for index, source in enumerate(resource.sources) if index not in present
+    ]
     required = " and ".join(
         f"sources[{index}]" + (f" ({source.role})" if source.role else "")
         for index, source in absent
@@ -261,12 +292,13 @@ def _absent(
 
 
 def _id_of(
-    resource: Resource, nodes: Sequence[Node], moment: Moment, key: str | None = None
+    resource: Resource, nodes: Sequence[Node], context: ScanContext, key: str | None = None
 ) -> str | None:
+    """Return the ID of a device; ``None`` where no template has all its values."""
     if resource.id is None:
         default = nodes[0].name if key is None else key
         return names.device_id(default) if default else None
-    values: dict[str, str] = dict(moment.constants)
+    values: dict[str, str] = dict(context.constants)
     for node in reversed(nodes):  # of a variable that several nodes have, the first counts
         values |= variables(node, None, nodes)
     for template in resource.id:
@@ -277,139 +309,152 @@ def _id_of(
     return None
 
 
-# ── who has which ID and slot, and who is gone ──
+# ── who has which ID and slot, and who is missing ──
 
 
 def _assign(
-    resource: Resource, found: Iterable[tuple[int, HostDevice] | None], result: Identified
+    resource: Resource, candidates: Iterable[tuple[Rank, HostDevice] | None], result: Identified
 ) -> None:
     """Assign IDs and slots: those already offered first, then in natural order."""
     # Of equal IDs, the first source's device counts.
     natural = sorted(
-        filter(None, found),
-        key=lambda one: (names.natural_key(one[1].id), one[1].id, one[1].nodes[0].source),
+        filter(None, candidates),
+        key=lambda ranked: (
+            names.natural_key(ranked[1].id),
+            ranked[1].id,
+            ranked[1].nodes[0].source,
+        ),
     )
     ordered = sorted(natural, key=operator.itemgetter(0))
     failed = result.selection.failed_sources
     staying = {
         device.id
-        for device in result.moment.previous.devices.values()
-        if not device.replaced and (failed or not _orphan(device))
+        for device in result.context.previous.devices.values()
+        if not device.is_leaving and (failed or not _has_lost_source(device))
     }
-    absent = len(staying - {device.id for rank, device in ordered if rank != NEW})
-    limit = result.moment.limit
+    absent = len(staying - {device.id for rank, device in ordered if rank is not Rank.NEW})
+    limit = result.context.max_devices
     for rank, device in ordered:
-        if (other := result.devices.get(device.id)) is not None:
-            reason = f"its ID {device.id} is that of {labels(other.nodes[:1])}"
-            result.skip(device.nodes, reason)
-        elif limit is not None and len(result.devices) + (absent if rank == NEW else 0) >= limit:
+        count = len(result.devices) + (absent if rank is Rank.NEW else 0)
+        if (namesake := result.devices.get(device.id)) is not None:
+            text = f"its ID {device.id} is that of {labels(namesake.nodes[:1])}"
+            result.skip(device.nodes, Cause.BAD_ID, text)
+        elif limit is not None and count >= limit:
             default = "" if resource.max_devices else " by default"
-            result.skip(device.nodes, f"over the limit: maxDevices is {limit}{default}")
+            text = f"over the limit: maxDevices is {limit}{default}"
+            result.skip(device.nodes, Cause.OVER_LIMIT, text)
             result.over_limit = True
         else:
             result.devices[device.id] = device
     seats = result.devices
-    result.devices = {one.id: seats[one.id] for _, one in natural if one.id in seats}
+    result.devices = {device.id: seats[device.id] for _, device in natural if device.id in seats}
 
 
-def _vanished(resource: Resource, present: Identified) -> dict[str, HostDevice]:
+def _missing_devices(result: Identified, resource: Resource) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
-    A device that could not be read, or whose source could not, is kept as it was known; one whose
-    node is there but no longer offered, or under another ID, is marked as replaced; any other, also
-    one that lacks a node, is missing, until ``removeMissingAfter`` has passed.
+    A device that could not be read, or whose source could not, is kept as it was; one whose node is
+    there but no longer offered, or under another ID, is leaving; any other, also one that lacks a
+    node, is missing, until ``removeMissingAfter`` has passed.
     """
-    moment, selection = present.moment, present.selection
-    previous, now = moment.previous, moment.now
-    if previous.devices.keys() <= present.devices.keys():
+    context, selection = result.context, result.selection
+    previous, now = context.previous, context.now
+    if previous.devices.keys() <= result.devices.keys():
         return {}
-    moved = _moved(present)
-    # What is found in sysfs is known by its place: its path may be another device's by now.
-    there = {node.place for node in selection.nodes}
-    seen = {skipped.candidate for skipped in selection.skipped if skipped.reason != DANGLING}
+    moved = _moved_files(result)
+    # What is found in sysfs is identified by its place: its path may be another device's by now.
+    there = {node.found_at for node in selection.nodes}
+    verdicts = {skipped.candidate: skipped.verdict for skipped in selection.skipped}
     present_keys = frozenset(
-        node.key for node in selection.nodes if moment.owner_of(node.key) is None
+        node.key for node in selection.nodes if context.owner_of(node.key) is None
     )
-    left = {skipped.candidate: skipped.reason for skipped in selection.skipped}
-    gone: dict[str, HostDevice] = {}
+
+    def is_there(node: Node) -> bool:
+        verdict = verdicts.get(labels([node]))
+        is_dangling = verdict is None or verdict.cause is Cause.DANGLING
+        return node.found_at in there or not is_dangling
+
+    missing: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
-        if device_id in present.devices:
+        if device_id in result.devices:
             continue
-        failure = _failure(selection, device)
-        if failure is not None:
-            gone[device_id] = replace(device, reason=failure)
+        if (failure := _failure(selection, device)) is not None:
+            verdict = Verdict(Cause.SOURCE_FAILED, failure)
+            missing[device_id] = replace(device, verdict=verdict)
             continue
-        since = now if device.missing_since is None else device.missing_since
+        since = device.presence.since if isinstance(device.presence, Missing) else now
         remaining = present_keys.intersection(node.key for node in device.nodes)
-        if device_id in present.incomplete and not device.replaced:
-            reason, withdrawn = present.incomplete[device_id], False
+        presence = Missing(since, remaining)
+        if device_id in result.incomplete and not device.is_leaving:
+            verdict = result.incomplete[device_id]
         elif (
-            _orphan(device)
-            or any(node.place in there or labels([node]) in seen for node in device.nodes)
-            or not moved.isdisjoint(files_of(device))
+            _has_lost_source(device)
+            or any(map(is_there, device.nodes))
+            or not moved.isdisjoint(file_versions(device))
         ):
-            reason, withdrawn = "not offered any more, or under another ID", True
+            verdict = Verdict(Cause.NOT_OFFERED, "not offered any more, or under another ID")
+            presence = Leaving(since, remaining)
         else:
             units = (node.hardware.label for node in device.nodes if node.hardware is not None)
-            reason = next((left[one] for one in units if one in left), "not found any more")
-            withdrawn, remaining = False, frozenset()
-        if withdrawn or now < since + remembered(resource, device):
-            gone[device_id] = replace(
-                device, reason=reason, missing_since=since, replaced=withdrawn, remaining=remaining
-            )
-    return gone
+            not_found = Verdict(Cause.NOT_FOUND, "not found any more")
+            verdict = next((verdicts[unit] for unit in units if unit in verdicts), not_found)
+            presence = Missing(since)
+        if isinstance(presence, Leaving) or now < since + keep_missing_for(resource, device):
+            missing[device_id] = replace(device, verdict=verdict, presence=presence)
+    return missing
 
 
-def remembered(resource: Resource, device: HostDevice) -> float:
-    """Return how long a device that is missing is known, in seconds.
+def keep_missing_for(resource: Resource, device: HostDevice) -> float:
+    """Return how long a device that is missing stays a device of the resource, in seconds.
 
     That of a device node at least as long as another one in its place would be unhealthy.
     """
     return max(resource.remove_missing_after, SWAP_S if device.numbers else 0.0)
 
 
-def files_of(device: HostDevice) -> set[File]:
-    """Return what stays of each file of a device under another name."""
+def file_versions(device: HostDevice) -> set[FileVersion]:
+    """Return the identity that each file of a device keeps under another name."""
     return {node.state.version for node in device.nodes if node.state}
 
 
-def _moved(present: Identified) -> set[File]:
-    """Return the files of devices that are no longer found which others have now, or may have.
+def _moved_files(result: Identified) -> set[FileVersion]:
+    """Return the files of devices that are not found which other devices have now, or may have.
 
     A device that has had the file all the time is none of them: it is another name of it, a hard
     link. But while the former ID of one that has moved is in the list, it counts as moved.
     """
-    previous, lost = present.moment.previous, dict[File, bool]()
+    previous, lost = result.context.previous, dict[FileVersion, bool]()
     for device_id, device in previous.devices.items():
-        if device_id not in present.devices:
-            for file in files_of(device):
-                lost[file] = device.replaced or lost.get(file, False)
-    moved: set[File] = set()
-    for device_id, device in present.devices.items():
-        for file in files_of(device) & lost.keys():
-            before = previous.devices.get(device_id)
-            if before is None or lost[file] or file not in files_of(before):
+        if device_id not in result.devices:
+            for file in file_versions(device):
+                lost[file] = device.is_leaving or lost.get(file, False)
+    moved: set[FileVersion] = set()
+    for device_id, device in result.devices.items():
+        for file in file_versions(device) & lost.keys():
+            former = previous.devices.get(device_id)
+            if former is None or lost[file] or file not in file_versions(former):
                 moved.add(file)
     return moved
 
 
-def _orphan(device: HostDevice) -> bool:
-    return any(node.source == NO_SOURCE for node in device.nodes)
+def _has_lost_source(device: HostDevice) -> bool:
+    """Whether a source of a device is no longer declared."""
+    return any(node.source == SOURCE_REMOVED for node in device.nodes)
 
 
 def _failure(selection: Selection, device: HostDevice) -> str | None:
     """Return why a device, or a source of it, could not be read."""
     for node in device.nodes:
-        for path in _above(node.path) if selection.unreadable else ():
+        for path in _with_parents(node.path) if selection.unreadable else ():
             if path in selection.unreadable:
-                return f"{UNREADABLE}{selection.unreadable[path]}"
+                return f"cannot be read: {selection.unreadable[path]}"
     for source, reason in selection.failed_sources.items():
-        if _orphan(device) or any(node.source == source for node in device.nodes):
+        if _has_lost_source(device) or any(node.source == source for node in device.nodes):
             return f"its source could not be read: {reason}"
     return None
 
 
-def _above(path: str) -> Iterator[str]:
+def _with_parents(path: str) -> Iterator[str]:
     """Yield a path and the directories that lead to it."""
     while path:
         yield path

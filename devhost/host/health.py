@@ -17,7 +17,7 @@ from devhost.discovery.health import check_device
 from devhost.discovery.scan import Scanner
 from devhost.host.tasks import keep_running
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, HostDevice, Snapshot
+from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
@@ -25,7 +25,6 @@ CONCURRENT: Final = 8
 _KILL_S: Final = 0.5  # for a command that has timed out to end
 _PAUSE_MIN_S: Final = 0.05
 _FIRST_POLL_S: Final = 0.01
-UNCHECKED: Final = "not checked yet"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -34,7 +33,7 @@ class HealthState:
     """The health of a device by its checks so far."""
 
     healthy: bool | None = None  # ``None`` before the first round
-    trusted: bool = False  # offered before there were checks: healthy until the first round
+    confirmed: bool = False  # offered before there were checks: healthy until the first round
     streak: int = 0  # rounds in a row that contradict ``healthy``
     failure: str | None = None  # the reason of the last failed round
     checked: Checked | None = None  # the last round
@@ -51,22 +50,23 @@ class HealthState:
             return HealthState(good, failure=failure, checked=outcome)
         return HealthState(self.healthy, streak=streak, failure=failure, checked=outcome)
 
-    def reason(self, checks: HealthChecks) -> str | None:
+    def verdict(self, checks: HealthChecks) -> Verdict | None:
         """Return why the device is unhealthy, or ``None``."""
         if self.healthy is None:
-            return None if self.trusted else UNCHECKED
+            return None if self.confirmed else Verdict(Cause.UNCHECKED, "not checked yet")
         if self.healthy:
             return None
+        text = f"check failed: {self.failure}"
         if self.streak:
-            return f"recovering: {self.streak} of {checks.recoveries} good rounds"
-        return f"check failed: {self.failure}"
+            text = f"recovering: {self.streak} of {checks.recoveries} good rounds"
+        return Verdict(Cause.CHECK_FAILED, text)
 
-    def shown(self, checks: HealthChecks) -> tuple[str | None, ...]:
-        """Return what is published again when it changes."""
+    def published(self, checks: HealthChecks) -> tuple[object, ...]:
+        """Return all that is published again when it changes."""
         if self.checked is None:
-            return (self.reason(checks),)
+            return (self.verdict(checks),)
         failure = None if self.healthy is False else self.checked.failure
-        return (self.reason(checks), failure, self.checked.unknown)
+        return (self.verdict(checks), failure, self.checked.unknown)
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class HealthMonitor:
     def _followed(self, watched: _Watched | None, device: HostDevice, *, changed: bool) -> _Watched:
         """Return what is known of a device that is found; one that has changed is due now."""
         if watched is None or _identity(watched.device) != _identity(device):
-            return _Watched(device, HealthState(trusted=device.id in self._offered))
+            return _Watched(device, HealthState(confirmed=device.id in self._offered))
         if changed:  # the state stays until the new checks decide
             watched.state = replace(watched.state, streak=0)
         if changed or _stamps(watched.device) != _stamps(device):
@@ -140,7 +140,7 @@ class HealthMonitor:
     def with_health(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the health of each device by its checks.
 
-        A reason is added only where there is none, and not to a replaced device.
+        A verdict is added only where there is none, and not to a device that is leaving.
         """
         checks, devices = self._checks, dict(snapshot.devices)
         for device_id, device in devices.items():
@@ -148,10 +148,10 @@ class HealthMonitor:
             if watched is None and not _can_be_checked(device):
                 continue
             state = watched.state if watched else HealthState()
-            reason = device.reason
-            if reason is None and not device.replaced:
-                reason = state.reason(checks)
-            devices[device_id] = replace(device, reason=reason, checked=state.checked)
+            verdict = device.verdict
+            if verdict is None and not device.is_leaving:
+                verdict = state.verdict(checks)
+            devices[device_id] = replace(device, verdict=verdict, checked=state.checked)
         return replace(snapshot, devices=devices)
 
     async def first_round(self, timeout: float) -> None:  # noqa: ASYNC109 (not an error)
@@ -189,9 +189,9 @@ class HealthMonitor:
             outcome = await self._outcome(device, scanner, checks)
         if self._checks != checks:
             return  # it counts for nothing, and the next one is due
-        before = watched.state.shown(checks)
+        before = watched.state.published(checks)
         watched.state = watched.state.next(outcome, checks)
-        if watched.state.shown(checks) != before:
+        if watched.state.published(checks) != before:
             self._on_change()
 
     async def _outcome(self, device: HostDevice, scanner: Scanner, checks: HealthChecks) -> Checked:
@@ -221,7 +221,7 @@ class HealthMonitor:
 
 
 def _can_be_checked(device: HostDevice) -> bool:
-    return bool(device.nodes) and device.reason is None and not device.replaced
+    return bool(device.nodes) and device.healthy and not device.is_leaving
 
 
 def _identity(device: HostDevice) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.identity import HOLD_S
+from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
 from devhost.host.cdi import CdiFiles
 from devhost.host.config_source import ConfigFile
@@ -53,7 +53,7 @@ class Settings:
     files: HostFiles = field(default_factory=HostFiles)
     policy: Policy = field(default_factory=Policy)
     leave_after: float = LEAVE_AFTER_S  # seconds between an ID's Unhealthy and its end
-    hold_s: float = HOLD_S  # seconds that a node waits for an earlier source to name it
+    settle_s: float = SETTLE_S  # seconds that a node waits for an earlier source to name it
     state_dir: Path | None = None  # what outlives this process
     pod_resources: Path | None = None  # kubelet's socket, where it may be asked
     assume_free: bool = False  # without that: what has left the list counts as held by no pod
@@ -221,9 +221,13 @@ class Host:
     def _scanner(self, resource: Resource) -> Scanner:
         settings = self.settings
         if code := self._code.get(resource.name):
-            return code.scanner(settings.files, settings.node_name, settings.hold_s)
+            return code.scanner(settings.files, settings.node_name, settings.settle_s)
         return Scanner.of(
-            resource, settings.files, settings.policy, settings.node_name, hold_s=settings.hold_s
+            resource,
+            settings.files,
+            settings.policy,
+            settings.node_name,
+            settle_s=settings.settle_s,
         )
 
     async def _serve(self, served: ServedResource) -> None:

@@ -27,11 +27,10 @@ from devhost.host.backend import Backend, ListedDevices
 from devhost.host.holders import Holders
 from devhost.host.records import Allocated, Identity, Mark, Owner, Records
 from devhost.model.config import Resource
-from devhost.model.device import HostDevice, Node, Snapshot
+from devhost.model.device import Cause, HostDevice, Node, Snapshot, Verdict
 from devhost.model.names import distinct, share_ids, without_share
 from devhost.model.node_id import NodeId
 
-WITHHELD: Final = "withheld"  # how the reason begins
 _TICK_S: Final = 0.5  # at least, between two looks for records of what is free
 _POLL_S: Final = 10.0  # at most: what another instance serves has no event
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -122,14 +121,15 @@ class Owners:
         for device in snapshot.devices.values():
             known = not (self.records.entries or self._unaccounted)
             known = known and served.devices.get(device.id) is device
-            if device.reason is None and not device.replaced and not known:
+            if device.healthy and not device.is_leaving and not known:
                 if (record := self._other(resource, device, snapshot.devices)) is not None:
                     reason: str | None = self._why_not_free(record)
                 else:
                     reason = self._still_listed(resource, device, snapshot.devices)
                     reason = reason or self._why_unaccounted(resource, device)
                 if reason is not None:
-                    devices[device.id] = replace(device, reason=f"{WITHHELD}: {reason}")
+                    verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
+                    devices[device.id] = replace(device, verdict=verdict)
         return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
     def published(self, resource: Resource, snapshot: Snapshot) -> None:
@@ -138,9 +138,7 @@ class Owners:
         served = self._served[resource.name]
         former, served.devices = served.devices, snapshot.devices
         served.shared = resource.replicas > 1
-        served.withheld = any(
-            (device.reason or "").startswith(WITHHELD) for device in snapshot.devices.values()
-        )
+        served.withheld = any(device.is_withheld for device in snapshot.devices.values())
         self._list(resource.name, former, snapshot.devices)
         for device in snapshot.devices.values() if self.records.entries else ():
             if former.get(device.id) is not device:
@@ -179,7 +177,7 @@ class Owners:
         for name, other in (one for key in keys for one in self._listing.get(key, ())):
             if name == resource.name:
                 beside = devices.get(other)
-                waits = beside is not None and beside.replaced
+                waits = beside is not None and beside.is_leaving
             else:
                 waits = resource.overlap != "allow" and not self._overlap.get(name)
             device_list = self._served[name].device_list
@@ -193,9 +191,9 @@ class Owners:
             for record in self.records.at(node.id.keys):
                 if record.owner != owner:
                     continue
-                gone = not device.replaced and not _is_there(device, node)
+                gone = not device.is_leaving and not device.has(node)
                 (self._gone.add if gone else self._gone.discard)(record.identity)
-                if record.boot != self.records.boot and device.missing_since is None:
+                if record.boot != self.records.boot and device.is_present:
                     # The machine has booted since; its path leads to what the pod gets now.
                     self.records.drop([record])
                     self.records.put([self._record(owner, node, overlap=record.overlap)])
@@ -390,7 +388,7 @@ class Owners:
             if record.key:
                 if record.keys(self.records.boot).isdisjoint(_present(device)):
                     return False
-            elif device.missing_since is not None:
+            elif not device.is_present:
                 return False
             self._on_offer[record.identity] = device
         return True
@@ -480,21 +478,17 @@ def _owned(device: HostDevice) -> Iterator[Node]:
     return (node for node in device.nodes if node.state or node.hardware)
 
 
-def _is_there(device: HostDevice, node: Node) -> bool:
-    return device.missing_since is None or node.key in device.remaining
-
-
 def _present(device: HostDevice) -> set[str]:
     """Return what a device has now (`NodeId.keys`); nothing if it is to leave."""
-    nodes = () if device.replaced else _owned(device)
-    return {key for node in nodes if _is_there(device, node) for key in node.id.keys}
+    nodes = () if device.is_leaving else _owned(device)
+    return {key for node in nodes if device.has(node) for key in node.id.keys}
 
 
 def _taken(device: HostDevice) -> Iterator[str]:
     """Yield what nobody else may offer while a device is listed; nothing if it waits itself."""
-    if not (device.reason or "").startswith(WITHHELD):
+    if not device.is_withheld:
         for node in _owned(device):
-            if device.replaced or _is_there(device, node):
+            if device.is_leaving or device.has(node):
                 yield from node.id.keys
 
 

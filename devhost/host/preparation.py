@@ -114,7 +114,7 @@ class Preparation:
                     start = Start(self._name, device, constants, *host, deadline)
                     steps = [*enumerate(resource.pre_start)]
                     if device.id not in distinct(fresh):
-                        steps = [one for one in steps if one[1].every == "start"]
+                        steps = [one for one in steps if one[1].repeat == "start"]
                     starting[device.id] = group.create_task(run_steps(steps, start))
             failures = {one: why for one, task in starting.items() if (why := task.result())}
             reasons = names.natural(failures.values())
@@ -156,7 +156,7 @@ def _present(devices: Mapping[str, HostDevice], ids: Iterable[str]) -> dict[str,
     found = {}
     for device_id in distinct(ids):
         device = devices.get(device_id)
-        if device is None or (device.missing_since is not None and not device.replaced):
+        if device is None or not (device.is_present or device.is_leaving):
             why = f": {device.reason}" if device and device.reason else ""
             raise PreStartError(f"device {device_id} is missing{why}")
         found[device_id] = device
@@ -185,7 +185,7 @@ async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | No
     where = device = f"device {start.device.id}"
     try:
         for number, step in steps:
-            if step.run and step.every == "holder" and not used:
+            if step.run and step.repeat == "holder" and not used:
                 where, used = device, True
                 await _look(start, lambda: _refuse_in_use(start))
             where = f"{pre_start.label(number, step)} of {device}"
@@ -301,7 +301,7 @@ def _seen(start: Start, *, files: bool = False) -> Seen:
     device = start.device
     # A failed health check is what a step may be there to mend.
     ill = device.checked is not None and device.checked.failure is not None
-    if device.reason is not None and not (device.replaced or ill):
+    if not (device.healthy or device.is_leaving or ill):
         raise PreStartError(f"it is unhealthy: {device.reason}")
     return HostPaths(start.files, start.policy).current_nodes(device, files=files)
 

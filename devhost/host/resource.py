@@ -8,23 +8,22 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
-from devhost.discovery.identity import DEFERRED
-from devhost.discovery.scan import Scanner, carried_over
+from devhost.discovery.scan import Scanner, for_new_spec
 from devhost.errors import AllocationError
 from devhost.host.backend import ListedDevices
 from devhost.host.cdi import CdiInjection
-from devhost.host.health import UNCHECKED, HealthMonitor
+from devhost.host.health import HealthMonitor
 from devhost.host.metrics import REGISTRATION_RESULTS
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.shared import CodeResource, Shared
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Snapshot
+from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 from devhost.model.names import distinct
 from devhost.model.resource_state import State, Status
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -33,7 +32,7 @@ _STEP_S: Final = 0.2  # while IDs are leaving
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new declaration
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 _FIRST_ROUND_S: Final = 1.0
-_REMOVED: Final = "its resource was removed from the configuration"
+_REMOVED: Final = Verdict(Cause.REMOVED, "its resource was removed from the configuration")
 _DRAINING: Final = "removed from the configuration"
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
@@ -171,10 +170,10 @@ class ServedResource:
 
     def change(self, scanner: Scanner) -> None:
         """Go on by another declaration of the resource, with the same socket and stream."""
-        found = carried_over(self.known, self.resource, scanner.resource)
+        found = for_new_spec(self.known, self.resource, scanner.resource)
         self.known, self.scanner, self.draining = found, scanner, False
         # The log says it again if the new declaration finds nothing either.
-        self._logged = replace(self._logged, why_none=tuple)
+        self._logged = replace(self._logged, explain_empty=tuple)
         self._up_to_date.clear()
         self.scan.declare()
         self.resource_status.restore()
@@ -338,9 +337,11 @@ class DeviceCount:
 
     def update(self, resource: Resource, found: Snapshot) -> None:
         """Count the devices that a scan has found."""
-        if found.error is not None or any(one.reason.startswith(DEFERRED) for one in found.skipped):
+        if found.error is not None or any(
+            skipped.verdict.cause is Cause.SETTLING for skipped in found.skipped
+        ):
             return  # not the final number; another scan follows
-        before, self.found = self.missing, len(found.present)
+        before, self.found = self.missing, len(found.present_devices)
         self.expected = self.found if self.accepted else max(self.found, self.expected)
         if resource.min_devices is not None:
             self.expected = resource.min_devices
@@ -409,71 +410,73 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
         return {"fields": {"resource": resource, **{k: v for k, v in more.items() if v}}}
 
     devices = list(_device_lines(before, after))
-    known = set(before.skipped)
-    new = [one for one in after.skipped if one not in known] if known else after.skipped
+    former = set(before.skipped)
+    new = [skip for skip in after.skipped if skip not in former] if former else after.skipped
     # What is held back is offered soon, or skipped for another reason.
-    skipped = [one for one in new if not one.reason.startswith(DEFERRED)]
-    # Those with a reason first: of many lines, only the first are logged.
-    lines = [line for line in devices if _is_bad(line[1])]
+    skipped = [skip for skip in new if skip.verdict.cause is not Cause.SETTLING]
+    # Those that are bad first: of many lines, only the first are logged.
+    lines = [line for line in devices if line[0] is logging.WARNING]
     lines += [
-        ("skipped", {"candidate": one.candidate, "reason": one.reason})
-        for one in skipped[: _LINES_MAX + 1]
+        (logging.WARNING, "skipped", {"candidate": skip.candidate, "reason": skip.reason})
+        for skip in skipped[: _LINES_MAX + 1]
     ]
-    lines += [line for line in devices if not _is_bad(line[1])]
-    for message, more in lines[:_LINES_MAX]:
-        level = logging.WARNING if _is_bad(more) else logging.INFO
+    lines += [line for line in devices if line[0] is not logging.WARNING]
+    for level, message, more in lines[:_LINES_MAX]:
         _CHANGES.log(level, message, extra=fields(**more))
     rest = len(devices) + len(skipped) - _LINES_MAX
     if rest > 0:
-        level = logging.WARNING if _is_bad(lines[_LINES_MAX][1]) else logging.INFO
-        _CHANGES.log(level, "and more", extra=fields(changes=rest))
+        _CHANGES.log(lines[_LINES_MAX][0], "and more", extra=fields(changes=rest))
     for note in set(after.notes) - set(before.notes):
         _CHANGES.info("host path missing", extra=fields(reason=note))
-    for reason in after.why_none() if before.why_none is tuple else ():
+    for reason in after.explain_empty() if before.explain_empty is tuple else ():
         _CHANGES.info("no devices", extra=fields(reason=reason))
     if after.error is not None and after.error != before.error:
         _CHANGES.warning("source failed", extra=fields(reason=after.error))
 
 
-def _is_bad(fields: dict[str, object]) -> bool:
-    return fields.get("reason") not in (None, UNCHECKED)
+def _is_unchecked(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.cause is Cause.UNCHECKED
 
 
-def _device_lines(before: Snapshot, after: Snapshot) -> list[tuple[str, dict[str, object]]]:
-    was = {device.id: device.reason for device in before.devices.values()}
-    now = {device.id: device.reason for device in after.devices.values()}
-    lines: list[tuple[str, dict[str, object]]] = []
-    for device_id, reason in now.items():
-        if device_id not in was:
-            lines.append(("device found", {"device": device_id, "reason": reason}))
-        elif was[device_id] != reason:
-            again = " again" if was[device_id] != UNCHECKED else ""
-            health = f"device is healthy{again}" if reason is None else "device is unhealthy"
-            lines.append((health, {"device": device_id, "reason": reason}))
-    lines += [("device leaves", {"device": gone}) for gone in was.keys() - now.keys()]
-    return lines
+def _device_lines(
+    before: Snapshot, after: Snapshot
+) -> Iterator[tuple[int, str, dict[str, object]]]:
+    """Yield the level, the message and the fields of each line about a device."""
+    former = {device.id: device.verdict for device in before.devices.values()}
+    for device_id, device in after.devices.items():
+        verdict = device.verdict
+        is_bad = verdict is not None and not _is_unchecked(verdict)
+        level = logging.WARNING if is_bad else logging.INFO
+        fields: dict[str, object] = {"device": device_id, "reason": device.reason}
+        if device_id not in former:
+            yield level, "device found", fields
+        elif former[device_id] != verdict:
+            again = "" if _is_unchecked(former[device_id]) else " again"
+            yield level, f"device is {f'healthy{again}' if device.healthy else 'unhealthy'}", fields
+    for device_id in former.keys() - after.devices.keys():
+        yield logging.INFO, "device leaves", {"device": device_id}
 
 
 # ── pure ──
 
 
-def withdrawn(snapshot: Snapshot, reason: str, now: float) -> Snapshot:
-    """Return a snapshot of which every device has to go."""
+def withdrawn(snapshot: Snapshot, verdict: Verdict, now: float) -> Snapshot:
+    """Return a snapshot whose devices are all leaving."""
     devices = {
-        device_id: replace(device, reason=reason, missing_since=now, replaced=True)
+        device_id: replace(device, verdict=verdict, presence=Leaving(now))
         for device_id, device in snapshot.devices.items()
     }
     return Snapshot(devices)
 
 
 def without_left(snapshot: Snapshot, listed: ListedDevices) -> Snapshot:
-    """Forget replaced devices that the kubelet's list no longer has."""
-    if not any(device.replaced for device in snapshot.devices.values()):
+    """Return a snapshot without the leaving devices that the kubelet's list no longer has."""
+    if not any(device.is_leaving for device in snapshot.devices.values()):
         return snapshot
     listed_ids = listed.device_ids
     kept = {
         device_id: device
         for device_id, device in snapshot.devices.items()
-        if not device.replaced or device_id in listed_ids
+        if not device.is_leaving or device_id in listed_ids
     }
     return replace(snapshot, devices=kept)

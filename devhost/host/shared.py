@@ -40,7 +40,7 @@ class CodeResource(Protocol):
         """The declaration."""
         ...
 
-    def scanner(self, files: HostFiles, node_name: str, hold_s: float) -> Scanner:
+    def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> Scanner:
         """Compile the resource."""
         ...
 

@@ -9,11 +9,10 @@ from devhost import __version__
 from devhost.discovery.dry_run import ResourceReport, mistakes
 from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host
-from devhost.host.owners import WITHHELD
 from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
 from devhost.host.shared import Shared
-from devhost.model.device import HostDevice, Snapshot
+from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
 from devhost.observe import logs
 
@@ -39,11 +38,14 @@ def status(host: Host) -> Json:
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
-    if why := host.shared.owners.records.problem:
-        shown["troubles"].append(f"cannot save allocated devices: {why}")
+    if problem := host.shared.owners.records.problem:
+        shown["troubles"].append(f"cannot save allocated devices: {problem}")
     if host.shared.owners.records.lost is not None:
         shown["troubles"].append(host.shared.owners.records.lost)
     shown["troubles"] += _troubles(shown)
+    for served, resource in zip(host.resources, shown["resources"], strict=True):
+        troubles = _resource_troubles(served, resource)
+        shown["troubles"] += [f"{served.name}: {trouble}" for trouble in troubles]
     return shown
 
 
@@ -55,7 +57,7 @@ def readiness(host: Host) -> Json:
     wait for something that it cannot influence.
     """
     resources = {served.name: _readiness(served) for served in host.resources}
-    ready = host.configured and all(one["ready"] for one in resources.values())
+    ready = host.configured and all(resource["ready"] for resource in resources.values())
     return {"ready": ready, "configured": host.configured, "resources": resources}
 
 
@@ -63,8 +65,8 @@ def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _config(source: ConfigFile) -> Json:
-    config = source.status
+def _config(file: ConfigFile) -> Json:
+    config = file.status
     return {
         "file": config.file,
         "appliedAt": _time(config.applied),
@@ -73,7 +75,7 @@ def _config(source: ConfigFile) -> Json:
         "failures": config.failures,
         "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
-        "unsaved": source.save_problem,
+        "unsaved": file.save_problem,
     }
 
 
@@ -89,19 +91,24 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
         "streams": served.published.state.streams,
         "expected": count.expected,
         "missing": count.missing,
-        "unhealthy": sum(not device.healthy for device in served.snapshot.present),
+        "unhealthy": sum(not device.healthy for device in served.snapshot.present_devices),
         "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
     }
 
 
 def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
-    published, found_amiss = served.published.state, mistakes(served.resource, snapshot)
-    warnings = (*snapshot.notes, *snapshot.why_none(), *found_amiss, *published.warnings)
-    warnings += tuple(
-        f"{root.root.base or '/'}: {root.polling_reason}: read every {POLL_S:.0f} s"
-        for root in served.scan.roots
-        if root.polling_reason
+    published = served.published.state
+    warnings = (
+        *snapshot.notes,
+        *snapshot.explain_empty(),
+        *mistakes(served.resource, snapshot),
+        *published.warnings,
+        *(
+            f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
+            for reader in served.scan.roots
+            if (reason := reader.watch.polling_reason)
+        ),
     )
     listed = published.listed, published.healthy
     return ResourceReport(served.resource, snapshot, warnings, listed=listed)
@@ -110,20 +117,21 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
 def _checked_last(served: ServedResource) -> Snapshot:
     """Return the snapshot with the last round of checks: most rounds publish nothing."""
     snapshot = served.snapshot
-    fresh = (served.health.with_health(snapshot) if served.health else snapshot).devices
-
-    def judged(device: HostDevice) -> HostDevice:
-        return replace(device, checked=fresh[device.id].checked)
-
-    devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}
+    if served.health is None:
+        return snapshot
+    checked = served.health.with_health(snapshot).devices
+    devices = {
+        device_id: replace(device, checked=checked[device_id].checked)
+        for device_id, device in snapshot.devices.items()
+    }
     return replace(snapshot, devices=devices)
 
 
 def _readiness(served: ServedResource) -> Json:
     state = served.status
-    waits = state.state is State.WAITING
+    waiting = state.state is State.WAITING
     return {
-        "ready": served.resource_status.registered_once or served.draining or waits,
+        "ready": served.resource_status.registered_once or served.draining or waiting,
         "state": state.state.value,
         "reason": state.reason,
     }
@@ -136,31 +144,29 @@ def _troubles(shown: Json) -> Iterator[str]:
     config = shown["config"]
     if config is not None:
         if config["problems"]:
-            what = config["unreadable"] or "invalid"
-            yield f"configuration file {what}; still serving the last good one"
+            problem = config["unreadable"] or "invalid"
+            yield f"configuration file {problem}; still serving the last good one"
         if config["unsaved"]:
             yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
-    for resource in shown["resources"]:
-        yield from (f"{resource['name']}: {trouble}" for trouble in _resource_troubles(resource))
 
 
-def _resource_troubles(resource: Json) -> Iterator[str]:
+def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
     if resource["state"] not in (State.REGISTERED, State.DRAINING):
         reason = f": {resource['reason']}" if resource["reason"] else ""
         yield f"{resource['state']}{reason}"
     if resource["error"]:
         yield f"a source failed: {resource['error']}"
-    devices = resource["devices"]
-    if bad := resource["unhealthy"]:
-        withheld = [one for one in devices if (one["reason"] or "").startswith(WITHHELD)]
-        why = f"; {withheld[0]['id']} is {withheld[0]['reason']}" if withheld else ""
-        more = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
-        yield f"{bad} of {len(devices)} devices unhealthy{why}{more}"
+    devices = served.snapshot.devices.values()
+    if unhealthy := resource["unhealthy"]:
+        withheld = [device for device in devices if device.is_withheld]
+        example = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
+        rest = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
+        yield f"{unhealthy} of {len(devices)} devices unhealthy{example}{rest}"
     if resource["missing"]:
-        there = resource["expected"] - resource["missing"]
+        present = resource["expected"] - resource["missing"]
         yield (
             f"{resource['missing']} of {resource['expected']} devices missing "
-            f"(set minDevices: {there} to accept)"
+            f"(set minDevices: {present} to accept)"
         )

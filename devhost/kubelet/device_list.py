@@ -163,7 +163,7 @@ class DeviceList:
         before, omitted = self.entries, self.omitted
         wanted: dict[str, AdvertisedDevice] = {}
         for device in snapshot.devices.values():
-            if not device.replaced:
+            if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
                 wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()

@@ -1,4 +1,4 @@
-"""The configurations in a file: itself, those of ConfigMaps, or that in the values of the chart."""
+"""The configurations in a file: the file, those of ConfigMaps, or that in the chart's values."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from devhost.errors import Excerpt, Problem, Severity
 from devhost.loading import syntax, yamltree
-from devhost.loading.shapes import shown
+from devhost.loading.shapes import path_text
 from devhost.loading.syntax import TreeError
 from devhost.loading.yamltree import Extent, Path, Position, Tree
 from devhost.model.names import printable
@@ -86,7 +86,7 @@ class Document:
             key, place = self.value
             message = f"line {line}, column {column} of '{key}': {message}"
             line, column = place.line, place.column
-        where, text = brief(shown((*self.base, *path) if path else ())), brief(message)
+        where, text = brief(path_text((*self.base, *path) if path else ())), brief(message)
         return Problem(severity, file, line, column, where, text, self._resource(path), excerpt)
 
     def _resource(self, path: Path) -> str:
@@ -107,9 +107,9 @@ class Document:
         token = _TOKEN.match(text, start)
         end = max(token.end() if token else 0, start + 1)
         if isinstance(self.tree, Tree):
-            found = self.tree.position(path)
-            if found.verbatim and (found.line, found.column + self.indent) == (line, column):
-                end = start + len(found.text or "") + (0 if found.plain else 2)
+            value = self.tree.position(path)
+            if value.verbatim and (value.line, value.column + self.indent) == (line, column):
+                end = start + len(value.text or "") + (0 if value.plain else 2)
         return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
 
 
@@ -118,27 +118,29 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
     extent = Extent()
     trees = yamltree.parse_all(text, extent)
     first, lines = trees[0], syntax.lines(text)
-    kept = {"apiVersion", "kind"}
-    manifests = [one for one in trees if isinstance(one.data, dict) and kept <= one.data.keys()]
+    manifests = [tree for tree in trees if _is_manifest(tree.data)]
     if len(trees) > 1 and not manifests:
         raise TreeError(yamltree.ONE_DOCUMENT, *trees[1].position(()).key)
-    some = (_of_manifest(lines, tree, (), extent, profiles) for tree in manifests)
-    each = (
-        itertools.chain.from_iterable(some) if manifests else _of_values(lines, first, (), profiles)
-    )
-    found = [*itertools.islice(each, _DOCUMENTS_MAX + 1)]
-    if len(found) > _DOCUMENTS_MAX:
+    parts: Iterator[Document] = _of_values(lines, first, (), profiles)
+    if manifests:
+        by_manifest = (_of_manifest(lines, tree, (), extent, profiles) for tree in manifests)
+        parts = itertools.chain.from_iterable(by_manifest)
+    configurations = [*itertools.islice(parts, _DOCUMENTS_MAX + 1)]
+    if len(configurations) > _DOCUMENTS_MAX:
         raise TreeError(f"more than {_DOCUMENTS_MAX} configurations in one file", 1, 1)
-    if not found and manifests:
+    if not configurations and manifests:
         tree = manifests[0]
         kind = f" ({tree.data['kind']})" if isinstance(tree.data["kind"], str) else ""
         message = (
             f"a Kubernetes manifest{kind} without a configuration: that begins with 'version: v1' "
             "and 'resources:', or is the text of a key of a ConfigMap"
         )
-        at = tree.position(("kind",))
-        raise TreeError(message, at.line, at.column)
-    return found or [Document(lines, _configuration(first))]
+        raise TreeError(message, *tree.position(("kind",))[:2])
+    return configurations or [Document(lines, _configuration(first))]
+
+
+def _is_manifest(data: Any) -> bool:
+    return isinstance(data, dict) and "apiVersion" in data and "kind" in data
 
 
 def _of_manifest(
@@ -162,8 +164,8 @@ def _of_manifest(
 def _mappings(value: Any, keys: Path) -> Iterator[Path]:
     """Yield the paths of mappings below some keys, also of each item of a list."""
     if isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from ((index, *path) for path in _mappings(one, keys))
+        for index, item in enumerate(value):
+            yield from ((index, *path) for path in _mappings(item, keys))
     elif isinstance(value, dict) and keys:
         yield from ((keys[0], *path) for path in _mappings(value.get(keys[0]), keys[1:]))
     elif isinstance(value, dict):
@@ -175,19 +177,19 @@ def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Docu
     tree.refuse_problems(path)
     value, position, key = tree.value(path), tree.position(path), str(path[-1])
     metadata = tree.value(path[:-2]).get("metadata")
-    of = metadata.get("name") if isinstance(metadata, dict) else None
-    name = f"{key} of ConfigMap {of}" if isinstance(of, str) else key
+    config_map = metadata.get("name") if isinstance(metadata, dict) else None
+    name = f"{key} of ConfigMap {config_map}" if isinstance(config_map, str) else key
     if lines[position.line - 1][position.column - 1 : position.column] != "|":
-        own = syntax.lines(value)
-        return Document(own, _parsed(value, extent), name, value=(key, position))
+        tree_or_error = _parse(value, extent)
+        return Document(syntax.lines(value), tree_or_error, name, value=(key, position))
     written = next(filter(str.strip, itertools.islice(lines, position.line, None)), "")
     first = next(filter(str.strip, syntax.lines(value)), "")
     above = "\n" * position.line  # so that messages have the numbers of the file's lines
-    parsed, indent = _parsed(above + value, extent), len(written) - len(first)
-    return Document(lines, parsed, name, indent=indent, start=position)
+    tree_or_error, indent = _parse(above + value, extent), len(written) - len(first)
+    return Document(lines, tree_or_error, name, indent=indent, start=position)
 
 
-def _parsed(text: str, extent: Extent) -> Tree | TreeError:
+def _parse(text: str, extent: Extent) -> Tree | TreeError:
     try:
         return _configuration(yamltree.parse(text, extent))
     except TreeError as error:
@@ -201,17 +203,17 @@ def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iter
         return  # a mapping `resources` is of the pods: their CPU and memory
     for key in ((), *((key,) for key, value in data.items() if isinstance(value, dict))):
         base = (*path, *key)
-        own = _configs(tree, base, ("config",))
-        others = _configs(tree, base, ("profiles", "config"))
-        unread = tree.position((*base, "profiles")).key if others and not profiles else None
-        if unread is not None and not own:
+        main = _configs(tree, base, ("config",))
+        of_profiles = _configs(tree, base, ("profiles", "config"))
+        unread = tree.position((*base, "profiles")).key if of_profiles and not profiles else None
+        if unread is not None and not main:
             raise TreeError(PROFILES, *unread)
-        for at in own if unread else (*own, *others):
-            tree.refuse_problems(at)
-            part = tree.below(at)
-            part.data = {"version": "v1", **part.data}  # the chart's default
-            part.data.pop("existingConfigMap", None)
-            yield Document(lines, part, shown(at), at, unread=unread)
+        for config in main if unread else (*main, *of_profiles):
+            tree.refuse_problems(config)
+            subtree = tree.subtree(config)
+            subtree.data = {"version": "v1", **subtree.data}  # the chart's default
+            subtree.data.pop("existingConfigMap", None)
+            yield Document(lines, subtree, path_text(config), config, unread=unread)
 
 
 def _configs(tree: Tree, base: Path, keys: Path) -> list[Path]:
@@ -227,11 +229,11 @@ def _configuration(tree: Tree) -> Tree:
     if _GROUPS.search(str(data)):
         raise TreeError(_CONVERT, *at)
     items = data if isinstance(data, list) else [data]
-    if any(isinstance(one, dict) and "sources" in one for one in items):
+    if any(isinstance(item, dict) and "sources" in item for item in items):
         raise TreeError(_RESOURCE, *at)
     if not isinstance(data, dict):
-        what = "the file is empty" if data is None else "not a mapping"
-        raise TreeError(f"{what}; {_NEEDS}", 1, 1)
+        problem = "the file is empty" if data is None else "not a mapping"
+        raise TreeError(f"{problem}; {_NEEDS}", 1, 1)
     if not any(key.lower().startswith(("version", "resource")) for key in data):
         raise TreeError(f"not a configuration; {_NEEDS}", 1, 1)
     return tree  # one of the keys is misspelt

@@ -1,27 +1,27 @@
 """Loads a configuration file: a `Config`, or every problem with its position."""
 
 import errno
+import pathlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.errors import ConfigError, Problem, Severity
-from devhost.loading import checks, shapes, yamltree
+from devhost.loading import checks, shapes
 from devhost.loading.documents import PROFILES, Document, brief, documents
-from devhost.loading.syntax import SIZE_MAX, TreeError, decoded, lines
-from devhost.loading.yamltree import Tree
+from devhost.loading.syntax import SIZE_MAX, TreeError, decode, lines
+from devhost.loading.yamltree import Path, Tree
 from devhost.model import limits
 from devhost.model.config import Config, Resource
 from devhost.model.immutable import immutable
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
-_Found = tuple[Severity, yamltree.Path, str, tuple[int, int]]
+_Placed = tuple[Severity, Path, str, tuple[int, int]]  # a problem with line and column
 
 
 @immutable
@@ -45,7 +45,7 @@ def read(file: str) -> bytes:
         if sys.stdin is None:
             raise OSError(errno.EBADF, "standard input is closed")
         return sys.stdin.buffer.read(SIZE_MAX + 1)
-    with Path(file).open("rb") as stream:
+    with pathlib.Path(file).open("rb") as stream:
         return stream.read(SIZE_MAX + 1)
 
 
@@ -60,50 +60,54 @@ def load(file: str, policy: Policy | None = None) -> Loaded:
     What the policy does not allow is a warning, or an error if the policy is enforced. Of values of
     the chart, the configurations of profiles are not read.
     """
-    return _only(load_all(file, policy, profiles=False), file)
+    return _single(load_all(file, policy, profiles=False), file)
 
 
 def load_all(file: str, policy: Policy | None = None, *, profiles: bool = True) -> list[Loaded]:
     """Read and check a file like `load`, with each configuration in it, at least one."""
     try:
-        return _all(read(file), file, policy, profiles=profiles)
+        return _load_text(read(file), file, policy, profiles=profiles)
     except OSError as error:
         return [unusable(file, f"cannot be read: {error.strerror or error}")]
 
 
 def loads(text: bytes | str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
     """Check a configuration's text, or what `read` returned; ``file`` is its name in problems."""
-    return _only(_all(text, file, policy, profiles=False), file)
+    return _single(_load_text(text, file, policy, profiles=False), file)
 
 
-def _all(given: bytes | str, file: str, policy: Policy | None, *, profiles: bool) -> list[Loaded]:
+def _load_text(
+    raw: bytes | str, file: str, policy: Policy | None, *, profiles: bool
+) -> list[Loaded]:
     text = ""
     try:
-        text = given if isinstance(given, str) else decoded(given)
-        found = documents(text, profiles=profiles)
-        return [_one(one, file, policy or Policy()) for one in found]
+        text = raw if isinstance(raw, str) else decode(raw)
+        parts = documents(text, profiles=profiles)
+        return [_load_document(document, file, policy or Policy()) for document in parts]
     except TreeError as error:
-        return [_not_yaml(Document(lines(text), error), error, file)]
+        return [_load_document(Document(lines(text), error), file, Policy())]
 
 
-def _only(found: list[Loaded], file: str) -> Loaded:
+def _single(configurations: list[Loaded], file: str) -> Loaded:
     """Return the configuration of a file that must have one."""
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(one.name for one in found)
-    return unusable(file, f"has {len(found)} configurations ({names}); one is needed here")
+    if len(configurations) == 1:
+        return configurations[0]
+    names = ", ".join(configuration.name for configuration in configurations)
+    return unusable(file, f"has {len(configurations)} configurations ({names}); one is needed here")
 
 
-def _one(document: Document, file: str, policy: Policy) -> Loaded:
+def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     """Return a configuration with its problems, up to `PROBLEMS_MAX` of each severity."""
     if isinstance(document.tree, TreeError):
-        return _not_yaml(document, document.tree, file)
-    resources: list[tuple[yamltree.Path, Resource]] = []
+        error = document.tree
+        problem = document.problem("error", file, (), str(error), (error.line, error.column))
+        return Loaded(None, (problem,), document.name)
+    resources: list[tuple[Path, Resource]] = []
     problems: list[Problem] = []
     if document.unread is not None:
         problems.append(document.problem("warning", file, (), PROFILES, document.unread))
     count: Counter[Severity] = Counter()
-    for severity, path, message, at in _found(document.tree, resources, policy):
+    for severity, path, message, at in _check_tree(document.tree, resources, policy):
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
             problems.append(document.problem(severity, file, path, message, at))
@@ -119,16 +123,11 @@ def _one(document: Document, file: str, policy: Policy) -> Loaded:
     return Loaded(config, tuple(problems), document.name)
 
 
-def _not_yaml(document: Document, error: TreeError, file: str) -> Loaded:
-    problem = document.problem("error", file, (), str(error), (error.line, error.column))
-    return Loaded(None, (problem,), document.name)
-
-
-def _found(
-    tree: Tree, resources: list[tuple[yamltree.Path, Resource]], policy: Policy
-) -> Iterator[_Found]:
+def _check_tree(
+    tree: Tree, resources: list[tuple[Path, Resource]], policy: Policy
+) -> Iterator[_Placed]:
     """Yield each problem, and collect the resources that have the right shape."""
-    tree.data = {key: one for key, one in tree.data.items() if not key.startswith("x-")}
+    tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
     reported = set()
     for path, message, at in shapes.tree_problems(tree):
         reported.add(path)
@@ -145,19 +144,19 @@ def _found(
         errors = result.errors(include_url=False)
         for path, message, at in shapes.shape_problems(errors, base, tree, reported):
             yield "error", path, message, at
-    seen = set[_Found]()  # a name and its value are at one place
+    seen = set[_Placed]()  # a name and its value are at one place
     for severity, full, message, on_key in checks.check(resources, policy):
-        path = tree.known(full)
+        path = tree.existing(full)
         position = tree.position(path)
-        one: _Found = severity, path, message, position.key if on_key else position[:2]
-        if one not in seen:
-            seen.add(one)
-            yield one
+        problem: _Placed = severity, path, message, position.key if on_key else position[:2]
+        if problem not in seen:
+            seen.add(problem)
+            yield problem
 
 
 def _validated(
     tree: Tree, items: Iterable[Any]
-) -> Iterator[tuple[yamltree.Path, Resource | ValidationError]]:
+) -> Iterator[tuple[Path, Resource | ValidationError]]:
     """Validate the top level and each resource separately, so that all errors are found."""
     data = tree.data
     if isinstance(data.get("resources"), list):

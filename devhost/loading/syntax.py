@@ -60,11 +60,11 @@ def lines(text: str) -> list[str]:
 
 def position_after(text: str) -> tuple[int, int]:
     """Return the line and column, counted from 1, of what follows a text."""
-    found = lines(text)
-    return len(found), len(found[-1]) + 1
+    before = lines(text)
+    return len(before), len(before[-1]) + 1
 
 
-def decoded(raw: bytes) -> str:
+def decode(raw: bytes) -> str:
     """Return the text of a file, without a byte order mark."""
     if len(raw) > SIZE_MAX:
         raise TreeError(f"larger than {SIZE_MAX >> 10} KiB, the limit of a ConfigMap", 1, 1)
@@ -75,13 +75,13 @@ def decoded(raw: bytes) -> str:
         raise TreeError("not UTF-8; save it as UTF-8", *position_after(before)) from None
 
 
-def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
+def explain(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     """Return a syntax error with its position, and with common mistakes explained."""
     mark, opening = error.problem_mark or error.context_mark, error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
-    every, context = lines(text), error.context or ""
+    all_lines, context = lines(text), error.context or ""
     problem = error.problem or context or "invalid YAML"
-    around = every[line] if line < len(every) else ""
+    around = all_lines[line] if line < len(all_lines) else ""
     if opening and "quoted" in context and line > opening.line:
         return TreeError("unclosed quote", opening.line + 1, opening.column + 1)
     before, template, _ = around.partition("${")
@@ -92,49 +92,53 @@ def explained(error: yaml.MarkedYAMLError, text: str) -> TreeError:
         message = f"quote a string that begins with '{around[string.start(1)]}'"
         return TreeError(message, line + 1, string.start(1) + 1)
     if opening and "expected ','" in problem:
-        return _in_brackets(every, opening, line, column)
+        return _explain_bracket(all_lines, opening, line, column)
     if "escape" in problem or "decimal number" in problem:
         message = "invalid escape; write '\\\\' for a backslash, or use single quotes"
         return TreeError(message, line + 1, around.rfind("\\", 0, column + 1) + 1)
-    if found := _mistake(every, line):
-        return found
+    if mistake := _find_mistake(all_lines, line):
+        return mistake
     if opening and "expected ':'" in problem:
         return TreeError("missing ':' after a key", opening.line + 1, opening.column + 1)
-    if found := _misplaced(every, line, column, problem):
-        return found
+    if misplaced := _explain_indentation(all_lines, line, column, problem):
+        return misplaced
     hint = "; quote a string that contains ': '" if "mapping values" in problem else ""
     if context:
         problem += f", {context}" + (f" on line {opening.line + 1}" if opening else "")
     return TreeError(f"invalid YAML: {problem}{hint}", line + 1, column + 1)
 
 
-def _in_brackets(every: Sequence[str], opening: yaml.Mark, line: int, column: int) -> TreeError:
-    """Explain what is wrong after an opening bracket."""
-    bracket = every[opening.line][opening.column : opening.column + 1]
-    if not "".join(every[line:])[column:].strip():
+def _explain_bracket(
+    all_lines: Sequence[str], opening: yaml.Mark, line: int, column: int
+) -> TreeError:
+    """Return what is wrong after an opening bracket."""
+    bracket = all_lines[opening.line][opening.column : opening.column + 1]
+    if not "".join(all_lines[line:])[column:].strip():
         return TreeError(f"this '{bracket}' is not closed", opening.line + 1, opening.column + 1)
     message = f"missing ',' before this, or '{bracket}' on line {opening.line + 1} not closed"
     return TreeError(message, line + 1, column + 1)
 
 
-def _mistake(every: Sequence[str], line: int) -> TreeError | None:
-    """Find what has misled the parser, on the line where it stopped or shortly before."""
-    for number in range(min(line, len(every) - 1), max(line - _LINES, 0) - 1, -1):
+def _find_mistake(all_lines: Sequence[str], line: int) -> TreeError | None:
+    """Return what has misled the parser, on the line where it stopped or shortly before."""
+    for number in range(min(line, len(all_lines) - 1), max(line - _LINES, 0) - 1, -1):
         for pattern, message in _MISTAKES:
-            if found := pattern.match(every[number]):
-                return TreeError(message, number + 1, found.end() + 1)
+            if mistake := pattern.match(all_lines[number]):
+                return TreeError(message, number + 1, mistake.end() + 1)
     return None
 
 
-def _misplaced(every: Sequence[str], line: int, column: int, problem: str) -> TreeError | None:
-    """Explain a key that is not aligned with the one above it."""
-    own = _KEY.match(every[line]) if line < len(every) else None
-    if own is None or (own.end() <= column and "mapping values" not in problem):
+def _explain_indentation(
+    all_lines: Sequence[str], line: int, column: int, problem: str
+) -> TreeError | None:
+    """Return that a key is not aligned with the nearest key above it, if so."""
+    key = _KEY.match(all_lines[line]) if line < len(all_lines) else None
+    if key is None or (key.end() <= column and "mapping values" not in problem):
         return None
     for above in range(line - 1, -1, -1):
-        other = _KEY.match(every[above])
-        if other and len(other["indent"]) != len(own["indent"]):
-            message = f"indentation differs from '{other['key']}' on line {above + 1}"
-            begin = len(every[line]) - len(every[line].lstrip(" "))
+        above_key = _KEY.match(all_lines[above])
+        if above_key and len(above_key["indent"]) != len(key["indent"]):
+            message = f"indentation differs from '{above_key['key']}' on line {above + 1}"
+            begin = len(all_lines[line]) - len(all_lines[line].lstrip(" "))
             return TreeError(message, line + 1, begin + 1)
     return None

@@ -15,9 +15,7 @@ from devhost.loading.syntax import TreeError, error_at, place
 
 Path = tuple[str | int, ...]
 # A problem: its path, the message, and line and column.
-Found = tuple[Path, str, tuple[int, int]]
-# What a check found: how bad, where, the message, and whether to point at the key or the value.
-CheckProblem = tuple[Severity, Path, str, bool]
+TreeProblem = tuple[Path, str, tuple[int, int]]
 
 ONE_DOCUMENT: Final = "only one YAML document is allowed per file"
 DEPTH_MAX: Final = 32
@@ -34,6 +32,29 @@ _BOOLEANS: Final = dict.fromkeys(("yes", "true", "on"), True) | dict.fromkeys(
     ("no", "false", "off"), False
 )
 _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
+
+
+class CheckProblem(NamedTuple):
+    """What is wrong with a value, or with its key.
+
+    Attributes:
+        on_key: Whether to point at the key.
+    """
+
+    severity: Severity
+    path: Path
+    message: str
+    on_key: bool = False
+
+
+def error(path: Path, message: str, *, on_key: bool = False) -> CheckProblem:
+    """Return an error at a value, or at its key."""
+    return CheckProblem("error", path, message, on_key)
+
+
+def warning(path: Path, message: str, *, on_key: bool = False) -> CheckProblem:
+    """Return a warning at a value, or at its key."""
+    return CheckProblem("warning", path, message, on_key)
 
 
 class Position(NamedTuple):
@@ -66,7 +87,7 @@ class Tree:
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
-    problems: list[Found] = field(default_factory=list)
+    problems: list[TreeProblem] = field(default_factory=list)
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
@@ -74,20 +95,20 @@ class Tree:
             path = path[:-1]
         return self.positions.get(path, Position(1, 1, (1, 1)))
 
-    def known(self, path: Path) -> Path:
-        """Drop the parts of a path that are not there: shorthands' options and union tags."""
+    def existing(self, path: Path) -> Path:
+        """Return a path without the parts that are not there: shorthands' options, union tags."""
         kept: Path = ()
         for part in path:
             if (*kept, part) in self.positions:
                 kept = (*kept, part)
         return kept
 
-    def below(self, path: Path) -> "Tree":
+    def subtree(self, path: Path) -> "Tree":
         """Return the document that the value at ``path``, which must exist, is by itself."""
         size = len(path)
-        positions = {one[size:]: at for one, at in self.positions.items() if one[:size] == path}
-        found = [(one[size:], text, at) for one, text, at in self.problems if one[:size] == path]
-        return Tree(self.value(path), positions, found)
+        positions = {key[size:]: at for key, at in self.positions.items() if key[:size] == path}
+        problems = [(key[size:], text, at) for key, text, at in self.problems if key[:size] == path]
+        return Tree(self.value(path), positions, problems)
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -98,8 +119,8 @@ class Tree:
 
     def refuse_problems(self, path: Path) -> None:
         """Refuse a second definition of a value, or of what contains it: others may take that."""
-        for one, message, at in self.problems:
-            if path[: len(one)] == one:
+        for problem_path, message, at in self.problems:
+            if path[: len(problem_path)] == problem_path:
                 raise TreeError(message, *at)
 
 
@@ -113,9 +134,9 @@ class Extent:
 
 def parse(text: str, extent: Extent | None = None) -> Tree:
     """Read one YAML document, like `parse_all`."""
-    first, *others = parse_all(text, extent)
-    if others:
-        raise TreeError(ONE_DOCUMENT, *others[0].position(()).key)
+    first, *further = parse_all(text, extent)
+    if further:
+        raise TreeError(ONE_DOCUMENT, *further[0].position(()).key)
     return first
 
 
@@ -130,7 +151,7 @@ def parse_all(text: str, extent: Extent | None = None, *, texts: bool = False) -
         while loader.check_node():
             trees.append(_Builder(extent, texts=texts).document(loader.get_node()))
     except yaml.MarkedYAMLError as error:
-        raise syntax.explained(error, text) from None
+        raise syntax.explain(error, text) from None
     except yaml.reader.ReaderError as error:
         # error.position counts bytes or characters, depending on the parser.
         character = chr(error.character)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -16,7 +16,7 @@ ToLocal = Callable[[str], str]
 
 
 class FileKind(Enum):
-    """What a path leads to, judged through links."""
+    """The kind of file to which a path leads, through links."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -27,13 +27,13 @@ class FileKind(Enum):
 
     @property
     def is_node(self) -> bool:
-        """Whether a container can be given it as a device."""
+        """Whether it is a device node."""
         return self in (FileKind.CHAR, FileKind.BLOCK)
 
 
 @immutable
 class FileState:
-    """What a path of the host led to when it was read.
+    """The file to which a path of the host led when it was read.
 
     Attributes:
         realpath: The host path with links resolved.
@@ -54,12 +54,12 @@ class FileState:
 
     @property
     def inode(self) -> tuple[int, int]:
-        """What stays when it is changed: its device and inode."""
+        """Its device and inode: the same after its content or its mode was changed."""
         return self.stamp[:2]
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """What stays of a file under another name, and what no other file has.
+        """An identity that the file keeps under another name, and that no other file has.
 
         A filesystem may reuse an inode immediately, but what the new file holds is of another time.
         Device nodes are not renamed, and that time tells when they were used.
@@ -69,7 +69,7 @@ class FileState:
 
 @immutable
 class Hardware:
-    """What the kernel says of a node that a source found in sysfs.
+    """The properties of a node that a source found in sysfs.
 
     Attributes:
         unit: The directory in sysfs of the device that it is of: its nodes are one device.
@@ -124,12 +124,12 @@ class Node:
     key: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        at = self.hardware.syspath if self.hardware else f"\0{self.name}"
-        object.__setattr__(self, "key", self.state.realpath if self.state else at)
+        place = self.hardware.syspath if self.hardware else f"\0{self.name}"
+        object.__setattr__(self, "key", self.state.realpath if self.state else place)
 
     @property
     def id(self) -> NodeId:
-        """Which thing of the host it is: two names of one node are not two devices."""
+        """Its identity on the host: two names of one node are not two devices."""
         names, state = filter(None, (self.key, self.path)), self.state
         if state is None:
             return NodeId.of_place(self.key, names)
@@ -145,16 +145,82 @@ class Node:
         return (self.key,) if self.state else ()
 
     @property
-    def place(self) -> str:
-        """Where it is found again: in sysfs, at its path; a token has neither."""
+    def found_at(self) -> str:
+        """The place at which the next scan finds it: in sysfs, or its path; a token has a key."""
         return self.hardware.syspath if self.hardware else self.path or self.key
 
     @property
     def shown(self) -> str:
-        """How it is shown: its path, or the kernel's name of what has none."""
+        """The text that people read: its path, or the kernel's name where it has none."""
         if self.path or self.hardware is None or self.hardware.role is None:
             return self.path
         return f"{self.variables.get('name', self.name)} ({self.hardware.role})"
+
+
+class Cause(StrEnum):
+    """The cause of a verdict: code asks for it, people read the text."""
+
+    # of a device that is unhealthy
+    SOURCE_FAILED = "source failed"
+    NOT_FOUND = "not found"
+    NOT_OFFERED = "not offered"  # its nodes are there
+    INCOMPLETE = "incomplete"
+    SWAPPED = "swapped"
+    RENDERING = "rendering"  # `allocate` cannot be put together for it
+    CLASH = "clash"
+    HOST_PATH = "host path"
+    WITHHELD = "withheld"  # its node may be in use under another name
+    UNCHECKED = "unchecked"
+    CHECK_FAILED = "check failed"
+    CDI = "CDI"
+    REMOVED = "removed"  # its resource
+    CODE = "code"  # of the author of a plugin
+    # of a candidate that is not offered; `INCOMPLETE`, too
+    SETTLING = "settling"
+    OWNED = "owned"
+    EXCLUDED = "excluded"
+    WRONG_TYPE = "wrong type"
+    IN_USE = "in use"
+    DANGLING = "dangling"
+    UNREADABLE = "unreadable"
+    BAD_NAME = "bad name"
+    BAD_ID = "bad ID"
+    OVER_LIMIT = "over the limit"
+    ID_QUOTA = "ID quota"
+
+
+@immutable
+class Verdict:
+    """The cause why a device is unhealthy, or a candidate is not offered, and its text."""
+
+    cause: Cause
+    text: str
+
+
+@immutable
+class Present:
+    """A device that was found."""
+
+
+@immutable
+class Missing:
+    """A device that was not found, or that lacks a node.
+
+    Attributes:
+        since: When that began, in seconds on the host's clock.
+        remaining: The nodes (`Node.key`) that are there.
+    """
+
+    since: float
+    remaining: frozenset[str] = frozenset()
+
+
+@immutable
+class Leaving(Missing):
+    """A device that has to leave the list: it exists, not offered or under another ID."""
+
+
+PRESENT: Final = Present()
 
 
 @immutable
@@ -163,7 +229,7 @@ class Checked:
 
     Attributes:
         failure: Why a check failed; ``None`` where none did.
-        unknown: What could not be checked, with the setting that would allow it.
+        unknown: The checks that were not possible, with the setting that would allow them.
     """
 
     at: datetime
@@ -178,58 +244,78 @@ class HostDevice:
     Attributes:
         id: Stable over reboot and replug; without the suffix of a share.
         nodes: Its files in the order of the sources; one, unless sources are grouped.
-        reason: Why it is unhealthy.
-        missing_since: Since when it is no longer found (seconds on the host's clock).
-        replaced: It exists but is no longer offered, or under another ID: it has to leave the list.
-        remaining: The nodes that are left (`Node.key`) of a device that lacks one or has to go.
+        verdict: Why it is unhealthy; ``None`` if it is healthy.
         swapped_at: When (on the host's clock) another device node was found in its place.
-        legal: Whether what it brings into a container is known to be legal; a scan does not put
-            it together again for the same nodes.
+        is_rendered: Whether what it brings into a container was put together without an error; a
+            scan does not do it again for the same nodes.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
     """
 
     id: str
     nodes: tuple[Node, ...]
-    reason: str | None = None
-    missing_since: float | None = None
-    replaced: bool = False
-    remaining: frozenset[str] = frozenset()
+    verdict: Verdict | None = None
+    presence: Present | Missing = PRESENT
     swapped_at: float | None = None
-    legal: bool = False
+    is_rendered: bool = False
     numa_nodes: tuple[int, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None
 
     @property
+    def reason(self) -> str | None:
+        """The text of its verdict, for people."""
+        return None if self.verdict is None else self.verdict.text
+
+    @property
     def keys(self) -> Iterable[str]:
         """The keys of its nodes (`Node.keys`), but of those that are missing."""
         keys = [key for node in self.nodes for key in node.keys]
-        return keys if self.missing_since is None else self.remaining.intersection(keys)
+        presence = self.presence
+        return presence.remaining.intersection(keys) if isinstance(presence, Missing) else keys
 
     @property
     def healthy(self) -> bool:
         """Whether containers may be given it."""
-        return self.reason is None
+        return self.verdict is None
 
     @property
-    def sound(self) -> bool:
+    def is_present(self) -> bool:
+        """Whether it was found, with all its nodes."""
+        return self.presence is PRESENT
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it has to leave the list."""
+        return isinstance(self.presence, Leaving)
+
+    @property
+    def is_stable(self) -> bool:
         """Whether it is healthy, and neither gone nor just replaced."""
-        return self.reason is None and self.missing_since is None and self.swapped_at is None
+        return self.verdict is None and self.presence is PRESENT and self.swapped_at is None
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether its node may be in use under another name."""
+        return self.verdict is not None and self.verdict.cause is Cause.WITHHELD
+
+    def has(self, node: Node) -> bool:
+        """Whether a node of it is there."""
+        return not isinstance(self.presence, Missing) or node.key in self.presence.remaining
 
     @property
     def numbers(self) -> dict[str, tuple[int, int]]:
-        """The major and minor of its device nodes by path, or by what in sysfs does not change."""
-        found: dict[str, tuple[int, int]] = {}
-        roles: dict[str, int] = {}  # how many nodes of each so far
+        """The major and minor of its device nodes by path, or by a name that lasts in sysfs."""
+        numbers: dict[str, tuple[int, int]] = {}
+        role_counts: dict[str, int] = {}
         for node in self.nodes:
             place = node.path
             if node.hardware is not None:
                 role = node.hardware.role or ""
-                roles[role] = at = roles.get(role, -1) + 1
-                place = f"{role} {at}"
+                role_counts[role] = index = role_counts.get(role, -1) + 1
+                place = f"{role} {index}"
             if node.state and node.state.number:
-                found[place] = node.state.number
-        return found
+                numbers[place] = node.state.number
+        return numbers
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -241,28 +327,40 @@ class HostDevice:
 
 @immutable
 class Skipped:
-    """Something that was found but is not offered."""
+    """A candidate that is not offered."""
 
     candidate: str
-    reason: str
+    verdict: Verdict
+
+    @classmethod
+    def because(cls, cause: Cause, candidate: str, text: str) -> "Skipped":
+        """Return a candidate that is not offered for a cause."""
+        return cls(candidate, Verdict(cause, text))
+
+    @property
+    def reason(self) -> str:
+        """The text of its verdict, for people."""
+        return self.verdict.text
 
 
 @immutable
 class Snapshot:
-    """All that is known of a resource's devices at a time.
+    """The devices of a resource at a time.
 
     Attributes:
         devices: By ID, in natural order.
-        skipped: What was found but is not offered, of very much the first.
-        skipped_count: How much that is.
+        skipped: The candidates that are not offered; of very many, the first.
+        skipped_count: The number of all of them.
         error: Why a source could not be read; its devices are kept, as unhealthy.
         notes: States that are not failures, such as a directory that does not exist yet.
-        why_none: Says why there are no devices, where no failure and nothing skipped explains it.
-        deferred: First sight (seconds on the host's clock) of nodes that wait, by `Node.key`.
+        explain_empty: Returns why there are no devices, where no failure and no skipped candidate
+            explains it.
+        settling: First sight (seconds on the host's clock) of nodes that wait, by `Node.key`.
         again_at: When to scan again even if nothing happens, on the host's clock.
-        mixed: Some devices are attached to NUMA nodes and others are not; none is shown with any.
-        scanned: Whether it is what a scan has found: what the first one finds was there before.
-        cut: How many devices are left out, because the process offers enough.
+        partly_numa: Some devices are attached to NUMA nodes and others are not; none is shown with
+            any.
+        scanned: Whether it comes from a scan: what the first scan finds was there before.
+        truncated: How many devices are left out, because the process offers enough.
     """
 
     devices: Mapping[str, HostDevice] = field(default_factory=dict)
@@ -270,14 +368,14 @@ class Snapshot:
     skipped_count: int = 0
     error: str | None = None
     notes: tuple[str, ...] = ()
-    why_none: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
-    deferred: Mapping[str, float] = field(default_factory=dict)
+    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    settling: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
-    mixed: bool = False
+    partly_numa: bool = False
     scanned: bool = False
-    cut: int = 0
+    truncated: int = 0
 
     @property
-    def present(self) -> list[HostDevice]:
+    def present_devices(self) -> list[HostDevice]:
         """The devices that are there; the others are missing, or leave kubelet's list."""
-        return [one for one in self.devices.values() if one.missing_since is None]
+        return [device for device in self.devices.values() if device.is_present]

@@ -17,7 +17,7 @@ _GLOB_MAX: Final = 1000  # Python takes quadratic time for a glob
 _PARTS_MAX: Final = 100
 _ANY_DEPTHS_MAX: Final = 3
 
-NO_REGEX: Final = "a glob, not a regular expression"
+_NO_REGEX: Final = "a glob, not a regular expression"
 _GROUP: Final = re.compile(r"\(\?P?<(\w+)>")
 # A set of characters as `fnmatch` reads it; in what follows each is '[]', or '[^]'.
 _SET: Final = re.compile(r"\[(\^?)!?+\]?+[^]]*\]")
@@ -37,15 +37,11 @@ _BRACES: Final = (
 _REGEX: Final = (
     re.compile(
         r"(?:\[\]|[).])(?:[+]|\{[0-9]+,?[0-9]*\})|\\[dwsDWS.*?+(\[{]|\((?:[^()|]*\||\?)"
-        r"|(?<=[-_])\.[*+]|\A\^|\$\Z|\|"
+        r"|(?<=[-_])\.[*+]|\A/dev/\w+\.[*+]|\A\^|\$\Z|\|"
     ),
-    NO_REGEX,
+    _NO_REGEX,
 )
-# The same in the text of a file, where some of it is likely to be meant so.
-_REGEX_OF_TEXT: Final = re.compile(
-    r"\A\^|\$\Z|\.[*+]|(?<=\])[+]|\\[dwsDWS.*?+(\[{]|\([^()]*\||\(\?|(?<=\w)\|(?=\w)"
-)
-GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
+_GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
 # docker's form of a device or mount: docs.docker.com/reference/cli/docker/container/run
 _DOCKER: Final = re.compile(
     r"(?P<host>(?:/|\$\{)[^:]*):"
@@ -73,14 +69,15 @@ def _compiled(text: str) -> Any:
         compiled = re2.compile(text, options=options)
     except re2.error as error:
         reason = error.args[0]
-        said = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        if isinstance(reason, bytes):
+            reason = reason.decode("utf-8", "replace")
         hint = ""
         if text.startswith(("*", "?")):
             regex = text.replace(".", "\\.").replace("*", ".*").replace("?", ".")
             hint = f"; this is a regular expression, not a glob, write {regex}"
         elif any(look in text for look in ("(?=", "(?!", "(?<=", "(?<!")):
             hint = "; RE2 has no lookaround, use `exclude` for what must not match"
-        raise PatternError(f"{text!r} is not an RE2 pattern: {said}{hint}") from None
+        raise PatternError(f"{text!r} is not an RE2 pattern: {reason}{hint}") from None
     for name, count in Counter(_GROUP.findall(text)).items():
         if count > 1 and name in compiled.groupindex:
             raise PatternError(f"{text!r} has several groups named {name!r}; rename them")
@@ -150,7 +147,9 @@ def glob_problem(text: str) -> str | None:
 def path_glob_problem(text: str) -> str | None:
     """Explain a glob of paths; also refuse one that reads the same directories many times."""
     if problem := glob_problem(text):
-        return problem
+        below = text.removeprefix("/dev/")
+        hint = f"; for one, write dev: {below}" if problem == _NO_REGEX and below != text else ""
+        return problem + hint
     parts = text.split("/")
     if len(parts) > _PARTS_MAX:
         return f"path of {len(parts)} parts; at most {_PARTS_MAX} are allowed"
@@ -169,22 +168,16 @@ def dev_problem(text: str) -> str | None:
     """Explain what a pattern for the path below /dev cannot be."""
     if text.startswith("/"):
         better = "remove the leading '/dev/'"
-        if GLOB_MARK.search(text):
+        if _GLOB_MARK.search(text):
             better = f"for a glob, write the source as {text}"
         return f"a dev pattern matches the path below /dev; {better}"
     return _problem(text, _VARIABLE)
 
 
 def _problem(text: str, *mistakes: tuple[re.Pattern[str], str]) -> str | None:
-    """Return what is said of the first of some mistakes that is in a text."""
+    """Return the message of the first of the mistakes that is in a text."""
     plain = _SET.sub(r"[\1]", text)
     return next((message for mistake, message in mistakes if mistake.search(plain)), None)
-
-
-def content_mistake(text: str) -> str | None:
-    """Explain a glob for the content of a file that looks like a regular expression."""
-    found = _REGEX_OF_TEXT.search(_SET.sub("[]", text))
-    return found and f"{NO_REGEX}: '{found[0]}' matches only itself"
 
 
 def docker_problem(text: str) -> str | None:

@@ -138,7 +138,7 @@ class Steps:
             "node-1",
             policy=policy,
             leave_after=0.1,
-            hold_s=0.0,
+            settle_s=0.0,
             state_dir=directory / "state",
             pod_resources=directory / "pr.sock",
             cdi_dir=directory / "cdi",

@@ -19,7 +19,7 @@ from devhost.host.health import HealthMonitor, HealthState
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
-from devhost.model.device import Checked, HostDevice
+from devhost.model.device import Cause, Checked, HostDevice, Verdict
 from devhost.watch import threads
 from tests.support import devices
 from tests.support.daemon import until
@@ -136,7 +136,7 @@ def scanner(**options: Any) -> Scanner:
     told = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
     checks = HealthChecks.model_validate(told)
     resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
-    return Scanner.of(resource, HostFiles(), Policy(), "node", hold_s=0.0)
+    return Scanner.of(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
 
 def device(
@@ -178,12 +178,13 @@ def test_health_rounds_in_a_row_decide_about_a_device(
 ) -> None:
     checks = HealthChecks.model_validate({"checks": ["readable"], "failures": 2, "recoveries": 2})
     state, found = HealthState(), list[str | None]()
-    assert state.reason(checks) == "not checked yet"
+    assert state.verdict(checks) == Verdict(Cause.UNCHECKED, "not checked yet")
     for one in rounds:
         failure, unknown = (one if one.isdigit() else None), ("may not" if one == "?" else None)
         state = state.next(Checked(datetime.now(UTC), failure=failure, unknown=unknown), checks)
-        found.append(state.reason(checks))
-        assert unknown in state.shown(checks)
+        verdict = state.verdict(checks)
+        found.append(None if verdict is None else verdict.text)
+        assert unknown in state.published(checks)
     assert found == reasons
 
 

@@ -41,7 +41,7 @@ class Serving:
             files,
             policy=policy,
             leave_after=0.3,
-            hold_s=0.0,
+            settle_s=0.0,
             assume_free=True,
         )
         first, source = Config(version="v1", resources=()), None

@@ -276,7 +276,7 @@ class Bench:
             self.plugins,
             NODE,
             leave_after=LEAVE_AFTER_S,
-            hold_s=0.0,
+            settle_s=0.0,
             state_dir=self.root / "records" if self.durable else None,
             pod_resources=self.root / "pr.sock" if self.asked else None,
             assume_free=self.assume_free,
@@ -375,7 +375,7 @@ class Bench:
             assert source is not None
             if host._config != loads(text).require():
                 raise Problem("another configuration is in force")
-            if source._seen != (raw, ""):
+            if source._content != (raw, ""):
                 raise Problem("the file was not read again")
             if good != (not source.status.problems):
                 raise Problem(f"problems of the configuration: {source.status.problems}")

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from devhost.host.host import Host
-from devhost.host.owners import WITHHELD
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.model.bench import REST_S
 from tests.model.declared import Declared, name_of
 from tests.model.sequence import Sequence, both_run, kubelet_runs, step
-from tests.support.devices import reasons
 
 # The path of a node, its inode, and the time of its content: a new file may get a former inode.
 Places = frozenset[str | tuple[int, int, int]]
@@ -212,6 +210,6 @@ class HoldingMachine(Sequence):
         return [
             device
             for one in runners
-            for device, reason in reasons(one.snapshot).items()
-            if (reason or "").startswith(WITHHELD)
+            for device, held in one.snapshot.devices.items()
+            if held.is_withheld
         ]

@@ -142,7 +142,7 @@ class Victim:
         allowed = policy(*allow, execs=execs)
         (loaded,) = loads(config(resource), policy=allowed).require().resources
         files = replace(self.files, shown=allowed.shown_paths)
-        return Scanner.of(loaded, files, allowed, "node-1", hold_s=0)
+        return Scanner.of(loaded, files, allowed, "node-1", settle_s=0)
 
     def found(self, source: object, *allow: str) -> Mapping[str, HostDevice]:
         """Return the devices of a source that gives containers nothing."""

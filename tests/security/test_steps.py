@@ -21,6 +21,7 @@ from devhost.host import preparation
 from devhost.loading.loader import loads
 from devhost.model.device import Checked
 from tests.security.attack import CONSTANTS, DISK, FULL, MEM, NULL, Victim, config, policy, stepped
+from tests.support.devices import unhealthy
 from tests.support.root import needs_root
 
 RECORD = "/record"
@@ -123,13 +124,13 @@ async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
 async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
     """But for one that has only failed its checks: a step may mend it."""
     (device,) = watched.found("/watched/x").values()
-    ill = replace(device, reason="another device was found in its place")
+    ill = unhealthy(device, "another device was found in its place")
     for step in (noting(watched), MODE):
         with pytest.raises(PreStartError, match="unhealthy: another device was found"):
             await stepped(watched, ill, step)
     assert not noted(watched)
     failed = Checked(datetime.now(UTC), failure="exec: status 1")
-    mended = replace(device, reason="exec: status 1", checked=failed)
+    mended = replace(unhealthy(device, "exec: status 1"), checked=failed)
     await stepped(watched, mended, noting(watched, "a"))
     assert noted(watched) == ["a"]
 

@@ -109,7 +109,7 @@ async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path
 ) -> None:
     """As udev makes them a moment later; the order of the file decides, not who finds it first."""
-    hosting.hold_s = 3600.0
+    hosting.settle_s = 3600.0
     dev = directory / "root" / "dev"
     links = dev / "serial" / "by-id"
     links.mkdir(parents=True)
@@ -121,7 +121,7 @@ async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     await standin.wait(TENANT, 1, 1)  # at the start it has no link
     os.mknod(dev / "tty1", 0o020660, os.makedev(1, 5))
     (runner,) = (one for one in hosting.hosts[-1].resources if one.name == TENANT)
-    await until(lambda: runner.snapshot.deferred, "the new node waits")
+    await until(lambda: runner.snapshot.settling, "the new node waits")
     assert list(runner.snapshot.devices) == ["tty0"]
     (links / "usb-x").symlink_to("../../tty1")
     await standin.wait(HSM, 1, 1)

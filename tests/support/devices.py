@@ -6,7 +6,21 @@ All tests make and read these values here, so that only this file knows of what 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from devhost.model.device import FileKind, FileState, Hardware, HostDevice, Node, Skipped, Snapshot
+from devhost.model.device import (
+    PRESENT,
+    Cause,
+    FileKind,
+    FileState,
+    Hardware,
+    HostDevice,
+    Leaving,
+    Missing,
+    Node,
+    Present,
+    Skipped,
+    Snapshot,
+    Verdict,
+)
 
 Number = tuple[int, int] | None
 
@@ -63,6 +77,7 @@ def device(
     replaced: bool = False,
     remaining: Iterable[str] = (),
     numa_nodes: tuple[int, ...] = (),
+    cause: Cause = Cause.CODE,
 ) -> HostDevice:
     """Return a device; a healthy one that is present, unless more is said of it.
 
@@ -75,19 +90,25 @@ def device(
     return HostDevice(
         device_id,
         nodes,
-        reason=reason,
-        missing_since=missing_since,
-        replaced=replaced,
-        remaining=frozenset(remaining),
+        verdict=None if reason is None else Verdict(cause, reason),
+        presence=_presence(missing_since, remaining, replaced=replaced),
         numa_nodes=numa_nodes,
     )
 
 
 def snapshot(
-    *devices: HostDevice, skipped: Mapping[str, str] | None = None, error: str | None = None
+    *devices: HostDevice,
+    skipped: Mapping[str, str | Verdict] | None = None,
+    error: str | None = None,
 ) -> Snapshot:
     """Return a snapshot of devices, and of candidates with the reasons why they are not offered."""
-    left_out = tuple(Skipped(candidate, reason) for candidate, reason in (skipped or {}).items())
+    left_out = tuple(
+        Skipped(
+            candidate,
+            reason if isinstance(reason, Verdict) else Verdict(Cause.EXCLUDED, reason),
+        )
+        for candidate, reason in (skipped or {}).items()
+    )
     return Snapshot({device.id: device for device in devices}, left_out, error=error)
 
 
@@ -102,11 +123,22 @@ def missing(
     """Return a device as it is when it is no longer found, or no longer offered."""
     return replace(
         device,
-        reason=reason,
-        missing_since=since,
-        remaining=frozenset(remaining),
-        replaced=replaced,
+        verdict=Verdict(Cause.NOT_FOUND, reason),
+        presence=_presence(since, remaining, replaced=replaced),
     )
+
+
+def _presence(
+    since: float | None, remaining: Iterable[str], *, replaced: bool
+) -> Present | Missing:
+    if since is None and not replaced:
+        return PRESENT
+    return (Leaving if replaced else Missing)(since or 0.0, frozenset(remaining))
+
+
+def unhealthy(device: HostDevice, reason: str, cause: Cause = Cause.CODE) -> HostDevice:
+    """Return a device as it is when it is unhealthy."""
+    return replace(device, verdict=Verdict(cause, reason))
 
 
 def reason_of(device: HostDevice | Skipped) -> str | None:
@@ -121,7 +153,7 @@ def reasons(snapshot: Snapshot) -> dict[str, str | None]:
 
 def remaining_nodes(device: HostDevice) -> frozenset[str]:
     """Return which nodes of a missing device are still found."""
-    return device.remaining
+    return device.presence.remaining if isinstance(device.presence, Missing) else frozenset()
 
 
 def skip_reasons(skipped: Iterable[Skipped]) -> dict[str, str]:
@@ -131,4 +163,4 @@ def skip_reasons(skipped: Iterable[Skipped]) -> dict[str, str]:
 
 def leaving(snapshot: Snapshot) -> set[str]:
     """Return the devices that have to leave the list."""
-    return {device.id for device in snapshot.devices.values() if device.replaced}
+    return {device.id for device in snapshot.devices.values() if device.is_leaving}

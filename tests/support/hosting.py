@@ -54,7 +54,7 @@ class Hosting:
         self.plugins, self.cdi = directory / "plugins", directory / "cdi"
         self.pod_resources = directory / "pr.sock"
         self.leave_after = 0.3
-        self.hold_s = 0.0
+        self.settle_s = 0.0
         self.hosts: list[Host] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -85,7 +85,7 @@ class Hosting:
             HostFiles(str(root)),
             policy or Policy(),
             self.leave_after,
-            self.hold_s,
+            self.settle_s,
             state_dir=state_dir,
             pod_resources=pod_resources,
             assume_free=assume_free,

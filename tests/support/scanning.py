@@ -22,7 +22,7 @@ def selected(scanner: Scanner) -> Selection:
 
 def survey(resource: Resource, files: HostFiles) -> Selection:
     """Return the same for a resource that is not compiled."""
-    return selected(Scanner.of(resource, files, Policy(), "", hold_s=0.0))
+    return selected(Scanner.of(resource, files, Policy(), "", settle_s=0.0))
 
 
 def look(root: Path, *sources: str) -> Selection:
@@ -44,18 +44,18 @@ def snapshot_of(
     owner_of: OwnerOf,
     now: float,
     *,
-    thorough: bool = True,
+    full: bool = True,
 ) -> Snapshot:
     """Return the next snapshot of a resource alone."""
     identified = scanner.identify(found, previous, owner_of, now)
-    return scanner.verify(identified, thorough=thorough)
+    return scanner.verify(identified, full=full)
 
 
 class Scans:
     """A host's root, and the scans of one resource, of which a text has the options."""
 
-    def __init__(self, root: Path, text: str, hold_s: float = 0.0) -> None:
-        self.root, self.hold_s, self.policy = root, hold_s, Policy()
+    def __init__(self, root: Path, text: str, settle_s: float = 0.0) -> None:
+        self.root, self.settle_s, self.policy = root, settle_s, Policy()
         self.now, self.last = 0.0, Snapshot()
         self.configure(text)
 
@@ -64,7 +64,7 @@ class Scans:
         body = "".join(f"  {line}\n" for line in text.strip().splitlines())
         (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
         files = HostFiles(str(self.root))
-        self.scanner = Scanner.of(resource, files, self.policy, "node", hold_s=self.hold_s)
+        self.scanner = Scanner.of(resource, files, self.policy, "node", settle_s=self.settle_s)
 
     def make(self, *names: str) -> None:
         """Make files."""

@@ -6,12 +6,15 @@ from typing import cast
 from devhost.host import resource
 from devhost.host.backend import ListedDevices
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.model.device import Cause, Verdict
 from tests.support.devices import device, reasons, snapshot
 
 
 def test_advertised_withdrawn_devices_all_leave() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
-    found = resource.withdrawn(snapshot(device("a"), device("b")), "removed", 5.0)
+    found = resource.withdrawn(
+        snapshot(device("a"), device("b")), Verdict(Cause.REMOVED, "removed"), 5.0
+    )
     assert reasons(found) == {"a": "removed", "b": "removed"}
     device_list = DeviceList()
     device_list.publish(found, 1)

@@ -4,18 +4,17 @@ import logging
 
 import pytest
 
-from devhost.discovery.identity import DEFERRED
-from devhost.host.health import UNCHECKED
 from devhost.host.resource import DeviceCount, log_changes
 from devhost.model.config import Resource
+from devhost.model.device import Cause, Verdict
 from tests.support.devices import device, snapshot
 
 
 def test_changes_log_held_back_candidate_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some; what is left out for good is one."""
     caplog.set_level(logging.DEBUG)
-    held = {"/dev/null": f"{DEFERRED}an earlier source may name it"}
-    left_out = {"/dev/sda": "duplicate ID"}
+    held = {"/dev/null": Verdict(Cause.SETTLING, "an earlier source may name it")}
+    left_out = {"/dev/sda": Verdict(Cause.BAD_ID, "duplicate ID")}
     log_changes("example.com/a", snapshot(), snapshot(skipped=held | left_out))
     assert [one.fields["candidate"] for one in caplog.records] == ["/dev/sda"]  # type: ignore[attr-defined]
 
@@ -23,7 +22,7 @@ def test_changes_log_held_back_candidate_is_no_warning(caplog: pytest.LogCapture
 def test_changes_log_unchecked_device_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Every start has some, and they are not healthy again when they first are."""
     caplog.set_level(logging.DEBUG)
-    found = snapshot(device("a", reason=UNCHECKED))
+    found = snapshot(device("a", reason="not checked yet", cause=Cause.UNCHECKED))
     checked = snapshot(device("a"))
     log_changes("example.com/a", snapshot(), found)
     log_changes("example.com/a", found, checked)
@@ -40,7 +39,7 @@ ONE = snapshot(device("a"))
 def test_device_counts_held_back_is_not_missing() -> None:
     """Nor those of a source that cannot be read: another scan follows."""
     tested = DeviceCount(RESOURCE.name)
-    waiting = snapshot(skipped={"/dev/x": f"{DEFERRED} a second"})
+    waiting = snapshot(skipped={"/dev/x": Verdict(Cause.SETTLING, "a second")})
     for found, missing in (
         (ONE, 0),
         (waiting, 0),

@@ -1,5 +1,7 @@
-"""Values are equal by what is in them, and the type checker refuses to change them."""
+"""Values are equal by their attributes, and cannot be changed."""
 
+import copy
+import dataclasses
 from dataclasses import field, replace
 
 import pytest
@@ -27,8 +29,10 @@ def test_immutable_other_attribute_is_refused() -> None:
         Point(1).y = 2  # type: ignore[attr-defined]
 
 
-def test_immutable_change_is_refused_by_types() -> None:
-    """It warns of an ignore that it does not need (``warn_unused_ignores``)."""
+def test_immutable_change_is_refused() -> None:
+    """By types as well, which warn of an ignore that is not needed (``warn_unused_ignores``)."""
     point = Point(1)
-    point.x = 2  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError, match=r"Point\.x cannot be set"):
+        point.x = 2  # type: ignore[misc]
+    assert copy.deepcopy(point) == point == Point(1)
     Point("1")  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
-from devhost.discovery.identity import HOLD_S
+from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
 from devhost.discovery.sources.filter import Selection
 from devhost.hostfs.files import HostFiles
@@ -179,7 +179,7 @@ class Lazy:
         kind = f"glob: {source}" if source[0] == "/" else source
         config = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{kind}}}]}}]"
         (resource,) = loads(config).require().resources
-        self._scanner = Scanner.of(resource, files, Policy(("*",)), "node", hold_s=HOLD_S)
+        self._scanner = Scanner.of(resource, files, Policy(("*",)), "node", settle_s=SETTLE_S)
         assert self._scanner.self_contained
         self._found, self.snapshot, self.other = Selection(), Snapshot(), Snapshot()
 

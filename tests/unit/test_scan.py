@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.discovery import scan
-from devhost.discovery.scan import placed
+from devhost.discovery.scan import with_numa_nodes
 from devhost.model import config, names
 from devhost.model.device import Snapshot
 from devhost.testing import HostTree
@@ -131,7 +131,7 @@ def test_scan_asks_again_about_unchanged_devices_only_when_thorough(tmp_path: Pa
     states = []
     for thorough in (False, True):
         found = selected(scans.scanner)
-        snapshot = snapshot_of(scans.scanner, found, scans.last, nobody, 1, thorough=thorough)
+        snapshot = snapshot_of(scans.scanner, found, scans.last, nobody, 1, full=thorough)
         states.append({key: device.healthy for key, device in snapshot.devices.items()})
     assert states == [{"a": True, "b": True, "c": False}, {"a": False, "b": True, "c": False}]
 
@@ -169,7 +169,7 @@ def test_scan_not_thorough_finds_the_same(
                 if content is not None:
                     (place / name).write_text(content)
             found = selected(scans.scanner)
-            kept = snapshot_of(scans.scanner, found, kept, nobody, now, thorough=False)
+            kept = snapshot_of(scans.scanner, found, kept, nobody, now, full=False)
             assert scans.at(now) == kept
 
 
@@ -222,7 +222,7 @@ def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None
     host = Scans(tree.root, "sources: [dev: card.]")
     assert {one.numa_nodes for one in host.scan().devices.values()} == {()}
     left = {one: host.last.devices[one] for one in ("card0", "card1")}
-    found, mixed = placed("auto", left, host.last, host.scanner.files, thorough=False)
+    found, mixed = with_numa_nodes("auto", left, host.last, host.scanner.files, full=False)
     assert not mixed
     assert [found[one].numa_nodes for one in sorted(found)] == [(0,), (1,)]
 

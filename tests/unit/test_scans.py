@@ -24,7 +24,7 @@ import yaml
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.pre_start import planned
-from devhost.discovery.scan import carried_over
+from devhost.discovery.scan import for_new_spec
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.device import HostDevice
 from devhost.testing import NotPermittedError
@@ -83,12 +83,12 @@ class Host(Scans):
             case "after":
                 self.now += float(words[0])
             case "hold":
-                self.hold_s = float(words[0])
+                self.settle_s = float(words[0])
                 self.configure(yaml.safe_dump(self._options))
             case "set":
                 former, self._options = self.scanner.resource, self._options | yaml.safe_load(rest)
                 self.configure(yaml.safe_dump(self._options))
-                self.last = carried_over(self.last, former, self.scanner.resource)
+                self.last = for_new_spec(self.last, former, self.scanner.resource)
             case "fail":
                 self._failed.add(int(rest))
             case "mend":
