@@ -24,7 +24,7 @@ _COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _LazyGroup(click.Group):
     """Imports the module of a command when the command is used."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -62,7 +62,7 @@ class _Lazy(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="devhost")
 def main() -> None:
     """Kubernetes device plugin for many resources, configured by one YAML file.

@@ -145,7 +145,7 @@ def print_resource(
         echo(f"  skipped {skipped['candidate']}: {skipped['reason']}")
 
 
-def pods(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def pods_by_device(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the pods that have each device or a share of it."""
     by_device: dict[str, set[str]] = {}
     for advertised_id, names in holders.items():
@@ -182,7 +182,7 @@ def _last_check(checked: Mapping[str, Any] | None) -> str:
     return f"last check failed: {checked['failure']}" if checked["failure"] else ""
 
 
-def received(answer: Mapping[str, Any]) -> Iterator[str]:
+def allocation_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a container receives, a line for each thing."""
     for name, value in answer["envs"].items():
         yield f"env {name}={value}"
@@ -213,12 +213,12 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
         colored = moves_cursor() and not os.environ.get("NO_COLOR")
         color = None if colored else False  # where it is False, click takes colors out
         for problem in problems:
-            text = "\n".join(described(problem, columns))
+            text = "\n".join(format_problem(problem, columns))
             click.echo(f"{text}\n", err=err, color=color)
         click.echo(click.style(summary(problems), bold=True), err=err, color=color)
 
 
-def described(problem: Problem, columns: int) -> Iterator[str]:
+def format_problem(problem: Problem, columns: int) -> Iterator[str]:
     """Yield the lines for a terminal: what is wrong, where, and the source line with a mark."""
 
     def tinted(text: str) -> str:
@@ -233,7 +233,7 @@ def described(problem: Problem, columns: int) -> Iterator[str]:
     if problem.excerpt is not None:
         line = str(problem.excerpt.line or "")
         gutter = max(len(line), 4)
-        source, begin, length = _marked(problem.excerpt, columns - gutter - 3)
+        source, begin, length = _fit_excerpt(problem.excerpt, columns - gutter - 3)
         yield f"{line:>{gutter}} | {source}"
         yield f"{'':{gutter}} | {' ' * begin}{tinted('^' * length)}"
 
@@ -247,7 +247,7 @@ def summary(problems: Sequence[Problem]) -> str:
     return f"{', '.join(counts)} in {where}"
 
 
-def _marked(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
+def _fit_excerpt(excerpt: Excerpt, columns: int) -> tuple[str, int, int]:
     """Return the part of a source line that fits, and begin and length of the mark below it."""
     ends = (0, excerpt.start, excerpt.end, len(excerpt.text))
     before, marked, after = (

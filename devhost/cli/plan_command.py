@@ -75,7 +75,7 @@ def command(
             raise click.UsageError("--against cannot be combined with --allocate")
         _compare((against, config), names, policy, node_name, output)
         return
-    (loaded,) = _loaded([config], policy)
+    (loaded,) = _load_all([config], policy)
     on_node = [resource.name for resource in loaded.resources if resource.applies_to(node_name)]
     requests = {_full_name(name, on_node): wanted for name, wanted in requests.items()}
     printer.check_names([*names, *requests], on_node, f" for this node in {config}")
@@ -108,7 +108,7 @@ def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str
     return config, names
 
 
-def _loaded(files: Sequence[str], policy: Policy) -> list[Config]:
+def _load_all(files: Sequence[str], policy: Policy) -> list[Config]:
     """Load configurations and print all problems; exit with status 1 if one is invalid."""
     from devhost.loading.loader import load
 
@@ -129,7 +129,7 @@ def _compare(
     old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    before, after = _loaded(files, policy)
+    before, after = _load_all(files, policy)
     differences = {change.name: change for change in changes(before, after, node_name)}
     printer.check_names(names, differences, f" for this node in {old} and {new}")
     values: list[dict[str, Any]] = [
@@ -182,7 +182,7 @@ def _print_allocation(allocation: Mapping[str, Any]) -> None:
         return
     ids = ", ".join(allocation["deviceIds"]) or "no devices"
     printer.echo(f"  a container with {ids} receives")
-    printer.echo(*(f"    {line}" for line in printer.received(allocation)))
+    printer.echo(*(f"    {line}" for line in printer.allocation_lines(allocation)))
     for device in allocation.get("cdiSpec", {}).get("devices", ()):
         printer.echo(f"      {device['name']}: {json.dumps(device['containerEdits'])}")
     for step in allocation["preStart"]:

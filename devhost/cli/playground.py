@@ -133,7 +133,7 @@ class Playground:
         answer = (await self._trial.kubelet.admit(pod, {"app": {name: count}}))["app"]
         self._pods[pod] = answer["deviceIds"]
         ids = ", ".join(self._pods[pod].get(name, ())) or "no devices"
-        lines = [f"  {line}" for line in output.received(answer)]
+        lines = [f"  {line}" for line in output.allocation_lines(answer)]
         title = f"{pod} has {ids}; its container receives{'' if lines else ' nothing'}"
         self._say("\n".join([title, *lines]))
 
@@ -151,7 +151,7 @@ class Playground:
             shown = resource_report(served, served.snapshot).as_json()
             held = ((pod, ids.get(served.name, ())) for pod, ids in self._pods.items())
             holders = {device_id: [pod] for pod, ids in held for device_id in ids}
-            output.print_resource(shown, output.pods(holders), wide=False)
+            output.print_resource(shown, output.pods_by_device(holders), wide=False)
 
     async def _edit(self, file: str) -> None:
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"

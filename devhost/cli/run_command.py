@@ -69,9 +69,9 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
-    source, first = loaded(config, policy, plugins, copy, to_log=to_log)
+    source, first = load_config(config, policy, plugins, copy, to_log=to_log)
     settings = Settings(
-        _usable(flags["plugin_dir"]),
+        _check_plugin_dir(flags["plugin_dir"]),
         flags["node_name"],
         HostFiles(flags["root"], policy.shown_paths),
         policy,
@@ -84,7 +84,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     serve(host, host.run, source, flags)
 
 
-def loaded(
+def load_config(
     config: str | None,
     policy: "Policy",
     plugins: "Sequence[CodeResource]",
@@ -152,7 +152,7 @@ def _log_start(
         _LOG.warning(text)
 
 
-def _usable(plugin_dir: Path) -> Path:
+def _check_plugin_dir(plugin_dir: Path) -> Path:
     """Return the absolute path of the plugin directory, with links as they are, or exit."""
     from devhost.kubelet.resource_lock import path_length_problem
 

@@ -88,7 +88,7 @@ def _print(shown: StatusJson, *, wide: bool) -> None:
         printer.print_nothing(shown["nodeName"], listed=True)
     for resource in shown["resources"]:
         printer.echo("")
-        printer.print_resource(resource, printer.pods(resource["holders"]), wide=wide)
+        printer.print_resource(resource, printer.pods_by_device(resource["holders"]), wide=wide)
     if shown["troubles"]:
         printer.echo("", "problems:", *(f"  {text}" for text in shown["troubles"]))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from devhost.cli import options, output
-from devhost.cli.run_command import loaded, serve
+from devhost.cli.run_command import load_config, serve
 
 if TYPE_CHECKING:
     from devhost.host.shared import CodeResource
@@ -58,7 +58,7 @@ def run(
 
     logs.set_up("error" if once else flags["log_level"], flags["log_format"])
     output.print_warnings(flags["policy"].warnings)
-    source, first = loaded(config, flags["policy"], plugins)
+    source, first = load_config(config, flags["policy"], plugins)
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
         if problem := path_length_problem(temporary):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from devhost.allocation.policy import Policy
 from devhost.errors import Problem
@@ -36,17 +36,15 @@ _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
 _HASH_LENGTH: Final = 16
-_READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _BUG: Final = "cannot be loaded because of a bug: {!r}"
 _LOG: Final = logging.getLogger(__name__)
 
 Apply = Callable[[Config], object]
-Content = tuple[bytes | None, str]  # ``None`` with the reason why it cannot be read
 
 
 @immutable
 class ConfigStatus:
-    """Which configuration is in force, and what is wrong with a newer one."""
+    """The configuration in force, and the problems of a newer one."""
 
     file: str  # where it came from: the configuration file, or the last good copy of it
     applied: datetime
@@ -57,33 +55,43 @@ class ConfigStatus:
     hash: str = ""  # the beginning of the SHA-256 of the content in force
 
 
+class _Content(NamedTuple):
+    """The content of the file at one time, or why it cannot be read."""
+
+    raw: bytes = b""
+    failure: str = ""
+
+
 class ConfigFile:
-    """Reads a configuration file, at the start and whenever it changes while the host runs."""
+    """A configuration file, which is read at the start and whenever it changes."""
 
     def __init__(self, file: str, policy: Policy, last_good: LastGoodConfig | None = None) -> None:
         self.file, self._policy, self._last_good = file, policy, last_good
-        self._due, self._asked = asyncio.Event(), False
-        self._seen: Content = None, ""  # what was checked last
-        self._calls = BlockingCalls("config", serial=True)
-        self._good: bytes | None = None  # to be saved
-        self._saving: asyncio.Task[None] | None = None
-        self.save_problem: str | None = None
-        """Why the last good copy could not be written."""
         self.status = ConfigStatus(file, datetime.now(UTC))
+        self._content: _Content | None = None  # checked last; ``None``: to be checked again
+        self._due, self._requested = asyncio.Event(), False
+        self._calls = BlockingCalls("config", serial=True)
+        self._saver = _Saver(last_good, self.reload_soon)
+
+    @property
+    def save_problem(self) -> str | None:
+        """Why the last good copy could not be written."""
+        return self._saver.problem
 
     def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
         try:  # at standard input without a limit: a person may be typing it
-            raw, reason = self._read() if self.file == "-" else run_in_time(self._read, PATIENCE_S)
+            read_file = functools.partial(_read, self.file)
+            content = read_file() if self.file == "-" else run_in_time(read_file, PATIENCE_S)
         except OSError as error:  # late, or no thread
-            raw, reason = None, f"cannot be read: {error.strerror}"
-        self._seen = raw, reason
-        loaded = self._load(raw, reason, self.file)
-        if raw is not None and loaded.config is not None:
-            self.status = replace(self.status, hash=_hash(raw))
-            self._good = raw
+            content = _unreadable(error)
+        self._content = content
+        loaded = self._load_first(content, self.file)
+        if loaded.config is not None:
+            self.status = replace(self.status, hash=_hash(content.raw))
+            self._saver.save_soon(content.raw)
             return loaded, None
-        self._failed(loaded, reason)
+        self._reject(loaded, content.failure)
         if self._last_good is None:
             return loaded, None
         file = str(self._last_good.path)
@@ -94,15 +102,15 @@ class ConfigFile:
         if copy is None:
             return loaded, None
         self.status = replace(self.status, file=file, hash=_hash(copy))
-        return loaded, self._load(copy, "", file)
+        return loaded, self._load_first(_Content(copy), file)
 
     def reload_soon(self) -> None:
-        """The file may have changed."""
+        """Read the file again soon, as it may have changed."""
         self._due.set()
 
     def reload_requested(self) -> None:
-        """Somebody wants it read again, and to see in the log that it was."""
-        self._asked = True
+        """Read the file again soon, and log also that it has not changed."""
+        self._requested = True
         self._due.set()
 
     async def run(self, watcher: Watcher, apply: Apply) -> None:
@@ -110,128 +118,111 @@ class ConfigFile:
         try:
             await self._follow(watcher, apply)
         finally:
-            self._save()  # once more, if it has failed
-            if self._saving is not None:
-                await asyncio.wait({self._saving}, timeout=CLOSE_S)
-                self._saving.cancel()
+            await self._saver.close()
 
     async def _follow(self, watcher: Watcher, apply: Apply) -> None:
         retry, subscription = RETRY_S, Subscription(watcher, self.reload_soon)
         while True:
-            well = self.file == "-"  # standard input cannot be read twice
-            try:
-                if not well:
-                    watched = await self._watch(subscription)
-                    # Read each time after it is watched, so no change is missed in between.
-                    before, asked, self._asked = self._seen, self._asked, False
-                    await self._reload(apply)
-                    if asked and self._seen is before:
-                        still = ", still invalid" if self.status.problems else ""
-                        extra = {"fields": {"file": self.file}}
-                        _LOG.info("configuration file unchanged%s", still, extra=extra)
-                    well = watched and self._seen[0] is not None
-            except Exception:  # noqa: BLE001 (logged; the host goes on)
-                _LOG.exception("reading the configuration failed")
-            self._save()
-            pause = POLL_S if well else min(retry, POLL_S)
-            retry = RETRY_S if well else min(retry * 2, RETRY_MAX_S)
+            # Standard input cannot be read twice.
+            healthy = self.file == "-" or await self._reload(subscription, apply)
+            self._saver.resume()
+            pause = POLL_S if healthy else retry
+            retry = RETRY_S if healthy else min(retry * 2, RETRY_MAX_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._due.wait()
                 if self.file == "-":
-                    _LOG.warning(_READ_ONCE)
+                    _LOG.warning(
+                        "the configuration came from standard input: it cannot be read again"
+                    )
             self._due.clear()
 
+    async def _reload(self, subscription: Subscription, apply: Apply) -> bool:
+        """Apply the content if it has changed; return whether it can be read and is watched."""
+        try:
+            watched = await self._watch(subscription)
+            # Read each time after it is watched, so no change is missed in between.
+            requested, self._requested = self._requested, False
+            content = await self._read_changed()
+            if content != self._content:
+                await self._apply(content, apply)
+            elif requested:
+                still = ", still invalid" if self.status.problems else ""
+                extra = {"fields": {"file": self.file}}
+                _LOG.info("configuration file unchanged%s", still, extra=extra)
+        except Exception:  # noqa: BLE001 (logged; the host goes on)
+            _LOG.exception("reading the configuration failed")
+            return False
+        return watched and self._content is not None and not self._content.failure
+
     async def _watch(self, subscription: Subscription) -> bool:
-        """Watch the directories where the file may be replaced, if they can be determined."""
+        """Watch the directories where the file may be replaced; return whether that succeeds."""
         with contextlib.suppress(OSError):
-            targets = await self._call(lambda: _watch_targets(self.file))
+            targets = await self._call(_watch_targets)
             async with asyncio.timeout(PATIENCE_S):
                 await subscription.watch(targets)
             return not subscription.polling_reason
         return False
 
-    async def _reload(self, apply: Apply) -> None:
-        found = await self._content()
-        if found == self._seen:
-            return
-        found = await self._settled(found)
-        if found == self._seen:
-            return
+    async def _read_changed(self) -> _Content:
+        """Return the content; a changed one is read until two reads agree.
+
+        A writer may be in the middle of it.
+        """
+        former = self._content
+        for _ in range(_SETTLES_MAX):
+            try:
+                content = await self._call(_read)
+            except OSError as error:
+                content = _unreadable(error)
+            if content == former:
+                break
+            former = content
+            await asyncio.sleep(_SETTLE_GONE_S if content.failure else _SETTLE_S)
+        return content
+
+    async def _call(self, work: Callable[[str], T]) -> T:
+        call = functools.partial(work, self.file)
+        return await self._calls.run(call, patience=PATIENCE_S, on_late=self.reload_soon)
+
+    async def _apply(self, content: _Content, apply: Apply) -> None:
+        """Apply a content, or reject it."""
         fields = {"fields": {"file": self.file}}
         try:
-            loaded = await run_in_thread("load config", lambda: self._checked(*found, self.file))
+            load = functools.partial(_load, content, self.file, self._policy)
+            loaded = await run_in_thread("load config", load)
             if loaded.config is not None:
                 apply(loaded.config)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("configuration file not in force", extra=fields)
             self.not_applied(error)
             return
-        raw, reason = self._seen = found
+        self._content = content
         log_problems(loaded.problems)
-        if raw is None or loaded.config is None:
-            self._failed(loaded, reason)
-            what = "cannot be read" if raw is None else "invalid"
-            _LOG.error("configuration file %s; still serving the last good one", what, extra=fields)
+        if loaded.config is None:
+            self._reject(loaded, content.failure)
+            problem = "cannot be read" if content.failure else "invalid"
+            _LOG.error(
+                "configuration file %s; still serving the last good one", problem, extra=fields
+            )
             return
-        self.status = replace(
-            self.status,
-            file=self.file,
-            applied=datetime.now(UTC),
-            problems=(),
-            unreadable=None,
+        self.status = ConfigStatus(
+            self.file,
+            datetime.now(UTC),
             reloads=self.status.reloads + 1,
-            hash=_hash(raw),
+            failures=self.status.failures,
+            hash=_hash(content.raw),
         )
         _LOG.info("configuration in force", extra=fields)
-        self._good = raw
+        self._saver.save_soon(content.raw)
 
     def not_applied(self, error: Exception) -> None:
-        """Say that the file could not be applied because of a mistake of ours; try again soon."""
+        """Reject the file because of a bug of devhost, and try it again soon."""
         if self.file != "-":
-            self._seen = None, ""
-            self._failed(unusable(self.file, _BUG.format(error)), "")
+            self._content = None
+            self._reject(unusable(self.file, _BUG.format(error)))
 
-    async def _settled(self, found: Content) -> Content:
-        """Read the file until two reads agree: a writer may be in the middle of it."""
-        for _ in range(_SETTLES_MAX):
-            before = found
-            await asyncio.sleep(_SETTLE_GONE_S if found[0] is None else _SETTLE_S)
-            found = await self._content()
-            if found == before:
-                break
-        return found
-
-    async def _content(self) -> Content:
-        try:
-            return await self._call(self._read)
-        except OSError as error:
-            return None, f"cannot be read: {error.strerror}"
-
-    async def _call(self, work: Callable[[], T]) -> T:
-        return await self._calls.run(work, patience=PATIENCE_S, on_late=self.reload_soon)
-
-    def _read(self) -> Content:
-        try:
-            if _may_wait(self.file):
-                return None, "is not a regular file; use - for standard input"
-            return read(self.file), ""
-        except OSError as error:
-            return None, f"cannot be read: {error.strerror or error}"
-
-    def _load(self, raw: bytes | None, reason: str, file: str) -> Loaded:
-        """Load a content; what fails by a mistake of ours is invalid, and tried again. Blocks."""
-        try:
-            return self._checked(raw, reason, file)
-        except Exception as error:  # noqa: BLE001 (logged; what is in force stays)
-            _LOG.exception("loading failed")
-            self._seen = None, ""
-            return unusable(file, _BUG.format(error))
-
-    def _checked(self, raw: bytes | None, reason: str, file: str) -> Loaded:
-        return unusable(file, reason) if raw is None else loads(raw, file, self._policy)
-
-    def _failed(self, loaded: Loaded, unreadable: str) -> None:
+    def _reject(self, loaded: Loaded, unreadable: str = "") -> None:
         self.status = replace(
             self.status,
             problems=loaded.problems,
@@ -239,30 +230,57 @@ class ConfigFile:
             failures=self.status.failures + 1,
         )
 
-    def _save(self) -> None:
-        """Save what is in force, unless it is saved, or that is being tried."""
-        idle = self._saving is None or self._saving.done()
-        if idle and self._last_good is not None and self._good is not None:
-            self._saving = asyncio.create_task(self._write(self._last_good), name="save config")
-
-    async def _write(self, last_good: LastGoodConfig) -> None:
+    def _load_first(self, content: _Content, file: str) -> Loaded:
+        """Load a content; where a bug of devhost prevents that, it is invalid. Blocks."""
         try:
-            while (good := self._good) is not None:
-                writing = run_in_thread("save config", functools.partial(last_good.write, good))
-                if not (await asyncio.wait({writing}, timeout=PATIENCE_S))[0]:
-                    self._report(f"{last_good.path}: no answer in {PATIENCE_S:g} s")
-                await writing
-                if self._good is good:  # else there is a newer one
-                    self._good = None
+            return _load(content, file, self._policy)
+        except Exception as error:  # noqa: BLE001 (logged, and tried again)
+            _LOG.exception("loading failed")
+            self._content = None
+            return unusable(file, _BUG.format(error))
+
+
+class _Saver:
+    """Saves configurations that are in force in the last good copy, if there is one."""
+
+    def __init__(self, copy: LastGoodConfig | None, retry: Callable[[], object]) -> None:
+        self._copy, self._retry = copy, retry
+        self._calls = BlockingCalls("save config", serial=True)
+        self._unsaved: bytes | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self.problem: str | None = None  # why the copy could not be written
+
+    def save_soon(self, raw: bytes) -> None:
+        """Save a content at the next `resume`."""
+        self._unsaved = raw
+
+    def resume(self) -> None:
+        """Save the newest content, unless it is saved or that is being tried."""
+        idle = self._saving is None or self._saving.done()
+        if idle and self._copy is not None and self._unsaved is not None:
+            self._saving = asyncio.create_task(self._save(self._copy), name="save config")
+
+    async def close(self) -> None:
+        """Wait a little for the newest content to be saved, which is tried once more."""
+        self.resume()
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=CLOSE_S)
+            self._saving.cancel()
+
+    async def _save(self, copy: LastGoodConfig) -> None:
+        try:
+            while (raw := self._unsaved) is not None:
+                write = functools.partial(copy.write, raw)
+                await self._calls.run(write, patience=PATIENCE_S, on_late=self._retry)
+                if self._unsaved is raw:  # else there is a newer one
+                    self._unsaved = None
             self._report(None)
         except OSError as error:
-            self._report(f"{last_good.path}: {error.strerror}")
-            asyncio.get_running_loop().call_later(RETRY_MAX_S, self.reload_soon)  # and saves it
+            self._report(f"{copy.path}: {error.strerror}")
+            asyncio.get_running_loop().call_later(RETRY_MAX_S, self._retry)
 
     def _report(self, problem: str | None) -> None:
-        self.save_problem = log_transition(
-            "the last good configuration", self.save_problem, problem
-        )
+        self.problem = log_transition("the last good configuration", self.problem, problem)
 
 
 def log_problems(problems: Iterable[Problem]) -> None:
@@ -276,20 +294,30 @@ def log_problems(problems: Iterable[Problem]) -> None:
         _LOG.log(level, "%s", problem, extra={"details": place, "fields": fields})
 
 
+def _load(content: _Content, file: str, policy: Policy) -> Loaded:
+    if content.failure:
+        return unusable(file, content.failure)
+    return loads(content.raw, file, policy)
+
+
+def _read(file: str) -> _Content:
+    # Opening a pipe would wait for a writer, reading a terminal for a user.
+    mode = 0 if file in ("", "-") else os.stat(file).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        return _Content(failure="is not a regular file; use - for standard input")
+    return _Content(read(file))
+
+
+def _unreadable(error: OSError) -> _Content:
+    return _Content(failure=f"cannot be read: {error.strerror or error}")
+
+
 def _hash(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()[:_HASH_LENGTH]
 
 
-def _may_wait(file: str) -> bool:
-    """Whether opening a file may never return: a pipe waits for a writer, a terminal for a user."""
-    if file in ("", "-") or "\0" in file:
-        return False
-    mode = os.stat(file).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
-
-
 def _watch_targets(file: str) -> frozenset[WatchTarget]:
     """Return the directories in which the file, or a symlink on the way to it, may be replaced."""
-    *way, end = (place for place, _, _ in HostFiles().way(str(Path(file).absolute())))
-    replaced = {*filter(os.path.islink, way), end}
-    return frozenset(WatchTarget(os.path.dirname(one), writes=True) for one in replaced)
+    *way, end = (path for path, _, _ in HostFiles().follow(str(Path(file).absolute())))
+    replaceable = {*filter(os.path.islink, way), end}
+    return frozenset(WatchTarget(os.path.dirname(path), writes=True) for path in replaceable)

@@ -44,11 +44,11 @@ class Endpoint:
 
     @property
     def urls(self) -> dict[str, str]:
-        """What is served, and where a browser on this machine finds it."""
+        """The URLs, for a browser on this machine, of the metrics and of the status page."""
         sockets = {"metrics": (self._listen, "/metrics"), "status page": (self._status_listen, "/")}
         return {
-            what: f"http://{_address(sock).local}{path}"
-            for what, (sock, path) in sockets.items()
+            title: f"http://{_address(sock).local}{path}"
+            for title, (sock, path) in sockets.items()
             if sock is not None
         }
 
@@ -70,9 +70,10 @@ class Endpoint:
         metrics.expose(host, devices=self._devices)
 
         def readyz() -> Response:
-            shown = readiness(host)
-            ready = HTTPStatus.OK if shown["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
-            return _json(shown, ready)
+            report = readiness(host)
+            return _json(
+                report, HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+            )
 
         return {
             "/healthz": lambda: Response(b"ok\n"),

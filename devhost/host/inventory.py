@@ -1,4 +1,4 @@
-"""What is on the host: each root is watched and read once for all resources that look there."""
+"""The locations of a host: each is watched and read once for all resources that look there."""
 
 import asyncio
 import threading
@@ -6,9 +6,15 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, has_no_events, read
-from devhost.hostfs.files import HostFiles, Progress, Tally
-from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRIES_TOTAL_MAX
+from devhost.discovery.sources.base import (
+    NOT_DEVICES,
+    Listing,
+    Location,
+    has_no_events,
+    list_location,
+)
+from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
+from devhost.model.limits import ENTRIES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
@@ -17,225 +23,208 @@ READ_TIMEOUT_S: Final = 10.0  # for each answer of a filesystem: large directori
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 
 OnChange = Callable[[], None]
-"""Called when something may have changed at a root."""
+"""Called when something may have changed at a location."""
 
 
 class EntryQuota:
-    """How many entries all roots may have together; each may always have a few.
+    """Limits the entries of all locations together. May be used in any thread."""
 
-    May be used in any thread.
-    """
-
-    def __init__(
-        self, each: int = ENTRIES_MAX, total: int = ENTRIES_TOTAL_MAX, few: int = ENTRIES_FEW
-    ) -> None:
-        self._each, self._total, self._few = each, total, few
-        self._taken: dict[object, int] = {}
+    def __init__(self, total: int = ENTRIES_TOTAL_MAX) -> None:
+        self._total, self._taken = total, dict[object, int]()
         self.used = 0
-        self._lock: Final = threading.Lock()
+        self._lock: Final = threading.RLock()
 
-    def add(self, root: object) -> None:
-        """Let a root have entries."""
+    def add(self, location: object) -> None:
+        """Count the entries of a location from now on."""
         with self._lock:
-            self._taken[root] = 0
+            self._taken[location] = 0
 
-    def remove(self, root: object) -> None:
-        """Let a root have none from now on, whatever a thread that still runs takes."""
+    def remove(self, location: object) -> None:
+        """Count none of a location, whatever a thread that still runs takes."""
         with self._lock:
-            self.used -= self._taken.pop(root)
+            self.used -= self._taken.pop(location)
 
-    def try_take(self, root: object, count: int) -> str | None:
-        """Take so many for a root, unless it has more already; or return why that may not be."""
+    def try_take(self, location: object, count: int) -> str | None:
+        """Raise the count of a location to `count`; or return why it may not have so many."""
         with self._lock:
-            taken = self._taken.get(root, 0)
-            if count > self._each:
-                return f"more than {self._each:,} entries"
-            if count > max(taken, self._few) and self.used - taken + count > self._total:
+            taken = self._taken.get(location, 0)
+            if count > taken and self.used - taken + count > self._total:
                 return f"more than {self._total:,} entries in all"
-            if count > taken:
-                self._set(root, count)
+            self.set_count(location, max(count, taken))
             return None
 
-    def set_count(self, root: object, count: int) -> None:
-        """Set how many a root has after all."""
+    def set_count(self, location: object, count: int) -> None:
+        """Set the count of a location after it was read."""
         with self._lock:
-            self._set(root, count)
-
-    def _set(self, root: object, count: int) -> None:
-        if root in self._taken:
-            self.used += count - self._taken[root]
-            self._taken[root] = count
+            if location in self._taken:
+                self.used += count - self._taken[location]
+                self._taken[location] = count
 
 
 def timeout_text() -> str:
-    """Say that the host, or a plugin, did not answer."""
+    """Return the reason for a host, or a plugin, that did not answer."""
     return f"no answer in {READ_TIMEOUT_S:.0f} s"
 
 
-class LocationReader:
-    """A root that is in use. One that hangs holds up only those who read it."""
+class LocationWatch:
+    """The events of a location, by inotify and from the kernel."""
 
     def __init__(
-        self,
-        root: Location,
-        files: HostFiles,
-        watcher: Watcher,
-        uevents: Uevents,
-        entries: EntryQuota,
+        self, location: Location, files: HostFiles, watcher: Watcher, uevents: Uevents
     ) -> None:
-        self.root, self._files = root, files
-        self._uevents, self._entries, self._count = uevents, entries, 0
-        entries.add(self)
-        self._subscription = Subscription(watcher, self._tell)
-        if root.subsystems:
-            uevents.subscribe(root.subsystems, self._tell)
-        self.users: dict[Hashable, OnChange] = {}
-        self._turn = threading.Lock()  # to read
-        self._progress = Progress()  # of who reads
-        self._reading: Listing | None = None
-        self._began = 0.0
-        self._watching: asyncio.Task[None] | None = None
-        self._late = False  # the watch is not waited for any longer
-        self._in_doubt = True
+        self._location, self._files, self._uevents = location, files, uevents
+        self.subscribers: dict[Hashable, OnChange] = {}
+        self._subscription = Subscription(watcher, self._notify)
+        if location.subsystems:
+            uevents.subscribe(location.subsystems, self._notify)
+        self._starting: asyncio.Task[None] | None = None
+        self._late = False  # nobody waits for it any longer
+        self._outdated = True
 
     @property
     def polling_reason(self) -> str:
-        """Why events do not tell of it, so that it has to be read regularly; else empty."""
-        polling_reason = self._uevents.polling_reason if self.root.subsystems else None
+        """Why there are no events, so that the location has to be read regularly; else empty."""
+        polling_reason = self._uevents.polling_reason if self._location.subsystems else None
         return polling_reason or self._subscription.polling_reason
 
-    def recheck_watches(self) -> None:
-        """Have the next reading see that the watches are still right."""
-        self._in_doubt = True
+    def recheck(self) -> None:
+        """Check at the next `start` that the watches are still right."""
+        self._outdated = True
+
+    async def start(self) -> None:
+        """Watch the location, if it is not watched; wait, so that nothing is missed.
+
+        But not for long: the filesystem may not answer, which the reading shows too. A watch that
+        starts later is a change.
+        """
+        if self._outdated and self._location.subsystems:
+            self._uevents.open()
+        if self._outdated and self._starting is None:
+            self._outdated = False
+            self._starting = asyncio.create_task(self._start(), name=f"watch {self._location.base}")
+            self._starting.add_done_callback(self._started)
+        if (starting := self._starting) is not None and not self._late:
+            self._late = not (await asyncio.wait({starting}, timeout=_WATCH_S))[0]
+            if starting.done() and not starting.cancelled():
+                starting.result()  # raises its exception
+
+    async def _start(self) -> None:
+        watched, files = self._location.watched, self._files
+        if watched is None or has_no_events(watched.path):
+            return
+        path = await run_in_thread(
+            f"watch {watched.path}", lambda: files.to_local(files.resolve(watched.path))
+        )
+        leave_out = frozenset(map(files.to_local, NOT_DEVICES))
+        target = WatchTarget(path, recursive=watched.recursive, leave_out=leave_out)
+        await self._subscription.watch(frozenset({target}))
+
+    def _started(self, starting: "asyncio.Task[None]") -> None:
+        self._starting, late, self._late = None, self._late, False
+        if not starting.cancelled():
+            self._outdated = self._outdated or starting.exception() is not None
+            if late:
+                self._notify()
+
+    def _notify(self) -> None:
+        for on_change in list(self.subscribers.values()):
+            on_change()
 
     def close(self) -> None:
-        """Watch it no longer."""
-        if self._watching is not None:
-            self._watching.cancel()
+        """Watch the location no longer."""
+        if self._starting is not None:
+            self._starting.cancel()
         self._subscription.close()
-        self._entries.remove(self)
-        if self.root.subsystems:
-            self._uevents.unsubscribe(self._tell)
+        if self._location.subsystems:
+            self._uevents.unsubscribe(self._notify)
 
-    def _tell(self) -> None:
-        for changed in list(self.users.values()):
-            changed()
+
+class LocationReader:
+    """Reads a location in use; a location that hangs holds up only the resources that read it."""
+
+    def __init__(
+        self, location: Location, files: HostFiles, watch: LocationWatch, quota: EntryQuota
+    ) -> None:
+        self.location, self._files, self.watch, self._quota = location, files, watch, quota
+        quota.add(self)
+        self._count = 0  # of entries
+        self._turn = threading.Lock()  # to read
+        self._progress = Progress()  # of the thread that reads
+        self._listing: Listing | None = None
+        self._began = 0.0
+
+    def close(self) -> None:
+        """Watch and read the location no longer."""
+        self.watch.close()
+        self._quota.remove(self)
 
     def read(self, since: float) -> Listing:
-        """Return a reading that began at a time of the event loop's clock or later. Blocks.
+        """Return a listing that was begun at a time of the event loop's clock or later. Blocks.
 
         It is made once for all who ask at that time.
         """
-        progress, began = Progress.current(), time.monotonic()
+        progress, began = THREAD.progress, time.monotonic()
         while not self._turn.acquire(timeout=READ_TIMEOUT_S / 10):
             if time.monotonic() >= max(began, self._progress.answered_at) + READ_TIMEOUT_S:
-                return Listing(self.root, self._files, failure=timeout_text())
-            progress.note()  # one that reads gets answers, or has some time left
+                return Listing(failure=timeout_text())
+            progress.note()  # the thread that reads gets answers, or has some time left
         self._progress = progress
         try:
-            reading = self._reading
-            if reading is None or self._began < since:
+            listing = self._listing
+            if listing is None or self._began < since:
                 self._began = time.monotonic()
-                reading = self._read()
-            # What nobody else can use is not kept: it has all names.
-            self._reading = reading if len(self.users) > 1 else None
-            return reading
+                listing = self._read()
+            # A listing has all names: it is kept only for other resources.
+            self._listing = listing if len(self.watch.subscribers) > 1 else None
+            return listing
         finally:
             self._turn.release()
 
     def _read(self) -> Listing:
-        tally = Tally(lambda count: self._entries.try_take(self, count))
-        reading = read(self.root, self._files, tally)
-        if not reading.failure:  # else the devices of the former reading are still known
+        tally = Tally(lambda count: self._quota.try_take(self, count))
+        listing = list_location(self.location, self._files, tally)
+        if not listing.failure:  # else the devices of the former listing are still known
             self._count = tally.count
-        self._entries.set_count(self, self._count)
-        return reading
-
-    # ── watching ──
-
-    async def watch(self) -> None:
-        """See that it is watched, if that is in doubt; wait, so that nothing is missed.
-
-        But not for long: the filesystem may not answer, which the reading shows too. What comes
-        between the reading and the watch is read when the watch is there.
-        """
-        if self._in_doubt:
-            if self.root.subsystems:
-                self._uevents.open()
-            if self._watching is None:
-                self._in_doubt = False
-                self._watching = asyncio.create_task(
-                    self._arrange(), name=f"watch {self.root.base}"
-                )
-                self._watching.add_done_callback(self._arranged)
-        if self._watching is not None and not self._late:
-            ended, late = await asyncio.wait({self._watching}, timeout=_WATCH_S)
-            self._late = bool(late)
-            for watching in ended:
-                if not watching.cancelled() and (error := watching.exception()) is not None:
-                    self._watching, self._in_doubt = None, True
-                    raise error
-
-    def _arranged(self, watching: "asyncio.Task[None]") -> None:
-        self._watching, late, self._late = None, self._late, False
-        if not watching.cancelled():
-            self._in_doubt = self._in_doubt or watching.exception() is not None
-            if late:
-                self._tell()
-
-    async def _arrange(self) -> None:
-        watched, files = self.root.watched, self._files
-        if watched is None:
-            return
-        path = watched.path
-        shown = await run_in_thread(f"watch {path}", lambda: files.to_local(files.resolve(path)))
-        if has_no_events(path):
-            targets = frozenset[WatchTarget]()
-        elif watched.recursive:
-            leave_out = frozenset(map(files.to_local, NOT_DEVICES))
-            targets = frozenset({WatchTarget(shown, recursive=True, leave_out=leave_out)})
-        else:
-            targets = frozenset({WatchTarget(shown)})
-        await self._subscription.watch(targets)
+        self._quota.set_count(self, self._count)
+        return listing
 
 
 class Locations:
-    """All roots that resources read."""
+    """The locations that resources read."""
 
     def __init__(self, files: HostFiles, watcher: Watcher) -> None:
         self._files, self._watcher = files, watcher
-        self._entries = EntryQuota()
+        self._quota = EntryQuota()
         self.uevents = Uevents()
-        self._roots: dict[Location, LocationReader] = {}
-        self._used: dict[Hashable, tuple[Location, ...]] = {}
+        self._readers: dict[Location, LocationReader] = {}
+        self._locations: dict[Hashable, tuple[Location, ...]] = {}  # by subscriber
 
-    def subscribe(self, user: Hashable, roots: Iterable[Location], changed: OnChange) -> None:
-        """Call a user for changes of these roots, which it reads, and no longer for others."""
-        former, wanted = self._used.get(user, ()), tuple(roots)
-        for root in wanted:
-            one = self._roots.get(root)
-            if one is None:
-                one = self._roots[root] = LocationReader(
-                    root, self._files, self._watcher, self.uevents, self._entries
-                )
-            one.users[user] = changed
-        self._used[user] = wanted
-        for root in former:
-            if root not in wanted:
-                self._drop(user, root)
+    def subscribe(
+        self, subscriber: Hashable, locations: Iterable[Location], on_change: OnChange
+    ) -> None:
+        """Call `on_change` for changes of these locations, and no longer for former ones."""
+        former = self._locations.get(subscriber, ())
+        self._locations[subscriber] = tuple(locations)
+        for location in self._locations[subscriber]:
+            if location not in self._readers:
+                watch = LocationWatch(location, self._files, self._watcher, self.uevents)
+                reader = LocationReader(location, self._files, watch, self._quota)
+                self._readers[location] = reader
+            self._readers[location].watch.subscribers[subscriber] = on_change
+        self._leave(subscriber, set(former).difference(self._locations[subscriber]))
 
-    def unsubscribe(self, user: Hashable) -> None:
-        """Call a user no longer."""
-        for root in self._used.pop(user, ()):
-            self._drop(user, root)
+    def unsubscribe(self, subscriber: Hashable) -> None:
+        """End the calls of a subscriber."""
+        self._leave(subscriber, self._locations.pop(subscriber, ()))
 
-    def _drop(self, user: Hashable, root: Location) -> None:
-        one = self._roots[root]
-        del one.users[user]
-        if not one.users:
-            one.close()
-            del self._roots[root]
+    def _leave(self, subscriber: Hashable, locations: Iterable[Location]) -> None:
+        for location in locations:
+            reader = self._readers[location]
+            del reader.watch.subscribers[subscriber]
+            if not reader.watch.subscribers:
+                reader.close()
+                del self._readers[location]
 
-    def readers_of(self, user: Hashable) -> list[LocationReader]:
-        """Return the roots of a user."""
-        return [self._roots[root] for root in self._used.get(user, ())]
+    def readers_of(self, subscriber: Hashable) -> list[LocationReader]:
+        """Return the readers of a subscriber's locations."""
+        return [self._readers[location] for location in self._locations.get(subscriber, ())]

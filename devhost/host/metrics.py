@@ -113,11 +113,11 @@ class Metrics(Collector):
 
     def remove_resource(self, resource: str) -> None:
         """End the series of a resource."""
-        for one in (*self._plain, self.registrations, self.allocations):
-            one.remove_by_labels({_RESOURCE: resource})
+        for metric in (*self._plain, self.registrations, self.allocations):
+            metric.remove_by_labels({_RESOURCE: resource})
 
     def expose(self, host: "Host", *, devices: bool) -> None:
-        """Add what is to be said of a host, perhaps also which pod holds which of its devices."""
+        """Add the metrics of a host, with `devices` also which pod holds which device."""
         self._host, self._devices = host, devices
 
     def collect(self) -> Iterable[Metric]:
@@ -125,7 +125,7 @@ class Metrics(Collector):
         return _families(self._host, devices=self._devices) if self._host else ()
 
     def describe(self) -> Iterable[Metric]:
-        """Return none, or they would be made once more to compare their names."""
+        """Return no metrics, which would be made once more only to compare their names."""
         return ()
 
     def text(self) -> bytes:
@@ -165,17 +165,17 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
     yield "devhost_uevent_overruns", (), host.shared.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
         for device_id, pods in host.shared.holders.of(served.name).items():
-            for namespace, _, pod in (one.partition("/") for one in pods):
+            for namespace, _, pod in (name.partition("/") for name in pods):
                 values = (served.name, device_id, namespace, pod)  # as kubelet has them
                 yield "devhost_device_allocated", tuple(map(printable, values)), 1
 
 
 def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
-    name, found, count = served.name, served.snapshot.present_devices, served.count
+    name, devices, count = served.name, served.snapshot.present_devices, served.count
     if not served.draining:
-        healthy = sum(device.healthy for device in found)
+        healthy = sum(device.healthy for device in devices)
         yield "devhost_devices", (name, "Healthy"), healthy
-        yield "devhost_devices", (name, "Unhealthy"), len(found) - healthy
+        yield "devhost_devices", (name, "Unhealthy"), len(devices) - healthy
     yield "devhost_devices_expected", (name,), count.expected
     yield "devhost_devices_missing", (name,), count.missing
     yield "devhost_registered", (name,), served.registered

@@ -16,7 +16,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def allocate_from_one_arena() -> None:
-    """Have glibc keep the memory of all threads together: they take turns anyway."""
+    """Keep the memory of all threads in one arena of glibc: they take turns anyway."""
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
@@ -55,15 +55,16 @@ async def wait_for_signal(
     """
     task = asyncio.create_task(work, name="main")
     loop, ends = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
-    told: list[bool] = []
+    ending = False
 
     # Not `loop.add_signal_handler`: a loop that closes restores the default actions, so that a
     # second SIGTERM would kill a process that is about to exit 0.
-    # One that comes just before the loop sleeps is handled when that wakes, at most 0.5 s later.
-    # It ignores no signal: Python would complain of one that has come together with this one.
+    # A signal that comes just before the loop sleeps is handled when it wakes, after 0.5 s at most.
+    # No handler ignores signals: Python would complain of one that has come at the same time.
     def end(_number: int, _frame: object) -> None:
-        if not told:
-            told.append(True)
+        nonlocal ending
+        if not ending:
+            ending = True
             loop.call_soon_threadsafe(task.cancel)
 
     def hang_up(_number: int, _frame: object) -> None:

@@ -16,16 +16,16 @@ from typing import Final
 from devhost.model.limits import STATE_BYTES_MAX
 
 LAST_GOOD: Final = "last-good.yaml"
-CLOSE_S: Final = 2.0  # the process ends: others may wait for that
+CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
 
 
-def log_transition(what: str, before: str | None, problem: str | None) -> str | None:
-    """Return why a file is not saved now; log that, or that it is, if it was another reason."""
+def log_transition(content: str, before: str | None, problem: str | None) -> str | None:
+    """Return the problem why a content is not saved; log another one than before, and its end."""
     if problem is not None and problem != before:
-        _LOG.warning("cannot save %s: %s", what, problem)
+        _LOG.warning("cannot save %s: %s", content, problem)
     elif problem is None and before is not None:
-        _LOG.info("%s saved again", what)
+        _LOG.info("%s saved again", content)
     return problem
 
 
@@ -53,7 +53,7 @@ class LastGoodConfig:
 
 @contextlib.contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
-    """Lock the state directory, made if it does not exist; wait for who has the lock."""
+    """Lock the state directory, made if it does not exist; wait for its present holder."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -66,12 +66,12 @@ def directory_lock(directory: Path) -> Iterator[None]:
 def write_atomically(path: Path, raw: bytes) -> None:
     """Replace a file atomically, in a directory whose `directory_lock` is held.
 
-    If that fails, the former file is still there, unless only the last flush has failed.
+    If that fails, the old file is still there, unless only the last flush has failed.
     """
     if len(raw) > STATE_BYTES_MAX:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     replace_file(path, raw)
-    # Without this the former file may be back after a power cut.
+    # Without this the old file may be back after a power cut.
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
@@ -80,7 +80,7 @@ def write_atomically(path: Path, raw: bytes) -> None:
 
 
 def read_state(path: Path) -> tuple[bytes | None, str | None]:
-    """Return the content of a file, ``None`` where there is none; and what was wrong with it."""
+    """Return the content of a file, ``None`` where there is none; and why it was moved aside."""
     try:
         with open(path, "rb", opener=_without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
@@ -98,14 +98,15 @@ def _without_waiting(path: str, flags: int) -> int:
 
 
 def move_aside(path: Path, why: str) -> str:
-    """Rename a file that is damaged, or none of devhost's; log and return that."""
-    said = f"{path} was {why}: moved to {path.replace(path.with_name(f'{path.name}.damaged'))}"
-    _LOG.warning("%s", said)
-    return said
+    """Rename a file that is damaged, or none of devhost's; log a message of it and return it."""
+    damaged = path.replace(path.with_name(f"{path.name}.damaged"))
+    message = f"{path} was {why}: moved to {damaged}"
+    _LOG.warning("%s", message)
+    return message
 
 
 def replace_file(path: Path, raw: bytes, mode: int = 0o600) -> None:
-    """Replace a file, by renaming a temporary one; if that fails, the former one is still there."""
+    """Replace a file, by renaming a temporary one; if that fails, the old file is still there."""
     fresh = path.with_name(f".{path.name}.tmp")
     fresh.unlink(missing_ok=True)  # by a process that was killed
     try:

@@ -12,7 +12,7 @@ from devhost.host.host import Host
 from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
 from devhost.host.shared import Shared
-from devhost.model.device import HostDevice, Snapshot
+from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
 from devhost.observe import logs
 
@@ -38,8 +38,8 @@ def status(host: Host) -> Json:
     }
     if holders.asked and holders.unknown:
         shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
-    if why := host.shared.owners.records.problem:
-        shown["troubles"].append(f"cannot save allocated devices: {why}")
+    if problem := host.shared.owners.records.problem:
+        shown["troubles"].append(f"cannot save allocated devices: {problem}")
     if host.shared.owners.records.lost is not None:
         shown["troubles"].append(host.shared.owners.records.lost)
     shown["troubles"] += _troubles(shown)
@@ -57,7 +57,7 @@ def readiness(host: Host) -> Json:
     wait for something that it cannot influence.
     """
     resources = {served.name: _readiness(served) for served in host.resources}
-    ready = host.configured and all(one["ready"] for one in resources.values())
+    ready = host.configured and all(resource["ready"] for resource in resources.values())
     return {"ready": ready, "configured": host.configured, "resources": resources}
 
 
@@ -65,8 +65,8 @@ def _time(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")
 
 
-def _config(source: ConfigFile) -> Json:
-    config = source.status
+def _config(file: ConfigFile) -> Json:
+    config = file.status
     return {
         "file": config.file,
         "appliedAt": _time(config.applied),
@@ -75,7 +75,7 @@ def _config(source: ConfigFile) -> Json:
         "failures": config.failures,
         "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
-        "unsaved": source.save_problem,
+        "unsaved": file.save_problem,
     }
 
 
@@ -98,12 +98,17 @@ def _resource(served: ServedResource, shared: Shared) -> Json:
 
 def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
-    published, found_amiss = served.published.state, mistakes(served.resource, snapshot)
-    warnings = (*snapshot.notes, *snapshot.explain_empty(), *found_amiss, *published.warnings)
-    warnings += tuple(
-        f"{root.root.base or '/'}: {root.polling_reason}: read every {POLL_S:.0f} s"
-        for root in served.scan.roots
-        if root.polling_reason
+    published = served.published.state
+    warnings = (
+        *snapshot.notes,
+        *snapshot.explain_empty(),
+        *mistakes(served.resource, snapshot),
+        *published.warnings,
+        *(
+            f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
+            for reader in served.scan.roots
+            if (reason := reader.watch.polling_reason)
+        ),
     )
     listed = published.listed, published.healthy
     return ResourceReport(served.resource, snapshot, warnings, listed=listed)
@@ -112,20 +117,21 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
 def _checked_last(served: ServedResource) -> Snapshot:
     """Return the snapshot with the last round of checks: most rounds publish nothing."""
     snapshot = served.snapshot
-    fresh = (served.health.with_health(snapshot) if served.health else snapshot).devices
-
-    def judged(device: HostDevice) -> HostDevice:
-        return replace(device, checked=fresh[device.id].checked)
-
-    devices = {device_id: judged(device) for device_id, device in snapshot.devices.items()}
+    if served.health is None:
+        return snapshot
+    checked = served.health.with_health(snapshot).devices
+    devices = {
+        device_id: replace(device, checked=checked[device_id].checked)
+        for device_id, device in snapshot.devices.items()
+    }
     return replace(snapshot, devices=devices)
 
 
 def _readiness(served: ServedResource) -> Json:
     state = served.status
-    waits = state.state is State.WAITING
+    waiting = state.state is State.WAITING
     return {
-        "ready": served.resource_status.registered_once or served.draining or waits,
+        "ready": served.resource_status.registered_once or served.draining or waiting,
         "state": state.state.value,
         "reason": state.reason,
     }
@@ -138,8 +144,8 @@ def _troubles(shown: Json) -> Iterator[str]:
     config = shown["config"]
     if config is not None:
         if config["problems"]:
-            what = config["unreadable"] or "invalid"
-            yield f"configuration file {what}; still serving the last good one"
+            problem = config["unreadable"] or "invalid"
+            yield f"configuration file {problem}; still serving the last good one"
         if config["unsaved"]:
             yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
@@ -153,14 +159,14 @@ def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
     if resource["error"]:
         yield f"a source failed: {resource['error']}"
     devices = served.snapshot.devices.values()
-    if bad := resource["unhealthy"]:
+    if unhealthy := resource["unhealthy"]:
         withheld = [device for device in devices if device.is_withheld]
-        why = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
-        more = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
-        yield f"{bad} of {len(devices)} devices unhealthy{why}{more}"
+        example = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
+        rest = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
+        yield f"{unhealthy} of {len(devices)} devices unhealthy{example}{rest}"
     if resource["missing"]:
-        there = resource["expected"] - resource["missing"]
+        present = resource["expected"] - resource["missing"]
         yield (
             f"{resource['missing']} of {resource['expected']} devices missing "
-            f"(set minDevices: {there} to accept)"
+            f"(set minDevices: {present} to accept)"
         )

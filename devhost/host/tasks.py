@@ -10,15 +10,16 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 async def keep_running(
-    what: str,
+    kind: str,
     name: str,
     work: Callable[[], Awaitable[object]],
     failed: Callable[[Exception], object] = lambda _error: None,
     fatal: type[Exception] | tuple[()] = (),
 ) -> None:
-    """Do a work until it returns; begin it again, after a growing pause, when it raises.
+    """Run `work` until it returns; start it again, after a growing pause, when it raises.
 
-    `what` and `name` are for the log; `failed` gets the exception; one that is `fatal` is raised.
+    `kind` and `name` are for the log. `failed` is called with each exception, except a `fatal`
+    one, which is raised.
     """
     clock, pause = asyncio.get_running_loop().time, CRASH_PAUSE_S
     while True:
@@ -28,7 +29,7 @@ async def keep_running(
         except fatal:
             raise
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
-            _LOG.exception("%s failed", what, extra={"fields": {what: name}})
+            _LOG.exception("%s failed", kind, extra={"fields": {kind: name}})
             failed(error)
             if clock() - began > CRASH_PAUSE_MAX_S:
                 pause = CRASH_PAUSE_S

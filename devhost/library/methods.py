@@ -18,7 +18,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Devices = tuple[list[Device], list[Skipped]]
-"""Those that can be offered, and what else ``devices`` returned."""
+"""The devices that can be offered, and the items of the result of ``devices`` that cannot be."""
 
 
 class CallError(DevhostError):
@@ -44,11 +44,11 @@ class PluginMethods:
             self.refresh_due = False
             with contextlib.suppress(CallError):  # logged
                 self._call("refresh", self._plugin.refresh)
-        return self._call("devices", lambda: _sorted_out(self._plugin.devices()))
+        return self._call("devices", lambda: _split_devices(self._plugin.devices()))
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:
         """Return what a container receives; ``None``: what the options declare."""
-        return self._call("allocate", lambda: _checked(self._plugin.allocate(devices)))
+        return self._call("allocate", lambda: _check_allocation(self._plugin.allocate(devices)))
 
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
@@ -57,7 +57,7 @@ class PluginMethods:
 
         def work() -> tuple[str, ...] | None:
             chosen = self._plugin.preferred(tuple(available), tuple(must_include), size)
-            return None if chosen is None else _chosen(chosen, available, size)
+            return None if chosen is None else _check_choice(chosen, available, size)
 
         return self._call("preferred", work)
 
@@ -74,8 +74,8 @@ class PluginMethods:
             result = work()
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
             returned = isinstance(error, CallError)
-            what = error if returned else f"raised {_brief(f'{type(error).__name__}: {error}')}"
-            text = f"{method}() {what}"
+            raised = f"raised {_brief(f'{type(error).__name__}: {error}')}"
+            text = f"{method}() {error if returned else raised}"
             repeated = self._logged.get(method) == text
             self._logged[method] = text
             _LOG.log(
@@ -92,7 +92,7 @@ class PluginMethods:
 # ── results ──
 
 
-def _sorted_out(result: Iterable[Device | str]) -> Devices:
+def _split_devices(result: Iterable[Device | str]) -> Devices:
     """Check what ``devices`` returned: all of it, then each item."""
     if isinstance(result, str):
         raise CallError("returned a str, not a list of Devices or IDs")
@@ -114,9 +114,9 @@ def _sorted_out(result: Iterable[Device | str]) -> Devices:
 def _device_problem(item: object) -> str | None:
     if not isinstance(item, Device):
         return "not a Device or an ID (a str)"
-    if not all(isinstance(one, str) for one in (item.id, item.reason or "", *item.paths)):
+    if not all(isinstance(text, str) for text in (item.id, item.reason or "", *item.paths)):
         return "its id, reason and paths should be of type str"
-    if not all(type(one) is int and one >= 0 for one in item.numa_nodes):
+    if not all(type(number) is int and number >= 0 for number in item.numa_nodes):
         return f"numa_nodes: {item.numa_nodes} should be numbers of NUMA nodes"
     if len(item.id) > names.DEVICE_ID_MAX:
         return f"its ID has {len(item.id)} characters; at most {names.DEVICE_ID_MAX} are allowed"
@@ -125,7 +125,7 @@ def _device_problem(item: object) -> str | None:
     )
 
 
-def _checked(answer: Allocation | None) -> Allocation | None:
+def _check_allocation(answer: Allocation | None) -> Allocation | None:
     """Check what ``allocate`` returned: kubelet does not."""
     if answer is None:
         return None
@@ -144,7 +144,7 @@ def _checked(answer: Allocation | None) -> Allocation | None:
     return answer
 
 
-def _chosen(chosen: Iterable[str], available: Collection[str], size: int) -> tuple[str, ...]:
+def _check_choice(chosen: Iterable[str], available: Collection[str], size: int) -> tuple[str, ...]:
     """Check what ``preferred`` returned; kubelet would fill it up at random."""
     ids = tuple(chosen)
     if len(ids) != size or len(set(ids) & set(available)) != size:

@@ -98,7 +98,7 @@ class DevicePlugin:
         if not _INTERVAL_MIN_S <= interval <= INTERVAL_S:
             raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {interval}")
         self.interval = interval
-        self.resource, self.warnings = declared(name, options)
+        self.resource, self.warnings = build_resource(name, options)
         self.root = Path("/")
         self.on_changed: Callable[[], None] = lambda: None
 
@@ -165,33 +165,30 @@ class DevicePlugin:
         self.on_changed()
 
 
-def declared(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str, ...]]:
+def build_resource(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str, ...]]:
     """Return the resource with a name and options, and warnings."""
-    known = Options.__annotations__
     for option in options:
-        if option not in known:
-            raise TypeError(
-                f"unknown option {option!r}; known options: interval, {', '.join(known)}"
-            )
+        if option not in Options.__annotations__:
+            choice = ", ".join(("interval", *Options.__annotations__))
+            raise TypeError(f"unknown option {option!r}; known options: {choice}")
     values = {to_camel(key): value for key, value in options.items() if value is not None}
-    resource = {"name": name, "sources": [_PLACEHOLDER], **values}
+    entry = {"name": name, "sources": [_PLACEHOLDER], **values}
     try:
-        text = yaml.safe_dump({"version": "v1", "resources": [resource]}, sort_keys=False)
+        text = yaml.safe_dump({"version": "v1", "resources": [entry]}, sort_keys=False)
     except yaml.YAMLError as error:
-        raise ValueError(
-            f"{name}: an option has a value that YAML cannot represent: {error}"
-        ) from None
+        message = f"{name}: an option has a value that YAML cannot represent: {error}"
+        raise ValueError(message) from None
     loaded = loads(text, policy=TRUSTED)
     problems = [
-        (one.severity, f"{name}: {_option(one.path)}: {one.message}")
-        for one in loaded.problems
-        if not one.path.startswith("resources[0].sources")
+        (problem.severity, f"{name}: {_option(problem.path)}: {problem.message}")
+        for problem in loaded.problems
+        if not problem.path.startswith("resources[0].sources")
     ]
     if loaded.config is None:
         raise ValueError("\n".join(text for severity, text in problems if severity == "error"))
     group = Template.parse(f"${{{ID_VARIABLE}}}")
-    declared = loaded.config.resources[0].model_copy(update={"group": group})
-    return declared, tuple(text for _, text in problems)
+    resource = loaded.config.resources[0].model_copy(update={"group": group})
+    return resource, tuple(text for _, text in problems)
 
 
 def _option(path: str) -> str:

@@ -34,12 +34,12 @@ def serve(
 
 @overload
 def serve(
-    plugin: DevicePlugin, /, *more: DevicePlugin, argv: Sequence[str] | None = None
+    plugin: DevicePlugin, /, *plugins: DevicePlugin, argv: Sequence[str] | None = None
 ) -> NoReturn: ...
 
 
 def serve(
-    plugin: DevicePlugin | str, /, *more: Any, argv: Sequence[str] | None = None, **options: Any
+    plugin: DevicePlugin | str, /, *rest: Any, argv: Sequence[str] | None = None, **options: Any
 ) -> NoReturn:
     """Serve plugins to kubelet until SIGTERM or SIGINT, then exit.
 
@@ -56,20 +56,17 @@ def serve(
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("serve() must be called in the main thread")
     if isinstance(plugin, str):
-        if len(more) != 1 or not callable(more[0]):
+        if len(rest) != 1 or not callable(rest[0]):
             raise TypeError("serve(name, get_devices): get_devices must be a function")
-        made = DevicePlugin(plugin, **options)
-        made.devices = more[0]  # type: ignore[method-assign]
-        plugins = served([made])
+        plugins = [DevicePlugin(plugin, **options)]
+        plugins[0].devices = rest[0]  # type: ignore[method-assign]
     elif options:
-        raise TypeError(
-            f"serve(plugin): unexpected {', '.join(options)}; pass options to the plugin"
-        )
+        names = ", ".join(options)
+        raise TypeError(f"serve(plugin): unexpected {names}; pass options to the plugin")
     else:
-        plugins = served([plugin, *more])
-    program = Path(sys.argv[0]).name
+        plugins = [plugin, *rest]
     arguments = sys.argv[1:] if argv is None else list(argv)
-    _command(plugins).main(arguments, prog_name=program)
+    _command(served(plugins)).main(arguments, prog_name=Path(sys.argv[0]).name)
     raise AssertionError("the command exits")
 
 

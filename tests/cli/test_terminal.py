@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.cli import output
-from devhost.cli.output import described, summary
+from devhost.cli.output import format_problem, summary
 from devhost.errors import Problem
 from devhost.loading.loader import loads
 from tests.support.command import PROGRAM, environment, process
@@ -26,7 +26,7 @@ HEAD = "version: v1\nresources:\n  - name: example.com/a\n"
 
 def shown(text: str, columns: int = 80) -> list[str]:
     (problem,) = loads(text, "f.yaml").problems
-    return click.unstyle("\n".join(described(problem, columns))).split("\n")
+    return click.unstyle("\n".join(format_problem(problem, columns))).split("\n")
 
 
 def marked(lines: list[str]) -> str:

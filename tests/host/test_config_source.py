@@ -98,7 +98,7 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
     applied: asyncio.Queue[Config] = asyncio.Queue()
     async with asyncio.timeout(60), followed(source, applied.put_nowait):
         source.reload_requested()
-        while source._asked:  # it is watched from then on
+        while source._requested:  # it is watched from then on
             await asyncio.sleep(0.005)
         for version in (2, 3):
             publish(version)
@@ -223,10 +223,10 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
     parts = [tokens(count).encode() for count in (2, 3, 4, 5)]
     applied: list[Config] = []
 
-    def read() -> tuple[bytes, str]:
-        return (parts.pop(0) if len(parts) > 1 else parts[0]), ""
+    def read(_file: str) -> bytes:
+        return parts.pop(0) if len(parts) > 1 else parts[0]
 
-    monkeypatch.setattr(source, "_read", read)
+    monkeypatch.setattr(config_source, "read", read)
     async with followed(source, applied.append):
         source.reload_soon()
         await until(lambda: applied)

@@ -90,7 +90,7 @@ async def test_status_of_some_resources_has_their_problems(answering: Answering)
 
 def test_pods_of_a_device_are_those_of_its_shares() -> None:
     holders = {"a::0": ["x/one", "x/two"], "a::1": ["x/one"], "b": ["y/b"]}
-    assert output.pods(holders) == {"a": "x/one, x/two", "b": "y/b"}
+    assert output.pods_by_device(holders) == {"a": "x/one, x/two", "b": "y/b"}
 
 
 # ── none, another program, no port ──

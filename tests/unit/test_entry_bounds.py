@@ -9,6 +9,7 @@ import pytest
 
 from devhost.discovery.sources.base import NOT_DEVICES
 from devhost.host.inventory import EntryQuota
+from devhost.hostfs.files import Tally
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.watch.watcher import Inotify, ResolvedTargets, WatchTarget
 from tests.support.devices import skip_reasons
@@ -61,16 +62,22 @@ def test_entries_of_wildcards_count_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [node.name for node in found.nodes] == ["/".join(["e"] * 12 + ["x"])]
 
 
-def test_entry_quota_is_for_all_roots_and_leaves_each_a_few() -> None:
-    quota = EntryQuota(each=10, total=15, few=2)
-    for root in (1, 2, 3):
-        quota.add(root)
+def test_entry_quota_is_for_all_locations_and_leaves_each_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quota = EntryQuota(total=15)
+    for location in (1, 2, 3):
+        quota.add(location)
     assert quota.try_take(1, 10) is None
-    assert quota.try_take(1, 11) == "more than 10 entries"
     assert quota.try_take(2, 5) is None
     assert quota.try_take(2, 6) == "more than 15 entries in all"
-    assert quota.try_take(3, 2) is None
-    assert quota.try_take(3, 3) == "more than 15 entries in all"
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_FEW", 2)
+    tally = Tally(lambda count: quota.try_take(3, count))
+    for name in ("a", "b"):
+        tally.add("/d", name)
+    quota.set_count(3, tally.count)
+    with pytest.raises(OSError, match="more than 15 entries in all"):
+        tally.add("/d", "c")
     quota.set_count(1, 4)
     assert quota.try_take(2, 9) is None
     quota.remove(2)

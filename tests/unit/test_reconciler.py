@@ -28,12 +28,12 @@ def declared(name: str, count: int) -> config.Resource:
 class Root:
     """A root that is watched when a test says so."""
 
-    root, polling_reason = None, ""
+    location, polling_reason = None, ""
 
     def __init__(self, released: asyncio.Event) -> None:
-        self._released = released
+        self._released, self.watch = released, self
 
-    async def watch(self) -> None:
+    async def start(self) -> None:
         await self._released.wait()
 
     def read(self, _: float) -> None:
@@ -150,7 +150,7 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
 async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def watch(_: Root) -> None:
+    async def start(_: Root) -> None:
         at.scans["a"].request()
 
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 0.05)
@@ -160,7 +160,7 @@ async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
     released.set()
     await at.until_applied("b")
     at.hang("a")
-    monkeypatch.setattr(Root, "watch", watch)
+    monkeypatch.setattr(Root, "start", start)
     at.declare("abc")
     await at.until_applied("bc")
 
