@@ -14,6 +14,7 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits, cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.host.state_files import replace_file
+from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
@@ -53,7 +54,7 @@ class CdiInjection:
         self._problem: str | None = None
 
     async def write(self, scanner: Scanner, found: Snapshot) -> None:
-        """Write the spec of the found devices; if that fails, `judged` gives the reason.
+        """Write the spec of the found devices; if that fails, `judge` gives the reason.
 
         A resource that no longer uses CDI keeps its file while it is served: containers that
         were started with it may start again. So does one whose sources have failed so far.
@@ -79,7 +80,7 @@ class CdiInjection:
             self._written, self._problem = wanted, None
         self._wanted = wanted
 
-    def judged(self, snapshot: Snapshot) -> Snapshot:
+    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Set the CDI names of devices; make those unhealthy that the spec does not have.
 
         Where the spec cannot be written, the former one still serves unchanged devices.

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from devhost.host.backend import OfferedIds
-from devhost.host.handouts import Handout
+from devhost.host.handouts import Handout, HandoutKey
 from devhost.host.holders import Holders
 from devhost.host.listed_nodes import owned_nodes, present_keys
 from devhost.model.device import HostDevice
 
 _POLL_S = 10.0  # at most: what another instance serves has no event
-_HandoutKey = tuple[str | None, str]
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +62,7 @@ class ClaimEnds:
     ) -> None:
         self._listings, self._holders, self._boot = listings, holders, boot
         self._leave_after, self._assume_free = leave_after, assume_free
-        self._lives: dict[_HandoutKey, _Life] = {}
+        self._lives: dict[HandoutKey, _Life] = {}
 
     def handed_out(self, handouts: Iterable[Handout]) -> None:
         """Record that IDs are allocated now."""
@@ -79,7 +78,7 @@ class ClaimEnds:
             is_there = device.is_leaving or any(map(device.has, nodes))
             self._life(handout).is_gone = not is_there
 
-    def forget(self, keys: Iterable[_HandoutKey]) -> None:
+    def forget(self, keys: Iterable[HandoutKey]) -> None:
         """Forget the times of handouts that have ended."""
         for key in keys:
             self._lives.pop(key, None)

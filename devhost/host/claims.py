@@ -1,9 +1,10 @@
 """Who may have a node: the name under which it was handed out, or is listed.
 
-A claim on a node is two independent facts: kubelet may still allocate it under a name, and a pod may
-have it under that name. It ends when both have ended. What was allocated is recorded before Allocate
-is answered (`devhost.host.handouts`): only what a pod has can be in two pods. All instances of
-devhost on the machine share the records: of two that hand out one node, the second is refused.
+A claim on a node is two independent facts: kubelet may still allocate it under a name, and a pod
+may have it under that name. It ends when both have ended. What was allocated is recorded before
+Allocate is answered (`devhost.host.handouts`): only what a pod has can be in two pods. All
+instances of devhost on the machine share the records: of two that hand out one node, the second is
+refused.
 
 What is not allocated is not recorded. Under a second name of this process it waits only until the
 first one has left kubelet's list, so that no pod asks for what it would not get.
@@ -18,12 +19,12 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final
 
 from devhost.errors import AllocationError
-from devhost.host.backend import Backend, OfferedIds
+from devhost.host.backend import Backends, OfferedIds
 from devhost.host.claim_ends import ClaimEnds, Listing
-from devhost.host.handouts import HandedNode, Handout, HandoutFile
+from devhost.host.handouts import HandedNode, Handout, HandoutFile, Steps
 from devhost.host.holders import Holders
 from devhost.host.listed_nodes import ListedNodes, owned_nodes, present_keys
 from devhost.model.advertised import AdvertisedName, OfferedId
@@ -45,26 +46,25 @@ class Claims:
     """The claims on nodes, as one process knows them. All methods belong to the event loop.
 
     With `assume_free` an ID that has left the list counts as held by no pod, where pod-resources
-    cannot be asked. An ID leaves the list `leave_after` seconds after it was Unhealthy there.
+    cannot be asked.
     """
 
     def __init__(
         self,
         holders: Holders,
-        backend: Backend,
+        backends: Backends,
         handouts: HandoutFile,
         *,
         assume_free: bool,
-        leave_after: float,
     ) -> None:
-        self._holders, self._backend = holders, backend
+        self._holders, self._backends = holders, backends
         self._file, self._table = handouts, handouts.table
         self._listings: dict[str, Listing] = {}
         self._listed = ListedNodes()
         self._ends = ClaimEnds(
-            self._listings, holders, self._table.boot, leave_after, assume_free=assume_free
+            self._listings, holders, self._table.boot, backends.leave_after, assume_free=assume_free
         )
-        self._pause = min(_TICK_S, leave_after / 3)
+        self._pause = min(_TICK_S, backends.leave_after / 3)
         self._overlap: Mapping[str, bool] = {}
         self._unaccounted: AdvertisedName | None = None  # what a pod holds without a record
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
@@ -200,10 +200,10 @@ class Claims:
         name, listing = handout.name, self._listings.get(handout.resource)
         if pods := self._holders.pods_of_device(name):
             return f"held as {name} by {', '.join(sorted(pods))}"
-        if listing is not None and listing.offered_ids.lists(name.device, shared=name.shared):
-            if self._ends.is_allocatable(handout, listing):
-                return f"still in the kubelet's list as {name}"
-        if self._backend.locked_by_other(name.resource):
+        is_listed = listing and listing.offered_ids.lists(name.device, shared=name.shared)
+        if is_listed and listing and self._ends.is_allocatable(handout, listing):
+            return f"still in the kubelet's list as {name}"
+        if self._backends.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
         if not self._holders.enabled:
             return f"it was handed out as {name}, and {_UNACCOUNTED}"
@@ -231,7 +231,7 @@ class Claims:
         devices: Mapping[str, HostDevice],
         ids: Sequence[OfferedId],
         *,
-        steps: Literal["none", "pending"] = "none",
+        steps: Steps = "none",
         waited: float = 0.0,
     ) -> None:
         """Record that IDs of devices are handed out, before a container has them.
@@ -249,7 +249,7 @@ class Claims:
             self._handout(resource, offered.id, devices[offered.device], steps) for offered in ids
         ]
         new = [handout for handout in handouts if handout not in self._table or steps != "none"]
-        former = {handout.key: self._table.find(*handout.key) for handout in new}
+        former = {handout.key: self._table.find(handout.key) for handout in new}
         self._ends.handed_out(handouts)
         if not any(handout.nodes for handout in new) and steps == "none":
             # No other pod can have what has no node: do not wait.
@@ -267,10 +267,14 @@ class Claims:
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
 
     def _handout(
-        self, resource: Resource, advertised_id: str, device: HostDevice, steps: Literal["none", "pending"]
+        self,
+        resource: Resource,
+        advertised_id: str,
+        device: HostDevice,
+        steps: Steps,
     ) -> Handout:
         """Return the record of an ID; nodes that it had before in this boot stay."""
-        former = self._table.find(resource.name, advertised_id)
+        former = self._table.find((resource.name, advertised_id))
         same_boot = former is not None and former.boot == self._table.boot
         nodes = {node.id.lasting: node for node in (former.nodes if former and same_boot else ())}
         return Handout(
@@ -313,7 +317,7 @@ class Claims:
 
         Returns in how many seconds there may be more, if nothing happens.
         """
-        locked_by_other = functools.cache(self._backend.locked_by_other)
+        locked_by_other = functools.cache(self._backends.locked_by_other)
         free, pause = self._ends.find_free(self._table)
         ended = {
             handout.key: self._ends.rest(handout)
@@ -328,9 +332,9 @@ class Claims:
 
     def _record_held(self) -> None:
         """Record what pods hold of what is offered under its name; find what cannot be."""
-        has_served = functools.cache(self._backend.has_served)
+        has_served = functools.cache(self._backends.has_served)
         before, self._unaccounted = self._unaccounted, None
-        for name, ids in self._holders.ids_by_name.items():
+        for name, ids in self._holders.by_name.items():
             if self._table.by_name(name):
                 continue
             listing = self._listings.get(name.resource)
@@ -339,13 +343,13 @@ class Claims:
                 handouts = [
                     Handout(
                         resource=name.resource,
-                        id=advertised_id,
+                        id=offered.id,
                         device=name.device,
                         nodes=_nodes(device),
                         boot=self._table.boot,
                         overlap=overlap,
                     )
-                    for advertised_id in ids
+                    for offered in ids
                 ]
                 self._file.set({handout.key: handout for handout in handouts})
             elif has_served(name.resource):

@@ -33,6 +33,9 @@ POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
 _LOG: Final = logging.getLogger(__name__)
 _Key = TypeVar("_Key")
+Steps = Literal["none", "pending", "done"]
+HandoutKey = tuple[str | None, str]
+"""The resource and the advertised ID."""
 
 
 class _Entry(BaseModel):
@@ -72,11 +75,11 @@ class Handout(_Entry):
     nodes: tuple[HandedNode, ...]
     boot: str
     overlap: bool
-    steps: Literal["none", "pending", "done"] = "none"
+    steps: Steps = "none"
     holder: str | None = None
 
     @property
-    def key(self) -> "_HandoutKey":
+    def key(self) -> HandoutKey:
         """Its resource and ID: there is one record of each."""
         return self.resource, self.id
 
@@ -84,6 +87,10 @@ class Handout(_Entry):
     def name(self) -> AdvertisedName:
         """The name of the device."""
         return AdvertisedName(self.resource, self.device, shared=self.id != self.device)
+
+    def with_steps(self, steps: "Steps") -> "Handout":
+        """Return it with other steps."""
+        return self.model_copy(update={"steps": steps})
 
     def node_keys(self, boot: str) -> frozenset[str]:
         """Return what identifies its nodes in a boot."""
@@ -93,21 +100,16 @@ class Handout(_Entry):
         )
 
 
-def _with_steps(handout: Handout, steps: Literal["none", "pending", "done"]) -> Handout:
-    return handout.model_copy(update={"steps": steps})
-
-
 class Foreign(RootModel[Any]):
     """An entry of a newer version, which stays in the file as it is."""
 
     @property
-    def key(self) -> "_HandoutKey":
+    def key(self) -> HandoutKey:
         """Its content."""
         return None, json.dumps(self.root, sort_keys=True)
 
 
-_HandoutKey = tuple[str | None, str]
-Changes = Mapping[_HandoutKey, Handout | None]
+Changes = Mapping[HandoutKey, Handout | None]
 """Handouts to set; ``None`` to end one."""
 
 
@@ -116,9 +118,9 @@ class HandoutTable:
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
-        self._by_id: dict[_HandoutKey, Handout] = {}
-        self._by_node: dict[str, dict[_HandoutKey, Handout]] = {}
-        self._by_name: dict[AdvertisedName, dict[_HandoutKey, Handout]] = {}
+        self._by_id: dict[HandoutKey, Handout] = {}
+        self._by_node: dict[str, dict[HandoutKey, Handout]] = {}
+        self._by_name: dict[AdvertisedName, dict[HandoutKey, Handout]] = {}
 
     def __iter__(self) -> Iterator[Handout]:
         return iter(tuple(self._by_id.values()))
@@ -129,15 +131,15 @@ class HandoutTable:
     def __contains__(self, handout: Handout) -> bool:
         return self._by_id.get(handout.key) == handout
 
-    def find(self, resource: str, advertised_id: str) -> Handout | None:
-        """Return the handout of an ID."""
-        return self._by_id.get((resource, advertised_id))
+    def find(self, key: HandoutKey) -> Handout | None:
+        """Return the handout of a resource and an ID."""
+        return self._by_id.get(key)
 
     def by_node(self, keys: Iterable[str]) -> list[Handout]:
         """Return the handouts of a node, by its keys (`NodeId.keys`)."""
         if not self._by_node:
             return []
-        handouts: dict[_HandoutKey, Handout] = {}
+        handouts: dict[HandoutKey, Handout] = {}
         for key in keys:
             handouts |= self._by_node.get(key, {})
         return list(handouts.values())
@@ -150,7 +152,7 @@ class HandoutTable:
         """Return the handouts of a resource."""
         return [handout for handout in self if handout.resource == resource]
 
-    def snapshot(self) -> dict[_HandoutKey, Handout]:
+    def snapshot(self) -> dict[HandoutKey, Handout]:
         """Return all handouts, as they are now."""
         return dict(self._by_id)
 
@@ -169,7 +171,7 @@ class HandoutTable:
 
 
 def _remove(
-    index: dict[_Key, dict[_HandoutKey, Handout]], key: _Key, handout_key: _HandoutKey
+    index: dict[_Key, dict[HandoutKey, Handout]], key: _Key, handout_key: HandoutKey
 ) -> None:
     del index[key][handout_key]
     if not index[key]:
@@ -306,9 +308,9 @@ class HandoutFile:
         self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
         return None
 
-    def _merge(self, file: "_File", before: Mapping[_HandoutKey, Handout]) -> None:
+    def _merge(self, file: "_File", before: Mapping[HandoutKey, Handout]) -> None:
         """Take over what other instances have made and ended."""
-        changes: dict[_HandoutKey, Handout | None] = {
+        changes: dict[HandoutKey, Handout | None] = {
             key: entry
             for key, entry in file.entries.items()
             if isinstance(entry, Handout) and entry not in self.table
@@ -325,7 +327,7 @@ class HandoutFile:
         self.problem = log_transition("allocated devices", self.problem, problem)
 
 
-def _has_steps(handouts: Mapping[_HandoutKey, Handout], handout: Handout) -> bool:
+def _has_steps(handouts: Mapping[HandoutKey, Handout], handout: Handout) -> bool:
     former = handouts.get(handout.key)
     return former is not None and former.steps != "none"
 
@@ -342,7 +344,7 @@ def boot_id() -> str:
 
 
 class _File(NamedTuple):
-    entries: Mapping[_HandoutKey, Handout | Foreign]
+    entries: Mapping[HandoutKey, Handout | Foreign]
     stamp: tuple[int, ...] | None = None  # differs from one file to the next
     damage: str | None = None
     failure: OSError | None = None
@@ -351,7 +353,7 @@ class _File(NamedTuple):
 def _update(
     path: Path,
     changes: Changes,
-    known: Mapping[_HandoutKey, Handout],
+    known: Mapping[HandoutKey, Handout],
     last: _File,
     is_locked_by_other: Callable[[str], bool],
 ) -> _File:
@@ -369,9 +371,11 @@ def _update(
         resources = {str(resource) for resource, _ in (*lost, *changes)}
         others = set(filter(is_locked_by_other, resources))
         # Whether the steps of what was lost are done cannot be told any longer.
-        again = {key: _with_steps(known[key], "none") for key in lost if key[0] not in others}
+        again = {key: known[key].with_steps("none") for key in lost if key[0] not in others}
         new = {
-            key: _merged(handout, file.entries.get(key)) if handout and key[0] in others else handout
+            key: _merged(handout, file.entries.get(key))
+            if handout and key[0] in others
+            else handout
             for key, handout in changes.items()
         }
         wanted = {**file.entries, **again, **new}
@@ -383,14 +387,16 @@ def _update(
         except OSError as error:
             return file._replace(failure=error)
         if again:
-            _LOG.warning("%s had lost %d allocated devices: they are written again", path, len(again))
+            _LOG.warning(
+                "%s had lost %d allocated devices: they are written again", path, len(again)
+            )
         return file._replace(entries=entries, stamp=_stamp(path))
 
 
 def _merged(handout: Handout, entry: Handout | Foreign | None) -> Handout:
     """Return a handout with the nodes of the other instance's, whose steps count."""
     if not isinstance(entry, Handout):
-        return _with_steps(handout, "none")
+        return handout.with_steps("none")
     nodes = dict.fromkeys((*entry.nodes, *handout.nodes))
     return entry.model_copy(update={"nodes": tuple(nodes)})
 
@@ -439,11 +445,7 @@ class _OldSteps(_Entry):
 
 
 _CONTENT: Final = TypeAdapter(
-    list[
-        Annotated[
-            Handout | _OldNode | _OldSteps | Foreign, Field(union_mode="left_to_right")
-        ]
-    ]
+    list[Annotated[Handout | _OldNode | _OldSteps | Foreign, Field(union_mode="left_to_right")]]
 )
 
 
@@ -451,8 +453,8 @@ def _current(
     entries: Iterable[Handout | _OldNode | _OldSteps | Foreign],
 ) -> Iterator[Handout | Foreign]:
     """Yield the entries of a file; those of the first format as handouts."""
-    former: dict[_HandoutKey, Handout] = {}
-    steps: dict[_HandoutKey, bool] = {}
+    former: dict[HandoutKey, Handout] = {}
+    steps: dict[HandoutKey, bool] = {}
     for entry in entries:
         if isinstance(entry, _OldNode):
             # Which share a pod has was not recorded.
@@ -474,8 +476,8 @@ def _current(
             yield entry
     for (resource, advertised_id), done in steps.items():
         shares = f"{advertised_id.rpartition('::')[0]}::"
-        handout = former.get((resource, advertised_id)) or former.get((resource, shares))
-        if handout is not None:
+        key = resource, advertised_id
+        if (base := former.get(key) or former.get((resource, shares))) is not None:
             update = {"id": advertised_id, "steps": "done" if done else "pending"}
-            former[resource, advertised_id] = handout.model_copy(update=update)
+            former[key] = base.model_copy(update=update)
     yield from former.values()

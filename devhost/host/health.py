@@ -16,7 +16,7 @@ from typing import Final
 from devhost.discovery.health import check_device
 from devhost.discovery.scan import Scanner
 from devhost.host.tasks import keep_running
-from devhost.model.config import HealthChecks
+from devhost.model.config import HealthChecks, Resource
 from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -114,7 +114,7 @@ class HealthMonitor:
     def watch(self, scanner: Scanner, found: Snapshot) -> None:
         """Check these devices, as they were found, by the checks of their declaration.
 
-        A device that has a reason before `with_health` is not checked.
+        A device that has a reason before `judge` is not checked.
         """
         former, self._scanner = self._checks, scanner
         watched, changed = self._watched, self._checks != former
@@ -137,7 +137,7 @@ class HealthMonitor:
         watched.device = device
         return watched
 
-    def with_health(self, snapshot: Snapshot) -> Snapshot:
+    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the health of each device by its checks.
 
         A verdict is added only where there is none, and not to a device that is leaving.

@@ -79,14 +79,16 @@ class Holders:
 
     def held_ids(self, resource: str) -> frozenset[str]:
         """Return the device IDs that pods hold, by the last list and the last complete one."""
-        return frozenset(one for held in self._counted() for one in held.get(resource, ()))
+        return frozenset(
+            offered.id for held in self._counted() for offered in held.get(resource, ())
+        )
 
     def _counted(self) -> list[Mapping[str, HeldBy]]:
         """Return the last list, and the last complete one if that is another."""
         counted: list[Mapping[str, HeldBy]] = []
-        for one in reversed(self._lists):
-            counted.append(one.held)
-            if one.complete:
+        for listed in reversed(self._lists):
+            counted.append(listed.held)
+            if listed.complete:
                 break
         return counted or [{}]
 
@@ -187,8 +189,8 @@ def _confirm_s() -> float:
 
 
 def _by_name(held: Mapping[str, HeldBy]) -> Mapping[AdvertisedName, HeldBy]:
-    by_name: dict[AdvertisedName, dict[str, frozenset[str]]] = {}
+    by_name: dict[AdvertisedName, dict[OfferedId, frozenset[str]]] = {}
     for resource, holders in held.items():
         for offered, pods in holders.items():
-            by_name.setdefault(offered.name(resource), {})[offered.id] = pods
+            by_name.setdefault(offered.name(resource), {})[offered] = pods
     return by_name

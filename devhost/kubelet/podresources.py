@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
+from devhost.kubelet.shares import offered_id
 from devhost.kubelet.sockets import connect_error, open_channel, socket_identity
 from devhost.model.resource_state import HeldBy
 from devhost.watch.threads import run_in_thread
@@ -57,7 +58,7 @@ class PodResources:
         return done.pop().result() if done else (None, errno.ETIMEDOUT)
 
     async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
-        """Return which kubelet it is; by resource and device ID, the pods (``namespace/name``).
+        """Return which kubelet it is; by resource and ID, the pods (``namespace/name``).
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
@@ -132,6 +133,8 @@ def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
                 for device_id in entry.device_ids:
                     holders.setdefault(device_id, set()).add(name)
     return {
-        resource: {device_id: frozenset(names) for device_id, names in holders.items()}
+        resource: {
+            offered_id(advertised_id): frozenset(names) for advertised_id, names in holders.items()
+        }
         for resource, holders in pods_by_id.items()
     }

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.pre_start import planned
+from devhost.allocation.pre_start import planned_steps
 from devhost.discovery.scan import for_new_spec
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.device import HostDevice
@@ -131,7 +131,7 @@ class Host(Scans):
             answer = self.scanner.allocate(self.last, ids)
             devices = [self.last.devices[one] for one in ids if one in self.last.devices]
             names = {"resource": "e.com/a", "nodeName": "node"}
-            steps = planned(self.scanner.resource, devices, names, self.scanner.files.to_local)
+            steps = planned_steps(self.scanner.resource, devices, names, self.scanner.files.to_local)
         except (AllocationError, PreStartError) as error:
             yield f"refused: {error}"
             return
