@@ -234,7 +234,7 @@ def explain_sources(
         ]
         yield {
             "source": index,
-            "summary": "; ".join((explain.summary(source.kind), *failures)),
+            "summary": "; ".join((explain.summary(source.spec.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
             "candidates": [*found, *left[:_SHOWN_MAX]],
         }

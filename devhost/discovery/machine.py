@@ -5,13 +5,13 @@ import posixpath
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from devhost.discovery.sources.base import (
+from devhost.discovery.sources.kernel import NET, PCI, USB
+from devhost.discovery.sources.subsystems import (
     NodesLocation,
     NumbersLocation,
     SubsystemListing,
     SubsystemLocation,
 )
-from devhost.discovery.sources.kernel import NET, PCI, USB
 from devhost.hostfs.device_classes import PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import (
@@ -73,12 +73,12 @@ class Machine:
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
-        self._usb, self._pci = USB.read(files), PCI.read(files)
+        self._usb, self._pci = USB.list(files), PCI.list(files)
         self.usb_devices, self.pci_functions = self._usb.devices, self._pci.devices
-        self._numbers = NumbersLocation().read(files)
+        self._numbers = NumbersLocation().list(files)
         self.sysfs = self._numbers.sysfs  # reads more of what has a number
-        self._net = NET.read(files)
-        self._udev = NodesLocation(links=True).read(files)
+        self._net = NET.list(files)
+        self._udev = NodesLocation(links=True).list(files)
 
     @property
     def problem(self) -> str | None:
@@ -87,7 +87,7 @@ class Machine:
 
     def subsystem(self, name: str) -> SubsystemListing:
         """Return the devices of a subsystem."""
-        return SubsystemLocation(name).read(self._files)
+        return SubsystemLocation(name).list(self._files)
 
     def rows(self, subsystem: str) -> Iterator[Row]:
         """Yield the devices of a subsystem, or the `OTHER` ones; some only for `--all`."""

@@ -47,8 +47,8 @@ class Scanner(Declaration):
     @functools.cached_property
     def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
-        mentioned, sources = self.resource.mentioned, enumerate(self.resource.sources)
-        return tuple(CompiledSource(index, source, mentioned) for index, source in sources)
+        mentioned, specs = self.resource.mentioned, enumerate(self.resource.sources)
+        return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
 
     @property
     def locations(self) -> tuple[Location, ...]:

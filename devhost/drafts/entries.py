@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from devhost.discovery.machine import DescribedNode, Machine, class_name
-from devhost.discovery.sources.kernel import Matcher
+from devhost.discovery.sources.matcher import Matcher
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.hardware_sources import USB_NODE

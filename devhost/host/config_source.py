@@ -318,6 +318,6 @@ def _hash(raw: bytes) -> str:
 
 def _watch_targets(file: str) -> frozenset[WatchTarget]:
     """Return the directories in which the file, or a symlink on the way to it, may be replaced."""
-    *way, end = (path for path, _, _ in HostFiles().way(str(Path(file).absolute())))
+    *way, end = (path for path, _, _ in HostFiles().follow(str(Path(file).absolute())))
     replaceable = {*filter(os.path.islink, way), end}
     return frozenset(WatchTarget(os.path.dirname(path), writes=True) for path in replaceable)

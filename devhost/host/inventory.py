@@ -6,8 +6,14 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from devhost.discovery.sources.base import NOT_DEVICES, Listing, Location, has_no_events, read
-from devhost.hostfs.files import HostFiles, Progress, Tally
+from devhost.discovery.sources.base import (
+    NOT_DEVICES,
+    Listing,
+    Location,
+    has_no_events,
+    list_location,
+)
+from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
@@ -157,10 +163,10 @@ class LocationReader:
 
         It is made once for all who ask at that time.
         """
-        progress, began = Progress.current(), time.monotonic()
+        progress, began = THREAD.progress, time.monotonic()
         while not self._turn.acquire(timeout=READ_TIMEOUT_S / 10):
             if time.monotonic() >= max(began, self._progress.answered_at) + READ_TIMEOUT_S:
-                return Listing(self.location, self._files, failure=timeout_text())
+                return Listing(failure=timeout_text())
             progress.note()  # the thread that reads gets answers, or has some time left
         self._progress = progress
         try:
@@ -176,7 +182,7 @@ class LocationReader:
 
     def _read(self) -> Listing:
         tally = Tally(lambda count: self._quota.try_take(self, count))
-        listing = read(self.location, self._files, tally)
+        listing = list_location(self.location, self._files, tally)
         if not listing.failure:  # else the devices of the former listing are still known
             self._count = tally.count
         self._quota.set_count(self, self._count)

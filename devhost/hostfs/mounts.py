@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from devhost.hostfs.files import HostFiles, filesystem
+from devhost.hostfs.files import HostFiles, filesystem_magic
 from devhost.hostfs.sysfs import Number, SysfsTree, number_of, sysfs_by_number
 
 _SYSFS_MAGIC: Final = 0x62656572  # linux/magic.h
@@ -58,7 +58,7 @@ class BlockUse:
         self._files = files
         # The root is a copy of a machine's files. A container has the host's /sys below its root,
         # and in its own /sys and /proc more of it.
-        kind = None if files.is_host else filesystem(files.to_local("/sys/dev"))
+        kind = None if files.is_host else filesystem_magic(files.to_local("/sys/dev"))
         self._is_another_machine = kind not in (None, _SYSFS_MAGIC)
 
     @functools.cached_property

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -11,9 +12,9 @@ from typing import Final
 from devhost.allocation.declaration import rules_of
 from devhost.discovery.identity import Identified
 from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.base import Listing, Listings, Location
-from devhost.discovery.sources.filter import Selection
-from devhost.errors import AllocationError, PreStartError
+from devhost.discovery.sources.base import Listing, Listings, Location, Unmatched
+from devhost.discovery.sources.filter import CompiledSource
+from devhost.errors import AllocationError, PreStartError, describe_os_error
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.library.methods import CallError, Devices, PluginMethods
 from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
@@ -32,34 +33,95 @@ class DeclaredNode(Node):
     """A node or token of a plugin's device, with that device, and the keys of all its nodes."""
 
     declared: Device | None = field(default=None, compare=False)
-    whole: tuple[str, ...] = ()
+    device_keys: tuple[str, ...] = ()
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Those of its device, which is offered whole or not at all."""
-        return self.whole
+        """The keys of its device, which is offered whole or not at all."""
+        return self.device_keys
 
 
 @immutable
 class CodeLocation(Location):
-    """The devices of a plugin, in the place of a part of the host."""
+    """The code of a plugin, which reports changes itself."""
 
     methods: PluginMethods
 
-    def read(self, files: HostFiles, _tally: Tally) -> Listing:
-        """Ask the plugin."""
+    def list(self, _files: HostFiles, _tally: Tally) -> Listing:
+        """Call ``devices`` of the plugin."""
         try:
-            return CodeListing(self, files, self.methods.devices())
+            return CodeListing(self.methods.devices())
         except CallError as error:
-            return Listing(self, files, failure=str(error))
+            return Listing(failure=str(error))
 
 
 class CodeListing(Listing):
     """The devices that a plugin returned."""
 
-    def __init__(self, root: Location, files: HostFiles, found: Devices) -> None:
-        super().__init__(root, files)
-        self.devices, self.skipped = found
+    def __init__(self, returned: Devices) -> None:
+        super().__init__()
+        self.devices, self.skipped = returned
+
+
+@immutable
+class CodeSource:
+    """Finds the devices that the code of a plugin returns."""
+
+    methods: PluginMethods
+    files: HostFiles
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """The code."""
+        return (CodeLocation(self.methods),)
+
+    def find(
+        self, listings: Listings, _previous: Mapping[str, Node]
+    ) -> Iterator[DeclaredNode | Skipped]:
+        """Yield the nodes of each device, as they are on the host."""
+        listing = listings[CodeLocation(self.methods)]
+        assert isinstance(listing, CodeListing), "of that location"  # noqa: S101
+        yield from listing.skipped
+        ids, owners = set[str](), dict[str, str]()  # the device of each `Node.key`
+        for device in listing.devices:
+            nodes = self._nodes(device)
+            taken = next((node for node in nodes if node.key in owners), None)
+            if device.id in ids:
+                yield Skipped.because(Cause.BAD_ID, device.id, "duplicate ID")
+            elif taken is not None:
+                reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
+                yield Skipped.because(Cause.OWNED, device.id, reason)
+            else:
+                ids.add(device.id)
+                owners |= dict.fromkeys((node.key for node in nodes), device.id)
+                yield from nodes
+
+    def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
+        variables = {ID_VARIABLE: device.id}
+        if not device.paths:
+            return (DeclaredNode("", None, 0, device.id, variables, declared=device),)
+        nodes = []
+        for path in device.paths:
+            below = "" if self.files.is_host else f" (below {self.files.root})"
+            state, problem = None, f"{path} does not exist{below}"
+            try:
+                state = self.files.stat(path)
+            except OSError as error:
+                problem = f"{path}: {describe_os_error(error)}"
+            # A missing node is identified by its path.
+            name, reason = (device.id, None) if state else (path, problem)
+            node = DeclaredNode(path, state, 0, name, variables, declared=device, problem=reason)
+            nodes.append(node)
+        keys = tuple(node.key for node in nodes if node.state)
+        return tuple(replace(node, device_keys=keys) for node in nodes)
+
+    def unmatched(self, _listings: Listings) -> tuple[Unmatched, ...]:
+        """Return nothing: all that it looks at is declared."""
+        return ()
+
+    def explain_empty(self, _listings: Listings) -> str:
+        """Return that there are no devices."""
+        return "devices() returned no devices"
 
 
 @dataclass(frozen=True)  # no slots: they would break super()
@@ -73,59 +135,16 @@ class CodeScanner(Scanner):
         """Whether there are preStart steps, or ``pre_start`` is overridden."""
         return bool(self.resource.pre_start) or self.methods.prepares
 
-    @property
-    def locations(self) -> tuple[Location, ...]:
-        """The plugin; it reports changes itself."""
-        return (CodeLocation(self.methods),)
+    @functools.cached_property
+    def sources(self) -> tuple[CompiledSource, ...]:
+        """The code, in the place of the source that is declared."""
+        source = CodeSource(self.methods, self.files)
+        return (CompiledSource(0, self.resource.sources[0], source),)
 
     @property
     def reuses_devices(self) -> bool:
         """The plugin's device may say something else, and is handed back to it."""
         return False
-
-    # ── scan ──
-
-    def select(self, listings: Listings) -> Selection:
-        """Check the nodes of the devices that the plugin returned. Blocks."""
-        listing = listings[self.locations[0]]
-        if not isinstance(listing, CodeListing):
-            return self.failed(listing.failure or "")
-        found: dict[str, tuple[DeclaredNode, ...]] = {}
-        owners: dict[str, str] = {}  # by `Node.key`
-        skipped = list(listing.skipped)
-        for item in listing.devices:
-            nodes = self._nodes(item)
-            taken = next((node for node in nodes if node.key in owners), None)
-            if item.id in found:
-                skipped.append(Skipped.because(Cause.BAD_ID, item.id, "duplicate ID"))
-            elif taken is not None:
-                reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
-                skipped.append(Skipped.because(Cause.OWNED, item.id, reason))
-            else:
-                found[item.id] = nodes
-                owners |= dict.fromkeys((node.key for node in nodes), item.id)
-        empty = () if found or skipped else ("devices() returned no devices",)
-        nodes = tuple(node for nodes in found.values() for node in nodes)
-        return Selection(nodes, tuple(skipped), explain_empty=lambda: empty)
-
-    def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
-        variables = {ID_VARIABLE: device.id}
-        if not device.paths:
-            return (DeclaredNode("", None, 0, device.id, variables, declared=device),)
-        nodes = []
-        for path in device.paths:
-            below = "" if self.files.is_host else f" (below {self.files.root})"
-            state, problem = None, f"{path} does not exist{below}"
-            try:
-                state = self.files.stat(path)
-            except OSError as error:
-                problem = f"{path}: {error.strerror or error}"
-            # A missing node is identified by its path.
-            name, reason = (device.id, None) if state else (path, problem)
-            node = DeclaredNode(path, state, 0, name, variables, declared=device, problem=reason)
-            nodes.append(node)
-        whole = tuple(node.key for node in nodes if node.state)
-        return tuple(replace(node, whole=whole) for node in nodes)
 
     def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths."""

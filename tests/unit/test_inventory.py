@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.sources.base import DirectoryLocation, Listing, Location, read
+from devhost.discovery.sources.base import Listing, Location, list_location
+from devhost.discovery.sources.files import DirectoryLocation, FileListing
 from devhost.host import inventory
 from devhost.host.inventory import Locations
 from devhost.hostfs.files import HostFiles, Tally
@@ -179,9 +180,9 @@ async def test_inventory_hanging_root_fails(
         readings[0] += 1
         begun.set()
         release.wait(30)
-        return read(root, files, tally)
+        return list_location(root, files, tally)
 
-    monkeypatch.setattr(inventory, "read", slowly)
+    monkeypatch.setattr(inventory, "list_location", slowly)
     async with watching() as (locations, told):
         first = asyncio.create_task(use(locations, told, tmp_path))
         await asyncio.to_thread(begun.wait, 30)
@@ -192,6 +193,7 @@ async def test_inventory_hanging_root_fails(
         assert readings == [1]
         release.set()
         (reading,) = await first
+        assert isinstance(reading, FileListing)
         assert reading.names == ["a"]
         (reading,) = await again(locations)
         assert reading.failure is None

@@ -1,4 +1,4 @@
-"""What a source selects, and why it finds nothing, as people say it."""
+"""The words for what a source selects, and for why it finds nothing."""
 
 import difflib
 import math
@@ -16,84 +16,93 @@ _MAIN: Final = ("path", "paths", "pattern", "device", "subsystem")  # options th
 # The time to find the most alike grows with both.
 _COMPARED_MAX: Final = 500
 _LENGTH_MAX: Final = 100
-_FAR: Final = 0.5  # how unlike another name may be to be what was meant, from 0 to 1
 
 
 def summary(kind: Kind) -> str:
     """Return a source in words: ``usb 0403:6001, serial A1, node tty``."""
     options = options_of(kind)
     if isinstance(kind, Usb | Pci) and "class" in options:
-        known = PCI_CLASSES if isinstance(kind, Pci) else USB_CLASSES
-        words = {code: word for word, code in known.items()}
+        codes = PCI_CLASSES if isinstance(kind, Pci) else USB_CLASSES
+        words = {code: word for word, code in codes.items()}
         options["class"] = [words.get(code, code) for code in options["class"]]
-    return names.printable(f"{type(kind).__name__.lower()} {_said(kind, ', ', options)}")
+    text = ", ".join(_words(options, unnamed=_MAIN))
+    return names.printable(f"{type(kind).__name__.lower()} {text}")
 
 
-def _said(value: object, between: str = " ", options: object = None) -> str:
-    if options is None:
-        options = options_of(value) if isinstance(value, ConfigModel) else value
-    if isinstance(options, Mapping):
-        plain = _MAIN if value is not options else ()
-        words = [_said(options[key]) for key in options if key in plain]
-        others = {key: one for key, one in options.items() if key not in plain}
-        words += [key if one is True else f"{key} {_said(one)}" for key, one in others.items()]
-        return between.join(words)
-    if isinstance(options, list | tuple):
-        return " or ".join(map(_said, options))
-    return str(options)
+def _words(options: Mapping[str, Any], unnamed: Iterable[str]) -> list[str]:
+    """Return each option in words, those that are left `unnamed` first."""
+    words = [_text(value) for key, value in options.items() if key in unnamed]
+    named = {key: value for key, value in options.items() if key not in unnamed}
+    return words + [
+        key if value is True else f"{key} {_text(value)}" for key, value in named.items()
+    ]
 
 
-def explain_empty(kind: Kind, missed: Iterable[Unmatched]) -> str:
-    """Say that a source finds nothing, and what comes nearest."""
-    if not (every := closest_first(missed)):
+def _text(value: object) -> str:
+    """Return the value of an option in words."""
+    match value:
+        case ConfigModel():
+            return " ".join(_words(options_of(value), unnamed=_MAIN))
+        case Mapping():
+            return " ".join(_words(value, unnamed=()))
+        case list() | tuple():
+            return " or ".join(map(_text, value))
+    return str(value)
+
+
+def explain_empty(kind: Kind, unmatched: Iterable[Unmatched]) -> str:
+    """Return that a source finds nothing, and what comes nearest."""
+    if not (candidates := closest_first(unmatched)):
         return f"{summary(kind)}: there is nothing to select"
-    options = options_of(kind)
-    some = [one for one in every if _is_proposed(kind, one)][:_COMPARED_MAX]
-    far = {one.name: _distance(options, one) for one in some}
-    near = min(some, key=lambda one: far[one.name], default=None)
-    hint = ""
-    if near is not None and far[near.name] < math.inf:
-        hint = f"; nearest: {near.name} ({'; '.join(mismatch_texts(near))})"
-    return names.printable(f"none of {len(every)} is {summary(kind)}{hint}")
+    options, hint = options_of(kind), ""
+    proposed = [candidate for candidate in candidates if _may_be_proposed(kind, candidate)]
+    distances = [_distance(options, candidate) for candidate in proposed[:_COMPARED_MAX]]
+    if (least := min(distances, default=math.inf)) < math.inf:
+        nearest = proposed[distances.index(least)]
+        hint = f"; nearest: {nearest.name} ({'; '.join(mismatch_texts(nearest))})"
+    return names.printable(f"none of {len(candidates)} is {summary(kind)}{hint}")
 
 
-def closest_first(missed: Iterable[Unmatched]) -> list[Unmatched]:
-    """Return what a source does not select, what fails the fewest options first."""
-    return sorted(missed, key=lambda one: sum(map(bool, one.mismatches)))
+def closest_first(unmatched: Iterable[Unmatched]) -> list[Unmatched]:
+    """Return what a source does not match, the candidates that fail the fewest options first."""
+    return sorted(unmatched, key=lambda candidate: sum(map(bool, candidate.mismatches)))
 
 
-def _is_proposed(kind: Kind, one: Unmatched) -> bool:
-    """Whether a hint may name something: nothing that a flag is for, such as memory or a disk."""
-    if isinstance(kind, Sysfs):  # which selects what has no node
-        return kind.subsystem in SAFE_CLASSES or "" in one.mismatches or may_be_proposed(one.name)
-    return not one.name.startswith("/dev/") or may_be_proposed(one.name)
+def _may_be_proposed(kind: Kind, candidate: Unmatched) -> bool:
+    """Return whether a hint may name it: nothing that needs a flag, such as memory or a disk."""
+    name = candidate.name
+    if isinstance(kind, Sysfs):  # which also selects devices that have no node
+        return kind.subsystem in SAFE_CLASSES or "" in candidate.mismatches or may_be_proposed(name)
+    return not name.startswith("/dev/") or may_be_proposed(name)
 
 
-def _distance(options: Mapping[str, Any], one: Unmatched) -> float:
-    """Return how unlike what a source says and what something has are: each option at most 1.
+def _distance(options: Mapping[str, Any], candidate: Unmatched) -> float:
+    """Return how unlike the values of a source and of a candidate are: each option at most 1.
 
-    What is called quite otherwise, or is of another vendor, is not near at all.
+    Infinite for a candidate of another vendor, or whose name is alike in less than a half.
     """
-    far: dict[str, float] = {}
-    for option, value in one.mismatches.items():
+    distance = 0.0
+    for option, value in candidate.mismatches.items():
         if option:
-            texts = (_said(options.get(option, "")), value)
-            said, has = (text.rpartition("/")[2].lower()[:_LENGTH_MAX] for text in texts)
-            far[option] = 1 - difflib.SequenceMatcher(None, said, has).ratio()
-            if option == "device" and value[:4] not in [it[:4] for it in options[option]]:
+            texts = (text.rpartition("/")[2] for text in (_text(options.get(option, "")), value))
+            wanted, actual = (text.lower()[:_LENGTH_MAX] for text in texts)
+            ratio = difflib.SequenceMatcher(None, wanted, actual).ratio()
+            distance += 1 - ratio
+            vendors = [device[:4] for device in options[option]] if option == "device" else ()
+            if (vendors and value[:4] not in vendors) or (
+                ratio < 1 / 2 and value == candidate.name
+            ):
                 return math.inf
-            if far[option] > _FAR and value == one.name:
-                return math.inf
-    return sum(far.values())
+    return distance
 
 
-def mismatch_texts(one: Unmatched) -> tuple[str, ...]:
-    """Say how something differs from what a source selects."""
-    if "" in one.mismatches:
-        return (one.mismatches[""],)
-    if one.name in one.mismatches.values():
+def mismatch_texts(candidate: Unmatched) -> tuple[str, ...]:
+    """Return how a candidate differs from what a source selects."""
+    if "" in candidate.mismatches:
+        return (candidate.mismatches[""],)
+    if candidate.name in candidate.mismatches.values():
         return ("not matched",)
     return tuple(
         names.printable(f"{option} is {value}" if value else f"it has no {option}")
-        for option, value in one.mismatches.items()
+        for option, value in candidate.mismatches.items()
     )

@@ -1,27 +1,23 @@
 """The sources ``usb``, ``pci`` and ``sysfs``: devices that the kernel knows, and their nodes."""
 
-import fnmatch
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Final
 
-from devhost.discovery.sources.base import (
-    Candidate,
-    Listings,
-    Location,
+from devhost.discovery.sources import explain
+from devhost.discovery.sources.base import Candidate, Listings, Location, Unmatched
+from devhost.discovery.sources.matcher import NO_INTERFACES, ByOption, Matcher
+from devhost.discovery.sources.subsystems import (
     NodesListing,
     NodesLocation,
     NumbersLocation,
     SubsystemListing,
     SubsystemLocation,
-    Unmatched,
 )
 from devhost.hostfs.sysfs import (
     HUBS_AND_BRIDGES,
     KernelNode,
     SysfsDevice,
-    ancestor_devices,
     node_variables,
     owning_device,
 )
@@ -35,10 +31,7 @@ from devhost.model.hardware_sources import (
     Pci,
     Sysfs,
     Usb,
-    UsbSelector,
 )
-from devhost.model.immutable import immutable
-from devhost.model.values import ConfigModel, options_of
 
 USB: Final = SubsystemLocation("usb")
 PCI: Final = SubsystemLocation("pci")
@@ -46,207 +39,122 @@ NET: Final = SubsystemLocation("net")
 _VFIO: Final = SubsystemLocation("vfio")
 _NUMBERS: Final = NumbersLocation()
 _UNUSED: Final = "pci-stub"
-_OF_INTERFACE: Final = frozenset({"class", "interface", "driver"})  # options of one USB interface
-_NO_INTERFACES: Final = "it has no interfaces, as when its `authorized` is 0"
-
-
-# ── what options match ──
-
-_ByOption = dict[str, Sequence[str]]
-"""By option, globs of the fact that it is about."""
-
-
-@immutable
-class Matcher:
-    """What a device has to be, compiled: all options match.
-
-    Attributes:
-        written: By option, what it says as it is written; it is compared with other names.
-        of_interface: The options that one and the same interface of a USB device has to match.
-        parents: What devices above it have to be, each some device.
-    """
-
-    globs: _ByOption
-    written: _ByOption = field(default_factory=dict)
-    of_interface: _ByOption = field(default_factory=dict)
-    parents: tuple["Matcher", ...] = ()
-
-    @classmethod
-    def of(cls, selector: ConfigModel) -> "Matcher":
-        """Compile the options of a source, or of a part of it."""
-        globs, written = _ByOption(), _ByOption()
-        for option, value in options_of(selector).items():
-            match value:
-                case dict():  # by file or key
-                    globs |= {f"{option}.{name}": (glob,) for name, glob in value.items()}
-                case (str() | int(), *_):
-                    written[option] = [*map(str, value)]
-                    globs[option] = [glob for one in value for glob in _globs(option, str(one))]
-        split = _OF_INTERFACE & globs.keys() if isinstance(selector, UsbSelector) else ()
-        of_interface = {option: globs.pop(option) for option in split}
-        parents = tuple(map(cls.of, getattr(selector, "parent", ())))
-        return cls(globs, written, of_interface, parents)
-
-    def mismatches(self, device: SysfsDevice, also: _ByOption | None = None) -> dict[str, str]:
-        """Return what a device has instead, by option (`Unmatched.mismatches`). Blocks.
-
-        Of some options, it has `also` other values.
-        """
-        found: dict[str, str] = {}
-        for option, globs in self.globs.items():
-            if found and "." in option:  # files are read only where the rest matches
-                break
-            value = device.fact(option)
-            others = (_fits(self.written[option], one) for one in (also or {}).get(option, ()))
-            if not _fits(globs, value) and not any(others):
-                found[option] = value
-        found |= self._interfaces_differ(device)
-        if self.parents and not found:
-            sysfs, above = device.sysfs, list[SysfsDevice]()
-            for one in ancestor_devices(device.syspath, sysfs):
-                driver = sysfs.linked(f"{one}/driver") or ""  # its own, not the nearest above it
-                above.append(SysfsDevice(one, sysfs, {"driver": driver}))
-            if any(all(parent.mismatches(one) for one in above) for parent in self.parents):
-                found["parent"] = ", ".join(one.name for one in above)
-        return found
-
-    def interfaces(self, device: SysfsDevice) -> Sequence[SysfsDevice]:
-        """Return the interfaces of a USB device that match; none where any will do."""
-        wanted = self.of_interface
-        return [
-            one
-            for one in device.interfaces
-            if wanted and all(_fits(wanted[option], one.facts[option]) for option in wanted)
-        ]
-
-    def _interfaces_differ(self, device: SysfsDevice) -> dict[str, str]:
-        wanted = self.of_interface
-        # Its own class satisfies options that say nothing else of interfaces.
-        own = wanted.keys() == {"class"} and _fits(wanted["class"], device.facts["class"])
-        if not wanted or own or self.interfaces(device):
-            return {}
-        if not device.interfaces:
-            return {"": _NO_INTERFACES}
-        found = {}
-        for option, globs in wanted.items():
-            values = [one.facts[option] for one in device.interfaces]
-            if not any(_fits(globs, value) for value in values):
-                found[option] = ", ".join(dict.fromkeys(filter(None, values)))
-        return found or {"": "no one interface has all of class, interface and driver"}
-
-
-def _globs(option: str, value: str) -> Iterable[str]:
-    """Return the globs of a fact that the value of an option stands for."""
-    match option, value:
-        case "class", _:
-            return (f"{value}*",)
-        case "driver", "none":
-            return ("",)
-        case "address" | "pf", _:  # as sysfs writes them: in lower case, with the first domain
-            return (value.lower(), f"0000:{value.lower()}")
-    return (value,)
-
-
-def _fits(globs: Iterable[str], value: str) -> bool:
-    """Whether a glob matches a value as a whole; an empty one is matched by an empty one alone."""
-    return any(fnmatch.fnmatchcase(value, one) for one in globs) if value else "" in globs
-
-
-# ── what a source finds ──
 
 
 class KernelSource:
     """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
-    Some variables are read only if templates have `mentioned` them. `locations` are the bus or
-    subsystem, the subsystems of the nodes, and /dev.
+    Some variables are read only if templates have `mentioned` them. Its locations are the bus or
+    subsystem (`main`), /dev (`nodes`), and the subsystems of the nodes.
     """
 
     def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str]) -> None:
-        self.links = {one.rpartition(".")[2] for one in mentioned} & LINK_VARIABLES.keys()
+        self.options = options
+        matchers = [*map(Matcher.of_device, (options, *options.exclude))]
+        self.matcher, self.excluded = matchers[0], matchers[1:]
+        self.links = {name.rpartition(".")[2] for name in mentioned} & LINK_VARIABLES.keys()
         self.nodes = NodesLocation(links=bool(self.links))
-        self.wanted, *self.excluded = every = [*map(Matcher.of, (options, *options.exclude))]
         self.attributes: tuple[str, ...] = ()
-        self.split, self.of_bus = False, not isinstance(options, Sysfs)
+        choices: tuple[NodeChoice, ...]
         if isinstance(options, Sysfs):
-            parents = (parent for one in (options, *options.exclude) for parent in one.parent)
+            selectors = (options, *options.exclude)
+            parents = (parent for selector in selectors for parent in selector.parent)
             above = frozenset(name for parent in parents for name in parent.subsystem or ())
             self.main = SubsystemLocation(options.subsystem, above)
-            self.attributes = tuple(one for one in mentioned if one.startswith("attr."))
-            choices: tuple[NodeChoice, ...] = (NodeChoice(subsystem=options.subsystem),)
+            self.attributes = tuple(name for name in mentioned if name.startswith("attr."))
+            choices = (NodeChoice(subsystem=options.subsystem),)
         else:
-            self.main = USB if isinstance(options, Usb) else PCI
-            self.split, choices = options.split, options.node
-        self.choices = [(one, Matcher.of(one)) for one in choices]
-        self.subsystems = [one.subsystem for one in choices]
-        classes = (self.wanted.globs | self.wanted.of_interface).get("class", ())
-        self.finds_between = any(
-            one.startswith(tuple(HUBS_AND_BRIDGES.values())) for one in classes
-        )
-        found: list[Location] = [self.main, self.nodes]
-        if self.of_bus:
-            chosen = (one for one in self.subsystems if one not in (USB_NODE, NO_NODE))
-            found += map(SubsystemLocation, chosen)
-        found += [_NUMBERS] if USB_NODE in self.subsystems else []
-        found += [NET] if any("pf" in one.globs for one in every) else []
-        self.locations = tuple(dict.fromkeys(found))
+            self.main, choices = USB if isinstance(options, Usb) else PCI, options.node
+        self.choices = [(choice, Matcher.of_device(choice)) for choice in choices]
+        locations: list[Location] = [self.main, self.nodes]
+        if self.is_bus:
+            chosen = (name for name in self.subsystems if name not in (USB_NODE, NO_NODE))
+            locations += map(SubsystemLocation, chosen)
+        locations += [_NUMBERS] if USB_NODE in self.subsystems else []
+        locations += [NET] if any("pf" in matcher.globs for matcher in matchers) else []
+        self.locations = tuple(dict.fromkeys(locations))
 
-    def find(self, listings: Listings, _known: object = None) -> Iterator[Candidate | Skipped]:
-        """Yield the nodes of each device, or IOMMU group, that matches. Blocks."""
-        return _Search(self, listings).found()
+    @property
+    def is_bus(self) -> bool:
+        """Whether it selects the devices of a bus, which have nodes of other subsystems."""
+        return not isinstance(self.options, Sysfs)
+
+    @property
+    def splits(self) -> bool:
+        """Whether each node is a device of its own."""
+        return not isinstance(self.options, Sysfs) and self.options.split
+
+    @property
+    def subsystems(self) -> list[str]:
+        """The subsystems of the nodes."""
+        return [choice.subsystem for choice, _ in self.choices]
+
+    @property
+    def finds_hubs_or_bridges(self) -> bool:
+        """Whether its options ask for hubs or bridges, which are left out otherwise."""
+        classes = (self.matcher.globs | self.matcher.of_interface).get("class", ())
+        return any(glob.startswith(tuple(HUBS_AND_BRIDGES.values())) for glob in classes)
+
+    def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
+        """Yield the nodes of each device, or IOMMU group, that matches."""
+        return _Search(self, listings).candidates()
 
     def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
-        """Yield the other devices. Blocks."""
-        for device, differ in _Search(self, listings).compared():
-            if differ:
-                yield Unmatched(device.name, differ)
+        """Yield the other devices."""
+        for device, mismatches in _Search(self, listings).compared():
+            if mismatches:
+                yield Unmatched(device.name, mismatches)
+
+    def explain_empty(self, listings: Listings) -> str:
+        """Return why it finds nothing, and what comes nearest."""
+        return explain.explain_empty(self.options, self.unmatched(listings))
 
 
 class _Search:
-    """One search of a finder among what was read. All methods block."""
+    """One search of a source in its listings. All methods block."""
 
-    def __init__(self, finder: KernelSource, listings: Listings) -> None:
-        self._finder, self._readings = finder, listings
-        nodes = listings[finder.nodes]
-        assert isinstance(nodes, NodesListing), "of that root"  # noqa: S101
-        self._nodes = nodes
+    def __init__(self, source: KernelSource, listings: Listings) -> None:
+        self._source, self._listings = source, listings
 
-    def _members(self, root: Location) -> SubsystemListing:
-        listing = self._readings[root]
-        assert isinstance(listing, SubsystemListing), "of that root"  # noqa: S101
+    def _members(self, location: Location) -> SubsystemListing:
+        listing = self._listings[location]
+        assert isinstance(listing, SubsystemListing), "of that location"  # noqa: S101
         return listing
 
     def compared(self) -> Iterator[tuple[SysfsDevice, Mapping[str, str]]]:
-        """Yield all devices, and how they differ from the options; hubs only if asked for."""
-        finder, listing = self._finder, self._members(self._finder.main)
-        every, choice = listing.devices, finder.choices[0]
-        if not finder.of_bus:
-            some = listing.members.items()
-            every = [SysfsDevice(path, listing.sysfs, id=name) for name, path in some]
-        for device in every:
-            if device.is_hub_or_bridge and not finder.finds_between:
+        """Yield all devices with their mismatches; hubs and bridges only if asked for."""
+        source, listing = self._source, self._members(self._source.main)
+        devices, choice = listing.devices, source.choices[0]
+        if not source.is_bus:
+            members = listing.members.items()
+            devices = [SysfsDevice(path, listing.sysfs, id=name) for name, path in members]
+        finds_hubs_or_bridges = source.finds_hubs_or_bridges
+        for device in devices:
+            if device.is_hub_or_bridge and not finds_hubs_or_bridges:
                 continue
-            differ = self._differs(device, finder.wanted)
-            if not (differ or finder.of_bus or any(self._chosen(*choice, device))):
-                differ = {"": "it has no node below /dev"}
-            yield device, differ
+            mismatches = self._mismatches(device, source.matcher)
+            if not (mismatches or source.is_bus or any(self._chosen(*choice, device))):
+                mismatches = {"": "it has no node below /dev"}
+            yield device, mismatches
 
-    def _differs(self, device: SysfsDevice, wanted: Matcher) -> Mapping[str, str]:
-        also: _ByOption = {"port": [device.name]}
-        if NET in self._readings and device.facts.get("pf"):  # interfaces of the physical function
+    def _mismatches(self, device: SysfsDevice, matcher: Matcher) -> Mapping[str, str]:
+        aliases: ByOption = {"port": [device.name]}
+        if NET in self._listings and device.facts.get("pf"):  # interfaces of the physical function
             physical = device.sysfs.link(f"{device.syspath}/physfn") or ""
-            also["pf"] = [posixpath.basename(one) for one in self._members(NET).below(physical)]
-        return wanted.mismatches(device, also)
+            aliases["pf"] = [
+                posixpath.basename(path) for path in self._members(NET).below(physical)
+            ]
+        return matcher.mismatches(device, aliases)
 
-    def found(self) -> Iterator[Candidate | Skipped]:
+    def candidates(self) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches."""
-        finder, groups = self._finder, set[str]()
-        for device, differ in self.compared():
-            if differ:
+        source, groups = self._source, set[str]()
+        for device, mismatches in self.compared():
+            if mismatches:
                 continue
-            if not all(self._differs(device, one) for one in finder.excluded):
+            if not all(self._mismatches(device, matcher) for matcher in source.excluded):
                 yield Skipped.because(Cause.EXCLUDED, device.name, "excluded")
-            elif VFIO_NODE not in finder.subsystems:
+            elif VFIO_NODE not in source.subsystems:
                 yield from self._nodes_of(device)
             elif not (group := device.facts["group"]):
                 text = "has no IOMMU group: the IOMMU is off"
@@ -261,18 +169,18 @@ class _Search:
         Userspace gets a group only if no function of it is used by the kernel (Linux's
         Documentation/driver-api/vfio.rst).
         """
-        for other in self._members(PCI).devices:
-            used = other.facts["driver"]
-            is_ours = other.is_hub_or_bridge or used in ("", _UNUSED) or used.startswith("vfio")
-            if other.facts["group"] == group and not is_ours:
-                reason = f"group {group} holds {other.name} (driver {used})"
+        for member in self._members(PCI).devices:
+            driver = member.facts["driver"]
+            is_free = member.is_hub_or_bridge or driver in ("", _UNUSED)
+            if member.facts["group"] == group and not (is_free or driver.startswith("vfio")):
+                reason = f"group {group} holds {member.name} (driver {driver})"
                 text = f"{reason}: bind all of it to vfio-pci"
                 return Skipped.because(Cause.IN_USE, function.name, text)
         vfio = self._members(_VFIO)
         for name in (group, f"noiommu-{group}"):
             node = KernelNode.of(VFIO_NODE, vfio.members.get(name, ""), vfio.sysfs)
             if node is not None:
-                return self._match(function, node, function.id)
+                return self._candidate(function, node, function.id)
         reason, driver = "not bound to vfio-pci", function.facts["driver"]
         if driver.startswith("vfio"):
             reason = f"bound to {driver}, but the kernel has no node of group {group}"
@@ -280,113 +188,120 @@ class _Search:
 
     def _nodes_of(self, device: SysfsDevice) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of a device, or why it is not offered."""
-        found: dict[KernelNode, None] = {}
+        nodes: dict[KernelNode, None] = {}
         absent: list[NodeChoice] = []
-        for choice, wanted in self._finder.choices:
-            some = dict.fromkeys(self._chosen(choice, wanted, device))
-            found |= some
-            absent += [] if some or choice.optional else [choice]
-        lack = None
+        for choice, matcher in self._source.choices:
+            chosen = dict.fromkeys(self._chosen(choice, matcher, device))
+            nodes |= chosen
+            absent += [] if chosen or choice.optional else [choice]
+        missing = None
         if absent:
-            which = " and no ".join(one.subsystem for one in absent)
-            lack = f"no {which} node: {self._why_none(absent[0], device)}"
-        if lack and not found:
-            yield Skipped.because(Cause.INCOMPLETE, device.name, lack)
-        ids = self._ids(device, list(found))
-        for node in found:
-            yield self._match(device, node, ids[node], f"incomplete: {lack}" if lack else None)
+            subsystems = " and no ".join(choice.subsystem for choice in absent)
+            missing = f"no {subsystems} node: {self._explain_no_node(absent[0], device)}"
+        if missing and not nodes:
+            yield Skipped.because(Cause.INCOMPLETE, device.name, missing)
+        ids = self._ids(device, list(nodes))
+        for node in nodes:
+            incomplete = f"incomplete: {missing}" if missing else None
+            yield self._candidate(device, node, ids[node], incomplete)
 
     def _chosen(
-        self, choice: NodeChoice, wanted: Matcher, device: SysfsDevice
+        self, choice: NodeChoice, matcher: Matcher, device: SysfsDevice
     ) -> Iterator[KernelNode]:
         """Yield the nodes of a device that one choice names."""
         subsystem, sysfs = choice.subsystem, device.sysfs
         if subsystem == NO_NODE:
-            own = sysfs.linked(f"{device.syspath}/subsystem") or ""
-            yield KernelNode(device.name, own, device.syspath)
+            subsystem = sysfs.linked(f"{device.syspath}/subsystem") or ""
+            yield KernelNode(device.name, subsystem, device.syspath)
             return
-        every: Iterable[str] = (device.syspath,)
-        if self._finder.of_bus and subsystem != USB_NODE:
+        paths: Iterable[str] = (device.syspath,)
+        if self._source.is_bus and subsystem != USB_NODE:
             listing = self._members(SubsystemLocation(subsystem))
-            sysfs, every = listing.sysfs, listing.below(device.syspath)
-            if parts := {one.syspath for one in self._finder.wanted.interfaces(device)}:
-                every = (one for one in every if sysfs.interface(one) in parts)
-        for path in every:
-            if not wanted.mismatches(SysfsDevice(path, sysfs)):
+            sysfs, paths = listing.sysfs, listing.below(device.syspath)
+            interfaces = {part.syspath for part in self._source.matcher.interfaces(device)}
+            if interfaces:
+                paths = (path for path in paths if sysfs.interface(path) in interfaces)
+        for path in paths:
+            if not matcher.mismatches(SysfsDevice(path, sysfs)):
                 node = KernelNode.of(subsystem, path, sysfs)
                 if node is not None:
                     yield node
 
-    def _why_none(self, choice: NodeChoice, device: SysfsDevice) -> str:
-        """Say what a device has instead of a node: others of the subsystem, or its drivers."""
+    def _explain_no_node(self, choice: NodeChoice, device: SysfsDevice) -> str:
+        """Return what a device has instead: other nodes of the subsystem, or its drivers."""
         if device.prefix == "usb." and not device.interfaces:
-            return _NO_INTERFACES
-        if some := [node.name for node in self._chosen(choice, Matcher({}), device)]:
-            return f"there is {', '.join(some)}"
-        parts = self._finder.wanted.interfaces(device) or device.interfaces or (device,)
-        drivers = dict.fromkeys(one.facts["driver"] for one in parts if one.facts.get("driver"))
+            return NO_INTERFACES
+        if nodes := [node.name for node in self._chosen(choice, Matcher({}), device)]:
+            return f"there is {', '.join(nodes)}"
+        parts = self._source.matcher.interfaces(device) or device.interfaces or (device,)
+        drivers = dict.fromkeys(filter(None, (part.facts.get("driver") for part in parts)))
         return f"bound to {', '.join(drivers)}" if drivers else "no driver is bound to it"
 
-    def _ids(self, device: SysfsDevice, found: Sequence[KernelNode]) -> Mapping[KernelNode, str]:
-        if not self._finder.split or not device.id:
-            return dict.fromkeys(found, device.id)
+    def _ids(self, device: SysfsDevice, nodes: Sequence[KernelNode]) -> Mapping[KernelNode, str]:
+        """Return the default device ID that each node gives."""
+        if not self._source.splits or not device.id:
+            return dict.fromkeys(nodes, device.id)
         places: dict[str, list[KernelNode]] = {}
-        for node in found:
+        for node in nodes:
             place = device.sysfs.place(node.syspath)
-            at = device.id if place is None or place == device.place else place
-            places.setdefault(at, []).append(node)
+            if place is None or place == device.place:
+                place = device.id
+            places.setdefault(place, []).append(node)
         ids: dict[KernelNode, str] = {}
-        for at, some in places.items():
-            ordered = sorted(some, key=lambda node: names.natural_key(node.name))
-            alone = len(some) == 1 and at != device.id
-            ids |= {one: at if alone else f"{at}-{count}" for count, one in enumerate(ordered)}
+        for place, neighbours in places.items():
+            neighbours.sort(key=lambda node: names.natural_key(node.name))
+            is_alone = len(neighbours) == 1 and place != device.id
+            for count, node in enumerate(neighbours):
+                ids[node] = place if is_alone else f"{place}-{count}"
         return ids
 
-    def _match(
+    def _candidate(
         self, device: SysfsDevice, node: KernelNode, device_id: str, incomplete: str | None = None
     ) -> Candidate:
-        """Return a node of a device as a match."""
-        finder, path = self._finder, node.path or ""
-        by = self._nodes.udev.get(path, {})
-        above = owning_device(node.syspath, device.sysfs) if not finder.of_bus else None
+        """Return a node of a device as a candidate."""
+        source, path = self._source, node.path or ""
+        listing = self._listings[source.nodes]
+        assert isinstance(listing, NodesListing), "of that location"  # noqa: S101
+        links = listing.udev.get(path, {})
+        owner = owning_device(node.syspath, device.sysfs) if not source.is_bus else None
         variables = {
-            **(above.variables if above is not None else {}),
+            **(owner.variables if owner is not None else {}),
             **device.variables,
-            **{one: device.fact(one) for one in finder.attributes},
+            **{name: device.fact(name) for name in source.attributes},
             "name": node.name,
             "subsystem": node.subsystem,
             "syspath": node.syspath,
             "place": device.place,
-            **by,
+            **links,
             **node_variables(node, device.sysfs),
         }
         # Several interfaces get their nodes one after the other.
-        parts = finder.wanted.interfaces(device) or device.interfaces
-        grows = len(parts) > 1 and not finder.split and node.subsystem != USB_NODE
-        alone = finder.split or node.subsystem == VFIO_NODE  # the node of a group is its device
+        parts = source.matcher.interfaces(device) or device.interfaces
+        grows = len(parts) > 1 and not source.splits and node.subsystem != USB_NODE
+        is_device = source.splits or node.subsystem == VFIO_NODE  # a group has one node
         return Candidate(
             path,
             device_id,
             {name: value for name, value in variables.items() if value},
-            at=(self._nodes, node.file) if node.file else None,
+            entry=(listing, node.file) if node.file else None,
             hardware=Hardware(
-                unit=node.syspath if alone else device.syspath,
+                unit=node.syspath if is_device else device.syspath,
                 label=device.name,
                 syspath=node.syspath,
                 number=node.number,
-                role=None if NO_NODE in finder.subsystems else node.subsystem,
+                role=None if NO_NODE in source.subsystems else node.subsystem,
                 numa=device.syspath,
                 claims=self._claims(device, node),
                 incomplete=incomplete,
-                grows=grows or bool(path and finder.links - by.keys()),
+                grows=grows or bool(path and source.links - links.keys()),
             ),
         )
 
     def _claims(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
-        """Libusb detaches drivers: who has the device's own node has all of its nodes."""
-        if node.subsystem != USB_NODE or NO_NODE in self._finder.subsystems:
+        """Return the nodes of a device if this is its own: libusb detaches drivers."""
+        if node.subsystem != USB_NODE or NO_NODE in self._source.subsystems:
             return frozenset()
         numbers = self._members(_NUMBERS)
-        below = (path for path in numbers.below(device.syspath) if path != device.syspath)
-        files = (numbers.sysfs.uevent(path).get("DEVNAME") for path in below)
+        paths = (path for path in numbers.below(device.syspath) if path != device.syspath)
+        files = (numbers.sysfs.uevent(path).get("DEVNAME") for path in paths)
         return frozenset(f"/dev/{file}" for file in files if file)
