@@ -1,5 +1,6 @@
 """YAML text to plain data with positions; bounded, also in what aliases and merges make of it."""
 
+import functools
 import math
 import re
 from dataclasses import dataclass, field
@@ -35,11 +36,7 @@ _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
 class CheckProblem(NamedTuple):
-    """What is wrong with a value, or with its key.
-
-    Attributes:
-        on_key: Whether to point at the key.
-    """
+    """A problem of a value or, ``on_key``, of its key."""
 
     severity: Severity
     path: Path
@@ -47,14 +44,8 @@ class CheckProblem(NamedTuple):
     on_key: bool = False
 
 
-def error(path: Path, message: str, *, on_key: bool = False) -> CheckProblem:
-    """Return an error at a value, or at its key."""
-    return CheckProblem("error", path, message, on_key)
-
-
-def warning(path: Path, message: str, *, on_key: bool = False) -> CheckProblem:
-    """Return a warning at a value, or at its key."""
-    return CheckProblem("warning", path, message, on_key)
+error: Final = functools.partial(CheckProblem, "error")
+warning: Final = functools.partial(CheckProblem, "warning")
 
 
 class Position(NamedTuple):
