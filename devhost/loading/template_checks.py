@@ -16,7 +16,7 @@ from devhost.allocation.variables import (
     SYSFS_VARIABLES,
     USB_VARIABLES,
 )
-from devhost.hostfs.files import is_in_dev, is_wild
+from devhost.hostfs.files import is_in_dev
 from devhost.loading.shapes import command_hint
 from devhost.loading.yamltree import CheckProblem, Path, error, warning
 from devhost.model import pattern
@@ -28,6 +28,7 @@ from devhost.model.template import Template
 from devhost.model.values import PRE_START_MAX_S
 
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
+_WILDCARD: Final = re.compile(r"[*?\[]")
 _SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _BY_KIND: Final[dict[type, frozenset[str]]] = {
     Static: NODE_VARIABLES - FILE_VARIABLES,
@@ -101,50 +102,50 @@ def _variable_hint(name: str, allowed: AbstractSet[str]) -> str:
     return hint or f" (known: {', '.join(sorted(allowed))})"
 
 
-def check_templates(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def check_templates(resource: Resource) -> Iterator[CheckProblem]:
     """Yield unknown variables, and known ones that have no value or another meaning here."""
     variables = _Variables(resource)
     if resource.group is not None:
-        yield from variables.check((*path, "group"), resource.group, variables.of_node)
-    yield from _check_ids((*path, "id"), resource, variables)
+        yield from variables.check(("group",), resource.group, variables.of_node)
+    yield from _check_ids(resource, variables)
     late = LATE_VARIABLES if resource.inject == "cdi" else frozenset()  # after its spec is written
-    for keys, template, entry in resource.templates:
+    for path, template, entry in resource.templates:
         if isinstance(entry, Resource):  # `id` or `group`
             continue
-        template_path, allowed = (*path, *keys), variables.of_device
+        allowed = variables.of_device
         if isinstance(entry, Text | DeviceNode | Mount) and entry.optional:
             allowed = variables.any_source
         elif isinstance(entry, Probe | FileCheck):
             allowed -= LATE_VARIABLES
-        yield from variables.check(template_path, template, allowed)
+        yield from variables.check(path, template, allowed)
         if isinstance(entry, DeviceNode | Mount):
             for name in sorted(late & template.names):
                 yield error(
-                    template_path,
+                    path,
                     f"${{{name}}} is not known yet when the CDI spec is written; "
                     "use a variable of the device, or `inject: deviceSpecs`",
                 )
             if template is entry.host_path:
-                yield from _check_changeable(template_path, template, resource)
-    yield from _check_link_paths((*path, "allocate"), resource)
+                yield from _check_changeable(path, template, resource)
+    yield from _check_link_paths(resource)
 
 
-def _check_ids(path: Path, resource: Resource, variables: _Variables) -> Iterator[CheckProblem]:
+def _check_ids(resource: Resource, variables: _Variables) -> Iterator[CheckProblem]:
     """Check the templates of device IDs: each source needs one whose variables it has."""
     templates = resource.id or ()
     allowed = (variables.any_source if len(templates) > 1 else variables.of_device) - _LATER
     for index, template in enumerate(templates):
-        yield from variables.check((*path, index), template, allowed)
+        yield from variables.check(("id", index), template, allowed)
         if not template.names - CONTAINER_VARIABLES:
             message = "every device would have the same ID; use a variable of the device"
-            yield error((*path, index), message)
+            yield error(("id", index), message)
     if any(template.names - allowed for template in templates):
         return
     by_source = variables.by_source if resource.group is None else [variables.of_device]
     for index, names in enumerate(by_source if templates else ()):
         if not any(template.names <= names for template in templates):
             devices = f"devices of sources[{index}]" if len(by_source) > 1 else "some devices"
-            yield error(path, f"no entry has a value for {devices}; end the list with ${{name}}")
+            yield error(("id",), f"no entry has a value for {devices}; end the list with ${{name}}")
 
 
 def _check_changeable(path: Path, template: Template, resource: Resource) -> Iterator[CheckProblem]:
@@ -155,7 +156,7 @@ def _check_changeable(path: Path, template: Template, resource: Resource) -> Ite
             case Directory(path=directory):
                 directories = [directory]
             case Glob(paths=globs):
-                directories = [_literal_directory(glob) for glob in globs]
+                directories = [_WILDCARD.split(glob)[0].rpartition("/")[0] or "/" for glob in globs]
             case _:
                 continue
         if foreign := [directory for directory in directories if not is_in_dev(directory)]:
@@ -168,13 +169,7 @@ def _check_changeable(path: Path, template: Template, resource: Resource) -> Ite
             return
 
 
-def _literal_directory(glob: str) -> str:
-    """Return the directory of a glob that all matching paths are in."""
-    parts = glob.split("/")[:-1]
-    return "/".join(itertools.takewhile(lambda part: not is_wild(part), parts)) or "/"
-
-
-def _check_link_paths(base: Path, resource: Resource) -> Iterator[CheckProblem]:
+def _check_link_paths(resource: Resource) -> Iterator[CheckProblem]:
     """Warn of variables with the path of a link that the container does not have."""
     finds_links = any(source.finds_links for source in resource.sources)
     if resource.allocate.devices is not None or not finds_links:
@@ -183,28 +178,28 @@ def _check_link_paths(base: Path, resource: Resource) -> Iterator[CheckProblem]:
         for name in sorted(name for name in text.value.names if f".{name}".endswith(".path")):
             real = f"{name.removesuffix('path')}realpath"
             yield warning(
-                (*base, "env", key),
+                ("allocate", "env", key),
                 f"${{{name}}} may be a link, but the container gets the node under its real path; "
                 f'use ${{{real}}}, or set `devices: ["${{{name}}}"]`',
             )
 
 
-def check_owners(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def check_owners(resource: Resource) -> Iterator[CheckProblem]:
     """Yield owners and modes of nodes, which kubelet does not know."""
     for index, node in enumerate(resource.allocate.devices or ()):
         for option in ("uid", "gid", "mode") if resource.inject != "cdi" else ():
             if getattr(node, option) is not None:
                 message = "only takes effect with `inject: cdi`: kubelet passes the node unchanged"
-                yield error((*path, "allocate", "devices", index, option), message, on_key=True)
+                yield error(("allocate", "devices", index, option), message, on_key=True)
 
 
-def check_steps(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def check_steps(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of ``health`` and ``preStart``."""
     for index, check in enumerate(resource.health.checks if resource.health is not None else ()):
         if isinstance(check, Probe):
-            yield from _check_command((*path, "health", "checks", index, "exec"), check.exec or ())
+            yield from _check_command(("health", "checks", index, "exec"), check.exec or ())
     for index, step in enumerate(resource.pre_start):
-        step_path = (*path, "preStart", index)
+        step_path = ("preStart", index)
         yield from _check_command((*step_path, "run"), step.run or ())
         shared = resource.replicas > 1 or resource.overlap == "allow"
         if step.run and step.repeat == "holder" and shared:
@@ -217,7 +212,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     total = sum(step.timeout for step in resource.pre_start)
     if total > PRE_START_MAX_S:
         yield warning(
-            (*path, "preStart"),
+            ("preStart",),
             f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
             f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)",
             on_key=True,

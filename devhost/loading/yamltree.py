@@ -43,6 +43,10 @@ class CheckProblem(NamedTuple):
     message: str
     on_key: bool = False
 
+    def below(self, base: Path) -> "CheckProblem":
+        """Return the same problem with the path of what contains the value."""
+        return self._replace(path=(*base, *self.path))
+
 
 error: Final = functools.partial(CheckProblem, "error")
 warning: Final = functools.partial(CheckProblem, "warning")
