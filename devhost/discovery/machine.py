@@ -199,9 +199,10 @@ class Machine:
         if node is None and owner is not None:
             node = _node(owner.syspath, self._usb.sysfs)
         if node is not None:
-            variables |= {"subsystem": node.subsystem, "name": node.name, "syspath": node.syspath}
+            variables |= {"subsystem": node.subsystem, "name": node.name}
             variables |= node_variables(node, self.sysfs)
             variables |= self._udev.udev.get(f"/dev/{node.file}", {})
+            variables["syspath"] = node.syspath
         state = self._files.stat(f"/dev/{node.file}") if node and node.file else None
         device = node or owner
         parents = tuple(
