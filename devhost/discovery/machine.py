@@ -133,8 +133,8 @@ class Machine:
         below = (path for path in self._numbers.below(owner) if path != owner)
         found = [self._node(path, self._numbers.sysfs) for path in below]
         found += [self._node(path, self._net.sysfs) for path in self._net.below(owner)]
-        group = self._pci.sysfs.linked(f"{owner}/iommu_group")
-        if group is not None and (driver := self._pci.sysfs.linked(f"{owner}/driver")):
+        group = self._pci.sysfs.link_name(f"{owner}/iommu_group")
+        if group is not None and (driver := self._pci.sysfs.link_name(f"{owner}/driver")):
             reading = self.subsystem("vfio")
             if driver.startswith("vfio") and (own := reading.members.get(group)):
                 found.append(self._node(own, reading.sysfs))
@@ -142,7 +142,7 @@ class Machine:
         return sorted(nodes, key=lambda one: names.natural_key(one.file or one.name))
 
     def _node(self, path: str, sysfs: SysfsTree) -> KernelNode | None:
-        subsystem = sysfs.linked(f"{path}/subsystem") or ""
+        subsystem = sysfs.link_name(f"{path}/subsystem") or ""
         return KernelNode.of(subsystem, path, sysfs)
 
     def find(self, what: str) -> list[DescribedNode]:
@@ -178,7 +178,7 @@ class Machine:
         if (above := owning_device(path, sysfs)) is not None:
             every = (*self.usb_devices, *self.pci_functions)
             return next((one for one in every if one.syspath == above.syspath), above)
-        if sysfs.linked(f"{path}/subsystem") == "vfio":
+        if sysfs.link_name(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")
             some = (one for one in self.pci_functions if one.facts["group"] == group)
             return next((one for one in some if not one.is_hub_or_bridge), None)
@@ -203,7 +203,7 @@ class Machine:
         state = self._files.stat(f"/dev/{shown.file}") if shown and shown.file else None
         above = path or (owner.syspath if owner else "")
         parents = tuple(
-            (posixpath.basename(one), sysfs.linked(f"{one}/subsystem") or "")
+            (posixpath.basename(one), sysfs.link_name(f"{one}/subsystem") or "")
             for one in ancestor_devices(above, sysfs)
         )
         known = {name: value for name, value in variables.items() if value}
