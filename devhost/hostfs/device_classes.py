@@ -13,7 +13,7 @@ from enum import Flag, auto
 from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.mounts import lines
+from devhost.hostfs.mounts import read_lines
 from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
 from devhost.model.immutable import immutable
 
@@ -192,7 +192,7 @@ class DeviceClasses:
         if major in _BY_MAJOR:
             return _class(_BY_MAJOR[major])
         proc = "/proc/devices"
-        rows = lines(self._files.to_local(proc)) or lines(proc)
+        rows = read_lines(self._files.to_local(proc)) or read_lines(proc)
         for line in itertools.takewhile(lambda line: line != "Block devices:", rows):
             number, _, driver = line.strip().partition(" ")
             if number == str(major) and driver.startswith("nvidia-"):
