@@ -7,24 +7,24 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, describe_os_error
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
-from devhost.hostfs.mounts import BlockUse, mounts
+from devhost.hostfs.mounts import BlockUse, read_mounts
 from devhost.hostfs.sysfs import Number
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState, HostDevice, Node
 from devhost.model.immutable import immutable
 
-_PARTS_MAX: Final = 1000
+_PARTS_MAX: Final = 1000  # nodes of a directory that is handed out
 
 Spec = DeviceSpec | MountSpec
 
 
 @immutable
 class ResolvedPath:
-    """Where a host path leads, as far as that exists, what is there, or why it cannot be read."""
+    """The real path that a host path leads to, and the file there, or why it cannot be read."""
 
     realpath: str
     state: FileState | None = None
@@ -43,23 +43,21 @@ class HostPaths:
         self._visible: tuple[str, ...] | None = None
 
     def remember(self, path: str, state: FileState) -> None:
-        """Set what is at a path: it was just read."""
+        """Set the state of a path that was just read."""
         self._places[path] = ResolvedPath(state.realpath, state)
 
     def resolve(self, path: str) -> ResolvedPath:
-        """Return what is at a host path. Blocks."""
+        """Return where a host path leads, and the state of the file there. Blocks."""
         if path not in self._places:
             try:
                 state = self._cached.stat(path)
-                realpath = state.realpath if state else self._files.realpath(path)
-                self._places[path] = ResolvedPath(realpath, state)
+                place = ResolvedPath(state.realpath if state else self._files.realpath(path), state)
             except OSError as error:
-                self._places[path] = ResolvedPath(
-                    path, problem=f"{path}: {error.strerror or error}"
-                )
+                place = ResolvedPath(path, problem=f"{path}: {describe_os_error(error)}")
+            self._places[path] = place
         return self._places[path]
 
-    # ── what containers are given ──
+    # ── what containers receive ──
 
     def resolve_checked(self, allocation: Allocation) -> Allocation:
         """Return an allocation as it is handed out. Blocks.
@@ -68,11 +66,10 @@ class HostPaths:
         for what they led to when that was checked: a runtime would resolve them again. Only below
         the host's own /dev are they handed out, to lead to a device that was plugged in again.
         """
-        asked: tuple[Spec, ...] = (*allocation.devices, *allocation.mounts)
         kept: list[Spec] = []
-        for spec in asked:
+        for spec in allocation.specs:
             try:
-                kept += self._handed(spec)
+                kept += self._resolve_spec(spec)
             except AllocationError as error:
                 if not spec.optional:
                     owner = f"device {spec.device}: " if spec.device else ""
@@ -90,12 +87,12 @@ class HostPaths:
     def problem(self, spec: Spec) -> str | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
         try:
-            self._handed(spec)
+            self._resolve_spec(spec)
         except AllocationError as error:
             return str(error)
         return None
 
-    def _handed(self, spec: Spec) -> Sequence[Spec]:
+    def _resolve_spec(self, spec: Spec) -> Sequence[Spec]:
         path, mount = spec.host_path, isinstance(spec, MountSpec)
         place = self.resolve(path)
         state = place.state
@@ -119,15 +116,15 @@ class HostPaths:
         return [replace(spec, host_path=place.realpath)]
 
     def _nodes_below(self, spec: DeviceSpec, directory: FileState) -> Sequence[Spec]:
-        """Return one for each node in a directory, whose links are left out.
+        """Return a spec for each node in a directory, whose links are left out.
 
         Each runtime would expand it in its own way, and CDI not at all.
         """
-        found = []
+        parts = []
         try:
             walk = Walk(self._files, directory.realpath.rstrip("/"))
         except OSError as error:
-            raise AllocationError(f"{spec.host_path}: {error.strerror or error}") from None
+            raise AllocationError(f"{spec.host_path}: {describe_os_error(error)}") from None
         if walk.unreadable:
             raise AllocationError(f"{spec.host_path}: {next(iter(walk.unreadable.values()))}")
         for name in names.natural(walk.matches):
@@ -135,16 +132,16 @@ class HostPaths:
             state = self.resolve(path).state
             if state is not None and state.number is not None and not walk.matches[name]:
                 inside = f"{spec.container_path.rstrip('/')}/{name}"
-                found.append(replace(spec, host_path=path, container_path=inside))
-        if not found:
+                parts.append(replace(spec, host_path=path, container_path=inside))
+        if not parts:
             raise AllocationError(f"{spec.host_path} is a directory without device nodes")
-        if len(found) > _PARTS_MAX:
-            many = f"has {len(found)} device nodes below, more than {_PARTS_MAX}"
-            raise AllocationError(f"{spec.host_path} {many}")
-        for part in found:
+        if len(parts) > _PARTS_MAX:
+            excess = f"has {len(parts)} device nodes below, more than {_PARTS_MAX}"
+            raise AllocationError(f"{spec.host_path} {excess}")
+        for part in parts:
             if problem := names.path_problem(part.host_path):
                 raise AllocationError(problem)
-        return [handed for part in found for handed in self._handed(part)]
+        return [spec for part in parts for spec in self._resolve_spec(part)]
 
     def is_invisible(self, spec: Spec) -> bool:
         """Whether a mount's host path is missing where the host's files are not visible. Blocks.
@@ -160,7 +157,7 @@ class HostPaths:
         where = f"{place.realpath}/"
         return bool(self._visible) and not any(map(where.startswith, self._visible))
 
-    # ── what is refused ──
+    # ── what the policy refuses ──
 
     def _refused(self, path: str, *, mount: bool = False) -> str | None:
         """Return why a path that could be read may not be given to others, or ``None``."""
@@ -180,14 +177,14 @@ class HostPaths:
             self._classes = self._classes or DeviceClasses(self._files)
             return self._policy.node_problem(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
-        return self._policy.node_problem(realpath, BLOCK, self._use.of(number))
+        return self._policy.node_problem(realpath, BLOCK, self._use.problem(number))
 
-    # ── a device's own nodes ──
+    # ── the nodes of a device ──
 
     def node_problem(self, node: Node, *, same_number: bool) -> str | None:
-        """Return why a device's node is not what the scan has found, or ``None``. Blocks.
+        """Return why a device's node is not as the scan has found it, or ``None``. Blocks.
 
-        Below the host's own /dev, udev makes another one for a device that was plugged in again:
+        Below the host's own /dev, udev makes another node for a device that was plugged in again:
         that is only a problem where it has to have the ``same_number``.
         """
         if node.state is None:
@@ -203,12 +200,12 @@ class HostPaths:
         return f"{node.path} is another device than at the last scan; a scan is due"
 
     def current_nodes(self, device: HostDevice, *, files: bool) -> Seen:
-        """Return what is at the paths of a device's nodes, right before they are touched. Blocks.
+        """Return a device's nodes and their states, right before they are touched. Blocks.
 
-        What is no device node counts if ``files`` is set. Another one than the scan has found is
-        an error, and one that may not be used.
+        Files that are no device nodes are included if ``files`` is set. Raises `AllocationError`
+        for a node that the scan has not found there, or that may not be used.
         """
-        found = []
+        states = []
         for node in device.nodes:
             if node.state is None or not (files or node.state.kind.is_node):
                 continue
@@ -221,14 +218,14 @@ class HostPaths:
             if not state.kind.is_node and state.inode != node.state.inode:
                 reason = "is another file than at the last scan; a scan is due"
                 raise AllocationError(f"{node.path} {reason}")
-            found.append((node, state))
-        return found
+            states.append((node, state))
+        return states
 
 
 def _visible_below(files: HostFiles) -> tuple[str, ...]:
     """Return the host paths, with a slash, below which files are visible; none: everywhere."""
     root = os.path.realpath(files.root)
-    points = {point for _, point, _ in mounts("/proc/self/mountinfo")}
+    points = {point for _, point, _ in read_mounts("/proc/self/mountinfo")}
     if files.is_host or root in points:
         return ()
     below = (point for point in points if point.startswith(f"{root}/"))

@@ -29,7 +29,7 @@ class PlannedStep(TypedDict):
 
 def marks(resource: Resource) -> bool:
     """Whether a step runs once per holder, so that what was allocated has to be marked."""
-    return any(step.every == "holder" for step in resource.pre_start)
+    return any(step.repeat == "holder" for step in resource.pre_start)
 
 
 def numbered(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, str]]]:
@@ -92,5 +92,5 @@ def _planned(
         found += [("waitFor", path) for path in awaited(step.wait_for, device, constants)]
     for key, value in found:
         yield PlannedStep(
-            device=device.id, step=key, value=value, every=step.every, timeout=step.timeout
+            device=device.id, step=key, value=value, every=step.repeat, timeout=step.timeout
         )

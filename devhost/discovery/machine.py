@@ -136,8 +136,8 @@ class Machine:
         paths = (path for path in self._numbers.below(owner) if path != owner)
         nodes = [_node(path, self.sysfs) for path in paths]
         nodes += [_node(path, self._net.sysfs) for path in self._net.below(owner)]
-        group = self._pci.sysfs.linked(f"{owner}/iommu_group")
-        driver = self._pci.sysfs.linked(f"{owner}/driver")
+        group = self._pci.sysfs.link_name(f"{owner}/iommu_group")
+        driver = self._pci.sysfs.link_name(f"{owner}/driver")
         if group is not None and driver is not None and driver.startswith("vfio"):
             vfio = self.subsystem("vfio")
             nodes += [_node(path, vfio.sysfs) for path in (vfio.members.get(group),) if path]
@@ -182,7 +182,7 @@ class Machine:
             devices = (*self.usb_devices, *self.pci_functions)
             return next((device for device in devices if device.syspath == owner.syspath), owner)
         functions = [function for function in self.pci_functions if not function.is_hub_or_bridge]
-        if sysfs.linked(f"{path}/subsystem") == "vfio":
+        if sysfs.link_name(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")
             members = (function for function in functions if function.facts["group"] == group)
             return next(members, None)
@@ -206,7 +206,7 @@ class Machine:
         state = self._files.stat(f"/dev/{node.file}") if node and node.file else None
         device = node or owner
         parents = tuple(
-            (posixpath.basename(path), self.sysfs.linked(f"{path}/subsystem") or "")
+            (posixpath.basename(path), self.sysfs.link_name(f"{path}/subsystem") or "")
             for path in ancestor_devices(device.syspath if device else "", self.sysfs)
         )
         variables = {name: value for name, value in variables.items() if value}
@@ -220,7 +220,7 @@ class Machine:
 
 def _node(path: str, sysfs: SysfsTree) -> KernelNode | None:
     """Return the node of a directory in sysfs, if it has any."""
-    return KernelNode.of(sysfs.linked(f"{path}/subsystem") or "", path, sysfs)
+    return KernelNode.of(sysfs.link_name(f"{path}/subsystem") or "", path, sysfs)
 
 
 def _product(device: SysfsDevice) -> str:

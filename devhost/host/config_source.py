@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from devhost.allocation.policy import Policy
-from devhost.errors import Problem
+from devhost.errors import Problem, describe_os_error
 from devhost.host.state_files import CLOSE_S, LastGoodConfig, log_transition
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded, loads, read, unusable
@@ -309,7 +309,7 @@ def _read(file: str) -> _Content:
 
 
 def _unreadable(error: OSError) -> _Content:
-    return _Content(failure=f"cannot be read: {error.strerror or error}")
+    return _Content(failure=f"cannot be read: {describe_os_error(error)}")
 
 
 def _hash(raw: bytes) -> str:
@@ -318,6 +318,6 @@ def _hash(raw: bytes) -> str:
 
 def _watch_targets(file: str) -> frozenset[WatchTarget]:
     """Return the directories in which the file, or a symlink on the way to it, may be replaced."""
-    *way, end = (path for path, _, _ in HostFiles().way(str(Path(file).absolute())))
+    *way, end = (path for path, _, _ in HostFiles().follow(str(Path(file).absolute())))
     replaceable = {*filter(os.path.islink, way), end}
     return frozenset(WatchTarget(os.path.dirname(path), writes=True) for path in replaceable)

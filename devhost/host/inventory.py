@@ -13,7 +13,7 @@ from devhost.discovery.sources.base import (
     has_no_events,
     list_location,
 )
-from devhost.hostfs.files import HostFiles, Progress, Tally
+from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
 from devhost.watch.uevents import Uevents
@@ -163,7 +163,7 @@ class LocationReader:
 
         It is made once for all who ask at that time.
         """
-        progress, began = Progress.current(), time.monotonic()
+        progress, began = THREAD.progress, time.monotonic()
         while not self._turn.acquire(timeout=READ_TIMEOUT_S / 10):
             if time.monotonic() >= max(began, self._progress.answered_at) + READ_TIMEOUT_S:
                 return Listing(failure=timeout_text())

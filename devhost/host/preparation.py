@@ -114,7 +114,7 @@ class Preparation:
                     start = Start(self._name, device, constants, *host, deadline)
                     steps = [*enumerate(resource.pre_start)]
                     if device.id not in distinct(fresh):
-                        steps = [one for one in steps if one[1].every == "start"]
+                        steps = [one for one in steps if one[1].repeat == "start"]
                     starting[device.id] = group.create_task(run_steps(steps, start))
             failures = {one: why for one, task in starting.items() if (why := task.result())}
             reasons = names.natural(failures.values())
@@ -185,7 +185,7 @@ async def run_steps(steps: Iterable[tuple[int, Step]], start: Start) -> str | No
     where = device = f"device {start.device.id}"
     try:
         for number, step in steps:
-            if step.run and step.every == "holder" and not used:
+            if step.run and step.repeat == "holder" and not used:
                 where, used = device, True
                 await _look(start, lambda: _refuse_in_use(start))
             where = f"{pre_start.label(number, step)} of {device}"

@@ -3,7 +3,6 @@
 They are looked at by path, and found below a directory by globs, within bounds.
 """
 
-import contextvars
 import ctypes
 import errno
 import fnmatch
@@ -11,10 +10,12 @@ import os
 import re
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
+from devhost.errors import describe_os_error
 from devhost.model import names
 from devhost.model.device import FileKind, FileState
 from devhost.model.immutable import immutable
@@ -36,7 +37,7 @@ _KINDS: Final = {
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
 # Other filesystems below /dev, where more than the kernel and udev make files.
-_NOT_DEV: Final = ("/dev/shm", "/dev/mqueue", "/dev/hugepages")  # noqa: S108 (not made here)
+_NOT_DEV: Final = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages/")  # noqa: S108 (not made here)
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
@@ -47,56 +48,55 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 def is_in_dev(path: str) -> bool:
     """Whether a path is the host's own /dev or below it, where only the host makes files."""
     inside = f"{path}/"
-    return inside.startswith("/dev/") and not any(inside.startswith(f"{one}/") for one in _NOT_DEV)
+    return inside.startswith("/dev/") and not inside.startswith(_NOT_DEV)
 
 
-def filesystem(path: str) -> int | None:
-    """Return the number of a file's kind of filesystem (linux/magic.h), if it can be told."""
-    found = ctypes.create_string_buffer(_STATFS_MAX)
-    if _statfs(os.fsencode(path), found) != 0:
+def filesystem_magic(path: str) -> int | None:
+    """Return the number of the filesystem's type (linux/magic.h) at a path, if it has an answer."""
+    buffer = ctypes.create_string_buffer(_STATFS_MAX)
+    if _statfs(os.fsencode(path), buffer) != 0:
         return None
-    return int.from_bytes(found.raw[:4], sys.byteorder)
+    return int.from_bytes(buffer.raw[:4], sys.byteorder)
 
 
-def _state(realpath: str, found: os.stat_result, former: FileState | None) -> FileState | None:
-    """Return what is at a real path; what is as it was is the same object."""
-    stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
-    raw = (found.st_mode, found.st_rdev, found.st_mtime_ns)
+def _state(realpath: str, status: os.stat_result, former: FileState | None) -> FileState | None:
+    """Return the state of a file at a real path: the former object where nothing has changed."""
+    stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
+    raw = (status.st_mode, status.st_rdev, status.st_mtime_ns)
     if former is not None and (former.stamp, former.raw, former.realpath) == (stamp, raw, realpath):
         return former
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode))
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         return None
-    is_node = kind in (FileKind.CHAR, FileKind.BLOCK)
-    number = (os.major(found.st_rdev), os.minor(found.st_rdev)) if is_node else None
-    modified = 0 if is_node else found.st_mtime_ns
-    now = FileState(realpath, kind, number, stamp, stat.S_IMODE(found.st_mode), modified, raw)
-    return former if now == former else now
+    number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if kind.is_node else None
+    modified = 0 if kind.is_node else status.st_mtime_ns
+    state = FileState(realpath, kind, number, stamp, stat.S_IMODE(status.st_mode), modified, raw)
+    return former if state == former else state
 
 
 class Progress:
-    """When the host last answered what runs by it: a slow filesystem is not one that hangs."""
+    """The time of the host's last answer to a call: a slow filesystem is not one that hangs."""
 
     def __init__(self) -> None:
+        self.note()
+
+    def note(self) -> None:
+        """Set the time of the last answer to now."""
         self.answered_at = time.monotonic()
 
-    @classmethod
-    def current(cls) -> "Progress":
-        """Return that of the work which this thread does, or one that nobody waits for."""
-        return _PROGRESS.get() or cls()
-
-    def during(self, work: Callable[[], _T]) -> _T:
-        """Return the result of ``work``, noting each answer."""
-        _PROGRESS.set(self)
+    def measure(self, work: Callable[[], _T]) -> _T:
+        """Return the result of ``work``, whose progress this is."""
+        THREAD.progress = self
         self.note()
         return work()
 
-    def note(self) -> None:
-        """Note that the host has answered."""
-        self.answered_at = time.monotonic()
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.progress = Progress()  # of the call that this thread makes
 
 
-_PROGRESS: Final = contextvars.ContextVar[Progress | None]("progress", default=None)
+THREAD: Final = _Thread()
 
 
 class Tally:
@@ -111,7 +111,7 @@ class Tally:
 
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
-        Progress.current().note()
+        THREAD.progress.note()
         self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
         reason = self._refusal(self.count) if self.count > ENTRIES_FEW else None
         if self.count > ENTRIES_MAX:
@@ -124,8 +124,8 @@ class Tally:
 class HostFiles:
     """The host's files below a `root`: ``/``, or where the host's root is mounted.
 
-    What matches one of the globs `shown` may be told even from directories that not every user may
-    look into; ``None``: all may.
+    Names that match one of the globs `shown` may be told even from directories that not every user
+    may look into; ``None``: all names may be told.
     """
 
     root: str = "/"
@@ -139,13 +139,13 @@ class HostFiles:
     def to_local(self, path: str) -> str:
         """Return the path at which this process sees a host path, without following links.
 
-        Who asks for it has the host's answer to what was asked before.
+        A caller that comes here has the host's answer to its call before.
         """
-        Progress.current().note()
+        THREAD.progress.note()
         return path if self.is_host else self.root.rstrip("/") + path
 
     def resolve(self, path: str) -> str:
-        """Return what `realpath` does, or the path itself, normalized, where that fails."""
+        """Return the `realpath`, or the path itself, normalized, where that fails."""
         try:
             return self.realpath(path)
         except OSError:
@@ -154,17 +154,17 @@ class HostFiles:
     def realpath(self, path: str) -> str:
         """Return the host path with links and ``..`` resolved, as far as it exists.
 
-        It is an error if links form a loop, ``..`` follows what is no directory, or the way leads
-        through a process's own view: the text of such a link (``/proc/1/root``, ``/proc/1/fd/3``)
-        is not where the kernel goes.
+        Raises `OSError` if links form a loop, ``..`` follows a file that is no directory, or the
+        way leads through a process's own view: the text of such a link (``/proc/1/root``,
+        ``/proc/1/fd/3``) is not where the kernel goes.
         """
-        *_, (place, _, _) = self.way(path)
+        *_, (place, _, _) = self.follow(path)
         return place
 
     def stays_in_dev(self, path: str) -> bool:
         """Whether only the host decides where a path leads: no link on the way leaves its /dev."""
         try:
-            return all(is_in_dev(place) for place, _, _ in self.way(path))
+            return all(is_in_dev(place) for place, _, _ in self.follow(path))
         except OSError:
             return False
 
@@ -177,23 +177,23 @@ class HostFiles:
         if self.shown is None:
             return None
         place = ""
-        for place, rest, mode in self.way(directory):
+        for place, rest, mode in self.follow(directory):
             if place == "/" or is_in_dev(place):
                 continue
             needed = stat.S_IXOTH if rest or name else stat.S_IROTH | stat.S_IXOTH
             if not stat.S_ISDIR(mode) or mode & needed == needed:
                 continue
             whole = "/".join(filter(None, (place, *reversed(rest), name)))
-            below = (whole, f"{whole}/")  # what is allowed below a directory may be listed
-            if not any(fnmatch.fnmatchcase(one, glob) for one in below for glob in self.shown):
+            forms = (whole, f"{whole}/")  # names that are allowed below a directory may be listed
+            if not any(fnmatch.fnmatchcase(form, glob) for form in forms for glob in self.shown):
                 text = f"not every user may look into {place}: it needs --allow-path '{whole}'"
                 raise OSError(errno.EACCES, text)
         return place.rstrip("/")
 
-    def way(self, path: str) -> Iterator[tuple[str, list[str], int]]:
-        """Yield each place on a path's way, the end too, the names that follow, and the mode there.
+    def follow(self, path: str) -> Iterator[tuple[str, list[str], int]]:
+        """Yield each place on a path's way, its end too, with the names that follow, and its mode.
 
-        The last name is the first. The mode is 0 where there is nothing, or it cannot be told.
+        The names are in reverse order. The mode is 0 where there is no file, or no answer.
         """
         pending = _parts(path)
         done: list[str] = []
@@ -228,7 +228,7 @@ class HostFiles:
         yield "/" + "/".join(done), pending, mode
 
     def _is_magic(self, link: list[str]) -> bool:
-        """Whether a link (its path's parts) is one that the kernel does not follow by its text.
+        """Whether the kernel does not follow a link, given as its path's parts, by its text.
 
         All links below /proc/PID are (proc_pid_link_inode_operations and the like in Linux's
         fs/proc/base.c and fd.c). There may be other procfs, as in a chroot, and parts of one
@@ -239,14 +239,14 @@ class HostFiles:
             return True
         if not _MAGIC.fullmatch(name) and not any(part.isdecimal() for part in above):
             return False
-        return filesystem(self.to_local("/" + "/".join(above))) == _PROC_SUPER_MAGIC
+        return filesystem_magic(self.to_local("/" + "/".join(above))) == _PROC_SUPER_MAGIC
 
     def stat(self, path: str) -> FileState | None:
-        """Return what a path leads to; ``None`` where it leads nowhere."""
+        """Return the state of the file that a path leads to; ``None`` where it leads nowhere."""
         return CachedFiles(self).stat(path)
 
     def entries(self, path: str) -> list[os.DirEntry[str]] | None:
-        """Return a directory's entries; ``None`` where there is none. Very many are an error."""
+        """Return a directory's entries; ``None`` where there is no directory. Bounded."""
         return CachedFiles(self).entries(path)
 
 
@@ -256,7 +256,7 @@ def _parts(path: str) -> list[str]:
 
 
 class CachedFiles:
-    """Reads many paths; where a directory leads is found out once."""
+    """Reads many paths; each directory's real path is looked up once."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
@@ -264,28 +264,29 @@ class CachedFiles:
         self._listed: set[str] = set()
 
     def stat(self, path: str, former: FileState | None = None) -> FileState | None:
-        """Return what `HostFiles.stat` does, or what was there before if it is as it was."""
+        """Return the same as `HostFiles.stat`, and the former object where nothing has changed."""
         parent, _, name = path.rpartition("/")
         try:
             dots = name in _DOTS
-            realpath = self._files.realpath(path) if dots else f"{self._where(parent)}/{name}"
-            found = os.lstat(self._files.to_local(realpath))
-            if stat.S_ISLNK(found.st_mode):
-                realpath = self._files.realpath(path)
-                found = os.lstat(self._files.to_local(realpath))
+            real = self._files.realpath(path) if dots else f"{self._real_directory(parent)}/{name}"
+            status = os.lstat(self._files.to_local(real))
+            if stat.S_ISLNK(status.st_mode):
+                real = self._files.realpath(path)
+                status = os.lstat(self._files.to_local(real))
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
-        return _state(realpath, found, former)  # none for a link: to itself, or made just now
+        return _state(real, status, former)  # none for a link: to itself, or made just now
 
     def is_link(self, path: str) -> bool | None:
-        """Whether an entry of a directory is a link; ``None`` where there is none."""
+        """Whether an entry of a directory is a link; ``None`` where there is no such entry."""
         parent, _, name = path.rpartition("/")
         try:
             if parent not in self._listed:
                 self._files.check_shown(parent, name)
-            mode = os.lstat(self._files.to_local(f"{self._where(parent)}/{name}")).st_mode
+            real = f"{self._real_directory(parent)}/{name}"
+            mode = os.lstat(self._files.to_local(real)).st_mode
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
@@ -293,38 +294,38 @@ class CachedFiles:
         return stat.S_ISLNK(mode)
 
     def entries(self, path: str, *, tally: Tally | None = None) -> list[os.DirEntry[str]] | None:
-        """Return what `HostFiles.entries` does, and count them."""
-        add = (tally or Tally()).add
+        """Return the same as `HostFiles.entries`, counted by a tally."""
+        tally = tally or Tally()
         try:
             if (real := self._files.check_shown(path)) is not None:
                 self._realpaths[path] = real
             self._listed.add(path)
-            with os.scandir(self._files.to_local(self._where(path) or "/")) as scan:
-                found = []
-                for one in scan:
-                    add(path, one.name)
-                    found.append(one)
-                return found
+            with os.scandir(self._files.to_local(self._real_directory(path) or "/")) as scan:
+                entries = []
+                for entry in scan:
+                    tally.add(path, entry.name)
+                    entries.append(entry)
+                return entries
         except OSError as error:
             if error.errno in _ABSENT:
                 return None
             raise
 
-    def _where(self, path: str) -> str:
+    def _real_directory(self, path: str) -> str:
         """Return a directory's real path, without a slash at its end."""
         below: list[str] = []
-        while (where := self._realpaths.get(path)) is None:
+        while (real := self._realpaths.get(path)) is None:
             if path.rpartition("/")[2] in _DOTS:
-                where = self._realpaths[path] = self._files.realpath(path).rstrip("/")
+                real = self._realpaths[path] = self._files.realpath(path).rstrip("/")
                 break
             below.append(path)
             path = path.rpartition("/")[0]
-        for one in reversed(below):
-            where += one[one.rindex("/") :]
-            if os.path.islink(self._files.to_local(where)):
-                where = self._files.realpath(one).rstrip("/")
-            self._realpaths[one] = where
-        return where
+        for directory in reversed(below):
+            real += directory[directory.rindex("/") :]
+            if os.path.islink(self._files.to_local(real)):
+                real = self._files.realpath(directory).rstrip("/")
+            self._realpaths[directory] = real
+        return real
 
 
 # ── what is below a directory, by globs and within bounds ──
@@ -333,19 +334,19 @@ Parts = tuple[str, ...]
 
 
 class Walk:
-    """One search below a directory.
+    """A search below a directory.
 
-    It goes through a tree once, and holds at each directory what is left of the pattern by each of
-    the ways that lead there. No recursion: a tree may be deeper than that can go. It is an error if
-    the directory itself cannot be read, or there is too much below it.
+    It goes through a tree once, and holds at each directory the rest of the pattern for each of the
+    ways that lead there. No recursion: a tree may be deeper than that can go. Raises `OSError` if
+    the directory itself cannot be read, or there are too many entries below it.
 
     The `base` has no slash at its end. In the pattern, ``**`` matches any directories, but no links
-    to some; names that begin with a dot match wildcards only if `hidden` is set. No wildcard looks
-    into the directories to `leave_out`.
+    to directories; names that begin with a dot match wildcards only if `hidden` is set. No wildcard
+    looks into the directories to `leave_out`.
 
     Attributes:
-        found: The paths below the directory, and whether they are links.
-        unreadable: Of such paths, why they, or what is below them, cannot be read.
+        matches: Whether the paths that match, below the directory, are links.
+        unreadable: Why some of those paths, or their entries, cannot be read.
     """
 
     def __init__(
@@ -365,42 +366,42 @@ class Walk:
         parts = tuple(pattern.split("/"))
         pending = [("", {parts if parts[-1] != "**" else (*parts, "*")})]
         while pending:
-            below, lefts = pending.pop()
-            children = self._children(below, lefts)
-            pending += [(f"{below}{name}/", left) for name, left in children.items()]
+            below, patterns = pending.pop()
+            children = self._search(below, patterns)
+            pending += [(f"{below}{name}/", rests) for name, rests in children.items()]
 
-    def _children(self, below: str, lefts: set[Parts]) -> dict[str, set[Parts]]:
-        """Look at one directory; return where to go on, with what is left of the pattern there."""
+    def _search(self, below: str, patterns: set[Parts]) -> dict[str, set[Parts]]:
+        """Search a directory; return the names to go on with, and the patterns below each."""
         children: dict[str, set[Parts]] = {}
-        for left in list(lefts):  # ** may also match no directory
-            while left[0] == "**":
-                left = left[1:]  # noqa: PLW2901
-                lefts.add(left)
-        for name, *rest in (left for left in lefts if not is_wild(left[0])):
+        for pattern in list(patterns):  # ** may also match no directory
+            while pattern[0] == "**":
+                pattern = pattern[1:]  # noqa: PLW2901
+                patterns.add(pattern)
+        for name, *rest in (pattern for pattern in patterns if not is_wild(pattern[0])):
             if rest:
                 children.setdefault(name, set()).add(tuple(rest))
             elif (is_link := self._is_link(f"{below}{name}")) is not None:
                 self.matches[f"{below}{name}"] = is_link
-        wild = [left for left in lefts if is_wild(left[0])]
+        wild = [pattern for pattern in patterns if is_wild(pattern[0])]
         entries = self._entries(below) if wild else ()
-        for left in wild:
+        for pattern in wild:
             for entry in entries:
-                after = self._after(entry, left)
-                if after == ():
+                below_entry = self._match(entry, pattern)
+                if below_entry == ():
                     self.matches[f"{below}{entry.name}"] = _is_link(entry)
-                elif after and f"{self._base}/{below}{entry.name}" not in self._leave_out:
-                    children.setdefault(entry.name, set()).add(after)
+                elif below_entry and f"{self._base}/{below}{entry.name}" not in self._leave_out:
+                    children.setdefault(entry.name, set()).add(below_entry)
         return children
 
-    def _after(self, entry: os.DirEntry[str], left: Parts) -> Parts | None:
-        """Return what is left of a pattern at an entry; ``None`` where it does not go on there."""
-        part, further = left[0], left[1:]
+    def _match(self, entry: os.DirEntry[str], pattern: Parts) -> Parts | None:
+        """Return the rest of a pattern below an entry; ``None`` where the entry does not match."""
+        part, *rest = pattern
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
-            return left if shown and _is_directory(entry) else None
+            return pattern if shown and _is_directory(entry) else None
         if not matches_glob(entry.name, part, hidden=self._hidden):
             return None
-        return further if not further or _is_link(entry) or _is_directory(entry) else None
+        return tuple(rest) if not rest or _is_link(entry) or _is_directory(entry) else None
 
     def _is_link(self, name: str) -> bool | None:
         try:
@@ -447,6 +448,6 @@ def matches_glob(name: str, part: str, *, hidden: bool = False) -> bool:
 
 
 def describe_read_error(error: OSError) -> str:
-    """Return why the host could not say something."""
+    """Return what an error of the host says, with the path that it is about."""
     where = f" ({error.filename})" if error.filename else ""
-    return names.printable(f"{error.strerror or error}{where}")
+    return names.printable(f"{describe_os_error(error)}{where}")

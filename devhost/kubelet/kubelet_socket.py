@@ -12,7 +12,7 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
-from devhost.kubelet.sockets import connect_error, open_channel
+from devhost.kubelet.sockets import SocketIdentity, connect_error, open_channel, socket_identity
 
 KUBELET_SOCKET: Final = "kubelet.sock"
 REGISTER_TIMEOUT_S: Final = 15.0
@@ -23,13 +23,6 @@ _PROBLEMS: Final = {
     errno.ENOENT: f"{KUBELET_SOCKET} is not there",
     errno.ECONNREFUSED: f"nobody listens on {KUBELET_SOCKET}",
 }
-
-SocketIdentity = tuple[int, int, int]
-"""Device, inode and time of creation of a kubelet.sock.
-
-A socket's time of modification is that of its creation. Its time of change would not do: a chmod,
-a relabel or a backup's hard link set it too.
-"""
 
 
 class KubeletSocket:
@@ -54,11 +47,7 @@ class KubeletSocket:
 
     def identity(self) -> SocketIdentity | None:
         """Return what differs from one kubelet.sock to the next; ``None`` if there is none."""
-        try:
-            status = os.stat(self._path)  # asked often; Path.stat costs more
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino, status.st_mtime_ns
+        return socket_identity(self._path)
 
     async def wait_until_replaced(self, identity: SocketIdentity | None) -> None:
         """Wait until another kubelet has taken the place of the one with this identity."""

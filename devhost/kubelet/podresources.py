@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
-from devhost.kubelet.sockets import connect_error, open_channel
+from devhost.kubelet.sockets import connect_error, open_channel, socket_identity
 from devhost.model.resource_state import HeldBy
 from devhost.watch.threads import run_in_thread
 
@@ -49,15 +49,12 @@ class PodResources:
     async def _look(self) -> tuple[object, int]:
         """Return what differs from one kubelet to the next, and a connection's error or 0."""
         if self._looking is None or self._looking.done():
-            self._looking = run_in_thread("pod-resources socket", self._seen)
+            self._looking = run_in_thread(
+                "pod-resources socket",
+                lambda: (socket_identity(self.socket), connect_error(self.socket)),
+            )
         done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
         return done.pop().result() if done else (None, errno.ETIMEDOUT)
-
-    def _seen(self) -> tuple[object, int]:
-        with contextlib.suppress(OSError):
-            status = os.stat(self.socket)
-            return (status.st_dev, status.st_ino, status.st_mtime_ns), connect_error(self.socket)
-        return None, connect_error(self.socket)
 
     async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
         """Return which kubelet it is; by resource and device ID, the pods (``namespace/name``).

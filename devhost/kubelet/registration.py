@@ -16,13 +16,12 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import KubeletError
-from devhost.kubelet import sockets
 from devhost.kubelet.device_list import DeviceList
 from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.kubelet_socket import SocketIdentity
 from devhost.kubelet.podresources import ServedNames
 from devhost.kubelet.resource_lock import link_socket, server_socket
 from devhost.kubelet.servicer import Servicer
+from devhost.kubelet.sockets import SocketIdentity, start_server
 from devhost.model import limits
 from devhost.model.plugin_handler import PluginHandler
 from devhost.model.resource_state import State
@@ -70,7 +69,7 @@ async def run_server(
         except RuntimeError:
             # Without the socket's name, which differs each time: the same reason is the same text.
             raise OSError(f"cannot listen in {directory.path}") from None
-        await sockets.start_server(server)
+        await start_server(server)
     try:
         yield servicer
     finally:

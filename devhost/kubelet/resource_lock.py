@@ -34,8 +34,7 @@ _SERIAL: Final = itertools.count(1)
 _SOCKET: Final = re.compile(
     r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
 )
-_POLL_S: Final = 0.05  # while another process has locks
-_LOCKS_AT_A_TIME: Final = 10
+_POLL_S: Final = 0.02  # from one lock of another process to the next
 _FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens immediately, and is a lock too
 _SHARED, _EXCLUSIVE = (
     struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)
@@ -133,13 +132,13 @@ class ResourceLock:
 
 
 class ResourceLocks:
-    """The locks of all resources of a process, and who waits for one that another process has."""
+    """The locks of all resources of a process, with the wait for those that are taken."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._locks: dict[str, ResourceLock] = {}
-        self._awaited: dict[ResourceLock, asyncio.Event] = {}
-        self._is_awaited = asyncio.Event()  # set while one is
+        self._awaited: asyncio.Queue[ResourceLock] = asyncio.Queue()
+        self._retry = asyncio.Event()  # another one after each retry
 
     def get(self, resource: str) -> ResourceLock:
         """Return the lock of a resource: one devhost at a time serves it."""
@@ -154,33 +153,20 @@ class ResourceLocks:
         """Take a resource's lock; `waiting` is called while another process has it."""
         while not lock.acquire():
             waiting()
-            free = self._awaited[lock] = asyncio.Event()
-            self._is_awaited.set()
-            try:
-                await free.wait()
-            finally:
-                del self._awaited[lock]
+            self._awaited.put_nowait(lock)
+            await self._retry.wait()
 
     async def wait_until_free(self) -> None:
-        """Wait until a lock is free that is awaited.
-
-        A few are asked for at a time: mostly the other process has ended, with all of them.
-        """
-        while True:
-            await self._is_awaited.wait()
+        """Wait until one of the awaited locks is free: mostly all of them are then."""
+        while (lock := await self._awaited.get()).locked_by_other:
+            self._awaited.put_nowait(lock)  # its turn comes again
             await asyncio.sleep(_POLL_S)
-            for lock in list(itertools.islice(self._awaited, _LOCKS_AT_A_TIME)):
-                if not lock.locked_by_other:
-                    return
-                self._awaited[lock] = self._awaited.pop(lock)  # its turn comes again
-            if not self._awaited:
-                self._is_awaited.clear()
 
-    def wake_free(self) -> None:
-        """Wake those who wait for a lock that is free now."""
-        for lock, free in self._awaited.items():
-            if not lock.locked_by_other:
-                free.set()
+    def retry(self) -> None:
+        """Make all who wait for a lock try to take it again."""
+        self._awaited = asyncio.Queue()
+        self._retry.set()
+        self._retry = asyncio.Event()
 
     def remove_dead_sockets(self) -> None:
         """Remove the sockets that other processes have left; it blocks, or raises `OSError`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,22 @@ _OPTIONS: Final = (
     # GOAWAY to each would take gigabytes of memory in seconds.
     ("grpc.enable_retries", 0),
 )
+
+SocketIdentity = tuple[int, int, int]
+"""Device, inode and time of creation of a socket.
+
+A socket's time of modification is that of its creation. Its time of change would not do: a chmod,
+a relabel or a backup's hard link set it too.
+"""
+
+
+def socket_identity(path: str | Path) -> SocketIdentity | None:
+    """Return what differs from one server's socket to the next; ``None`` if there is none."""
+    try:
+        status = os.stat(path)  # asked often; Path.stat costs more
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def open_channel(path: str | Path) -> grpc.aio.Channel:

@@ -19,7 +19,7 @@ from devhost.model.template import Template
 
 Entries = Sequence[tuple[Path, Rule]]
 
-_GLOBS: Final = ("paths", "exclude")  # options of sources
+_GLOBS: Final = ("paths", "include", "exclude")  # options of sources
 # Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
 _COMPARISONS_MAX: Final = 50_000
 
@@ -88,7 +88,9 @@ def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterato
         for index, node in enumerate(resource.allocate.devices or ())
         if not node.host_path.names
     ]
-    globs = (glob for _, kind in sources for name in _GLOBS for glob in getattr(kind, name, ()))
+    globs = (
+        glob for _, kind in sources for name in _GLOBS for glob in getattr(kind, name, None) or ()
+    )
     if len(nodes) * (len(sources) + sum(1 for _ in globs)) > _COMPARISONS_MAX:
         return
     for resource, path, node in nodes:
@@ -110,16 +112,25 @@ def _may_meet(resource: Resource, owner: Resource) -> bool:
 
 
 def _offers(kind: Kind, path: str) -> bool:
-    """Whether a source finds the device node at a path, if it is there."""
+    """Return whether a source finds the device node at a path, or some below it, if there."""
+    name, below, included = path.rpartition("/")[2], path, True
     match kind:
-        case Glob(paths=globs, exclude=excluded):
-            name, matches = path, any(pattern.glob_matches(glob, path) for glob in globs)
-        case Dev(pattern=text, exclude=excluded) if path.startswith("/dev/"):
-            name = path.removeprefix("/dev/")
-            matches = pattern.fullmatch(text, name) is not None
+        case Glob(paths=globs):
+            matches = any(pattern.glob_matches(glob, path) for glob in globs)
+        case Directory(path=directory, recursive=recursive, include=include):
+            globs = (f"{directory}/{'**' if recursive else '*'}",)
+            included = include is None or pattern.fits(path, name, include)
+            matches = pattern.glob_matches(globs[0], path)
+        case Dev(pattern=text):
+            globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
+            matches = below != path and pattern.fullmatch(text, below) is not None
         case _:
             return False
-    return matches and not pattern.fits(name, name.rpartition("/")[2], excluded)
+    if kind.types and not {"char", "block"} & {*kind.types}:
+        return False
+    if any(glob.startswith(f"{path}/") for glob in globs):
+        return True
+    return matches and included and not pattern.fits(below, name, kind.exclude)
 
 
 def _check_number(path: Path, entries: Entries) -> Iterator[CheckProblem]:

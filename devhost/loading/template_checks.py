@@ -206,7 +206,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[CheckProblem]:
         step_path = (*path, "preStart", index)
         yield from _check_command((*step_path, "run"), step.run or ())
         shared = resource.replicas > 1 or resource.overlap == "allow"
-        if step.run and step.every == "holder" and shared:
+        if step.run and step.repeat == "holder" and shared:
             yield error(
                 step_path,
                 "another pod may be using a shared device (replicas, overlap) when this one "

@@ -1,4 +1,4 @@
-"""What a container receives, as values."""
+"""The allocation of devices to a container, as values."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -45,7 +45,7 @@ class MountSpec:
 
 @immutable
 class Allocation:
-    """What one container receives for its devices of one resource.
+    """The nodes, mounts and variables of a container for its devices of one resource.
 
     Attributes:
         device_ids: The advertised IDs that kubelet asked for.

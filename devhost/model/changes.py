@@ -1,4 +1,4 @@
-"""What a host does about each resource when its configuration changes; also for plans."""
+"""The changes of a configuration, and what a host does about each resource; also for plans."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -11,7 +11,7 @@ from devhost.model.values import key_of
 
 
 class Action(StrEnum):
-    """What the host does about a resource."""
+    """The action of a host for a resource."""
 
     KEEP = "keep"
     UPDATE = "update"
@@ -48,17 +48,18 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     """Return the changes of a node's resources, in the order of the new file, then of the old."""
     before, after = _here(old, node_name), _here(new, node_name)
     gone = [resource for name, resource in before.items() if name not in after]
-    # Of those that stay, the ones that are now where another one was.
-    kept = {name for name, one in after.items() if name in before and _physical(one)}
+    # Of those that stay, the resources that are now where another resource was.
+    kept = {name for name in after if name in before and _is_physical(after[name])}
     places = zip(filter(kept.__contains__, before), filter(kept.__contains__, after), strict=True)
     moved = {new for old, new in places if new != old}
-    come = [
+    present = [
         _changed(before[name], resource, moved=name in moved)
         if name in before
         else _started(resource, gone)
         for name, resource in after.items()
     ]
-    return *come, *(Change(one.name, Action.DRAIN, ("removed",), None) for one in gone)
+    drained = (Change(resource.name, Action.DRAIN, ("removed",), None) for resource in gone)
+    return *present, *drained
 
 
 def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
@@ -66,22 +67,23 @@ def _here(config: Config | None, node_name: str) -> dict[str, Resource]:
     return {resource.name: resource for resource in resources if resource.applies_to(node_name)}
 
 
-def _physical(resource: Resource) -> bool:
+def _is_physical(resource: Resource) -> bool:
     return any(not isinstance(source.kind, Static) for source in resource.sources)
 
 
 def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
     """Return the change of a new resource, which may have the nodes of one that is gone."""
-    same = (one for one in gone if one.sources == resource.sources and _physical(one))
-    origin = next((one for one in same if not one.overlap == resource.overlap == "allow"), None)
-    if origin is None:
-        return Change(resource.name, Action.START, ("new",), resource)
-    reason = f"looks renamed from {origin.name}: {_WAITS}"
-    return Change(resource.name, Action.START, ("new", reason), resource)
+    reasons = ["new"]
+    for former in gone:
+        is_shared = former.overlap == resource.overlap == "allow"
+        if former.sources == resource.sources and _is_physical(former) and not is_shared:
+            reasons.append(f"looks renamed from {former.name}: {_WAITS}")
+            break
+    return Change(resource.name, Action.START, tuple(reasons), resource)
 
 
 def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
-    place = (_MOVED,) if moved and new.overlap == "deny" and _physical(new) else ()
+    place = (_MOVED,) if moved and new.overlap == "deny" and _is_physical(new) else ()
     differing = _differing(old, new)
     if not differing:
         return Change(new.name, Action.KEEP, place, new)
@@ -90,7 +92,7 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
     reasons = []
     for field in differing:
         key = key_of(Resource, field)
-        reason = key + _step(getattr(old, field), getattr(new, field))
+        reason = key + _values(getattr(old, field), getattr(new, field))
         if key == moving:
             reason += f": {_WAITS}"
         if field == "pre_start" and registers:
@@ -100,17 +102,16 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
     return Change(new.name, action, (*reasons, *place), new)
 
 
-def _step(old: object, new: object) -> str:
-    """Say from what to what a value changes that is short enough."""
-    if not all(value is None or isinstance(value, int | str) for value in (old, new)):
+def _values(*old_and_new: object) -> str:
+    """Return the old and the new value, if they are short."""
+    if not all(value is None or isinstance(value, int | str) for value in old_and_new):
         return ""
-    was, becomes = ("default" if value is None else value for value in (old, new))
-    return f" {was} → {becomes}"
+    return " " + " → ".join("default" if value is None else str(value) for value in old_and_new)
 
 
 def _moving(old: Resource, new: Resource) -> str | None:
     """Return the key whose change gives devices other IDs."""
-    if not _physical(old) or not _physical(new):
+    if not _is_physical(old) or not _is_physical(new):
         return None
     shared = (old.replicas == 1) != (new.replicas == 1)
     differing = {"id": old.id != new.id, "group": old.group != new.group, "replicas": shared}

@@ -25,8 +25,8 @@ from devhost.model.values import (
     shorthand,
 )
 
-_Found = tuple[tuple[str | int, ...], Template, ConfigModel]
-"""The keys and indexes that lead to a template, it, and the mapping that it is in."""
+PlacedTemplate = tuple[tuple[str | int, ...], Template, ConfigModel]
+"""The keys and indexes that lead to a template, the template, and the mapping that it is in."""
 
 
 class Text(ConfigModel):
@@ -80,7 +80,7 @@ MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), values.Template
 
 
 class Allocate(ConfigModel):
-    """What a container receives with its devices."""
+    """The nodes, mounts and variables that a container receives with its devices."""
 
     env: dict[values.EnvName, TextEntry] = Field(default_factory=dict)
     """Environment variables, by name."""
@@ -152,7 +152,7 @@ class Step(ConfigModel):
     """A host path to wait for."""
     timeout: values.StepTime = 10.0
     """The time limit of this step, at most 28s."""
-    every: Literal["start", "holder"] = "holder"
+    repeat: Annotated[Literal["start", "holder"], Field(alias="every")] = "holder"
     """start: at every container start; holder: once per pod that has the device."""
     one_of = ("run", "mode", "wait_for")
 
@@ -223,7 +223,7 @@ class Resource(ConfigModel):
         return max(min(tokens, self.max_devices or tokens), 1) * self.replicas
 
     @property
-    def templates(self) -> Iterator[_Found]:
+    def templates(self) -> Iterator[PlacedTemplate]:
         """All templates, also names of variables and annotations."""
         return _templates(self, (), self)
 
@@ -240,7 +240,7 @@ class Resource(ConfigModel):
 
 def _templates(
     value: object, path: tuple[str | int, ...], mapping: ConfigModel
-) -> Iterator[_Found]:
+) -> Iterator[PlacedTemplate]:
     match value:
         case Template():
             yield path, value, mapping
@@ -249,13 +249,13 @@ def _templates(
                 key = key_of(type(value), name)
                 yield from _templates(getattr(value, name), (*path, key), value)
         case dict():
-            for key, one in value.items():
-                if isinstance(one, Text):
-                    yield (*path, key), Template.parse(key), one
-                yield from _templates(one, (*path, key), mapping)
+            for key, entry in value.items():
+                if isinstance(entry, Text):
+                    yield (*path, key), Template.parse(key), entry
+                yield from _templates(entry, (*path, key), mapping)
         case tuple():
-            for index, one in enumerate(value):
-                yield from _templates(one, (*path, index), mapping)
+            for index, item in enumerate(value):
+                yield from _templates(item, (*path, index), mapping)
 
 
 class Config(ConfigModel):

@@ -13,7 +13,7 @@ VFIO_NODE: Final = "vfio"
 
 
 def _classes(text: str) -> dict[str, str]:
-    return dict(one.split() for one in text.split(", "))
+    return dict(name_and_code.split() for name_and_code in text.split(", "))
 
 
 # Names of classes, as the beginnings of their numbers: from usb.ids and pci.ids.
@@ -48,12 +48,12 @@ def vendor_product(text: str) -> str:
     return text.lower()
 
 
-def _class_of(known: dict[str, str]) -> AfterValidator:
+def _class_of(codes: dict[str, str]) -> AfterValidator:
     def code_of(text: str) -> str:
-        code = known.get(text.lower(), text.lower())
+        code = codes.get(text.lower(), text.lower())
         if not _CODE.fullmatch(code):
             raise ValueError(
-                f"unknown class {text!r} (known: {', '.join(known)}; "
+                f"unknown class {text!r} (known: {', '.join(codes)}; "
                 "or 2, 4 or 6 hexadecimal digits in quotes)"
             )
         return code
@@ -85,23 +85,22 @@ def attribute_problem(name: str) -> str | None:
 
 def _check(source: Any) -> Any:
     """Refuse what selects everything, or nodes that cannot be there."""
-    if any(one == type(one)() for one in source.exclude):
+    if any(selector == type(selector)() for selector in source.exclude):
         raise ValueError("exclude: an entry without options excludes everything")
     if isinstance(source, Sysfs):
         return source
-    is_usb = isinstance(source, Usb)
-    what, foreign, other = "PCI function", USB_NODE, "usb"
-    if is_usb:
-        what, foreign, other = "USB device", VFIO_NODE, "pci"
-    options = (UsbSelector if is_usb else PciSelector).model_fields
-    if all(getattr(source, name) is None for name in options):
-        raise ValueError(f"selects every {what}: say which, by device, class or any other option")
+    selector: type[ConfigModel] = PciSelector
+    device, foreign, owner = "PCI function", USB_NODE, "usb"
+    if isinstance(source, Usb):
+        selector, device, foreign, owner = UsbSelector, "USB device", VFIO_NODE, "pci"
+    if all(getattr(source, option) is None for option in selector.model_fields):
+        raise ValueError(f"selects every {device}: say which, by device, class or any other option")
     subsystems = [choice.subsystem for choice in source.node]
     if foreign in subsystems:
-        raise ValueError(f"node: {foreign} is there only in {other}")
-    for one in (NO_NODE, VFIO_NODE):
-        if one in subsystems and len(subsystems) > 1:
-            raise ValueError(f"node: {one} stands alone")
+        raise ValueError(f"node: {foreign} is there only in {owner}")
+    for choice in (NO_NODE, VFIO_NODE):
+        if choice in subsystems and len(subsystems) > 1:
+            raise ValueError(f"node: {choice} stands alone")
     if source.split and subsystems in ([USB_NODE], [NO_NODE], [VFIO_NODE]):
         raise ValueError(f"split makes each node a device: {subsystems[0]} gives one at most")
     return source
@@ -130,7 +129,7 @@ NodeChoices = OneOrMore[Annotated[NodeChoice, shorthand(_node, str | NodeChoice)
 
 
 class UsbSelector(ConfigModel):
-    """What a USB device has to be: all options match, of a list one."""
+    """Selects USB devices: all options match, of a list one of its items."""
 
     device: Pairs | None = None
     """`vendor:product` as lsusb prints it, in hexadecimal; `*` for any."""
@@ -170,7 +169,7 @@ class Usb(UsbSelector):
 
 
 class PciSelector(ConfigModel):
-    """What a PCI function has to be: all options match, of a list one."""
+    """Selects PCI functions: all options match, of a list one of its items."""
 
     device: Pairs | None = None
     """`vendor:device` as lspci -nn prints it, in hexadecimal; `*` for any."""
@@ -217,14 +216,14 @@ class _Facts(ConfigModel):
 
 
 class ParentSelector(_Facts):
-    """What a device above another one has to be."""
+    """Selects the devices above a device."""
 
     subsystem: Globs | None = None
     """Globs of its subsystem."""
 
 
 class SysfsSelector(_Facts):
-    """What a device of a subsystem has to be: all options match, of a list one."""
+    """Selects devices of a subsystem: all options match, of a list one of its items."""
 
     driver: Globs | None = None
     """Globs of its driver, or of the nearest driver above it if it has none."""

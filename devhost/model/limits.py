@@ -1,4 +1,4 @@
-"""What a configuration, a directory or a client may use; enforced where the comments say."""
+"""Limits of what configurations, directories and clients use; enforced where comments say."""
 
 from typing import Final
 

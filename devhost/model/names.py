@@ -111,8 +111,8 @@ def path_problem(path: str) -> str | None:
 
 def text_problem(text: str) -> str | None:
     """Check a string for what environment variables, paths and annotations cannot contain."""
-    if found := _UNFIT.search(text):
-        return f"{text!r} contains {found[0]!r}, a control character or no UTF-8"
+    if unfit := _UNFIT.search(text):
+        return f"{text!r} contains {unfit[0]!r}, a control character or no UTF-8"
     return None
 
 
@@ -150,7 +150,7 @@ def without_share(advertised_id: str) -> str:
 
 def distinct(advertised_ids: Iterable[str]) -> set[str]:
     """Return the distinct device IDs behind advertised ones."""
-    return {without_share(one) for one in advertised_ids}
+    return {without_share(advertised_id) for advertised_id in advertised_ids}
 
 
 @functools.lru_cache(maxsize=16_384)  # each scan sorts the same names several times
@@ -177,4 +177,4 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():  # as nearly all are
         return text
     escaped = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return "".join(ascii(one)[1:-1] if _is_hidden(one) else one for one in escaped)
+    return "".join(ascii(char)[1:-1] if _is_hidden(char) else char for char in escaped)

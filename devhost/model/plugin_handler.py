@@ -1,4 +1,4 @@
-"""What a backend asks of the node about one resource, whatever the protocol to kubelet is."""
+"""The calls of kubelet for one resource, as every backend passes them to the node."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol

@@ -133,9 +133,8 @@ class Source(ConfigModel):
     @property
     def kind(self) -> Kind:
         """The kind of the source."""
-        named = (getattr(self, name) for name in KINDS)
-        kind: Kind | None = next((one for one in named if one is not None), None)
-        assert kind is not None, "validated"  # noqa: S101
+        kinds = (getattr(self, name) for name in KINDS)
+        kind: Kind = next(kind for kind in kinds if kind is not None)  # validated
         return kind
 
     @property

@@ -113,9 +113,9 @@ def _explain(text: str, offset: int) -> str:
         return "'$(' is for Kubernetes; write a variable such as ${nodeName}, or '$$(' for the text"
     if rest.startswith("{"):
         inside, closed, _ = rest.partition("}")
-        what = f"'${inside}}}' is not a variable" if closed else "unclosed '${'"
+        problem = f"'${inside}}}' is not a variable" if closed else "unclosed '${'"
         return (
-            f"{what}: a variable is ${{name}}, of letters, digits, '_' and '.', without "
+            f"{problem}: a variable is ${{name}}, of letters, digits, '_' and '.', without "
             "expressions; write '$$' for a literal '$'"
         )
     if word := _WORD.match(rest):
@@ -129,22 +129,23 @@ def _explain(text: str, offset: int) -> str:
 def variables(
     node: Node, device_id: str | None, nodes: Sequence[Node] = (), to_local: ToLocal = str
 ) -> dict[str, str]:
-    """Return what a node gives to templates; its device's ID may still be looked for (``None``).
+    """Return the variables of a node, for templates; ``None`` while its device has no ID yet.
 
     Of all `nodes` of the device, one with a role gives ``${role.path}`` and so on; of several with
     one role the node itself, or the first.
     """
-    values = _own(node, to_local)
+    values = _plain_variables(node, to_local)
     if device_id is not None:
         values["id"] = device_id
-    named = {one.role: one for one in reversed(nodes)} | {node.role: node}
-    for role, one in named.items():
+    by_role = {sibling.role: sibling for sibling in reversed(nodes)} | {node.role: node}
+    for role, sibling in by_role.items():
         if role is not None:
-            values |= {f"{role}.{name}": value for name, value in _own(one, to_local).items()}
+            of_role = _plain_variables(sibling, to_local)
+            values |= {f"{role}.{name}": value for name, value in of_role.items()}
     return values
 
 
-def _own(node: Node, to_local: ToLocal) -> dict[str, str]:
+def _plain_variables(node: Node, to_local: ToLocal) -> dict[str, str]:
     if (state := node.state) is not None:
         return {
             "name": node.path.rpartition("/")[2],

@@ -1,4 +1,4 @@
-"""What mappings, strings and numbers of the configuration have to be; one rule for each value."""
+"""Types of the mappings, strings and numbers of a configuration; one rule for each value."""
 
 import math
 import re
@@ -61,11 +61,11 @@ class ConfigModel(BaseModel):
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
-        given = [key_of(type(self), one) for one in self.one_of if getattr(self, one) is not None]
-        if self.one_of and len(given) != 1:
-            found = f", not {' and '.join(given)}" if given else ""
-            keys = ", ".join(key_of(type(self), one) for one in self.one_of)
-            raise ValueError(f"needs exactly one of {keys}{found}")
+        keys = {name: key_of(type(self), name) for name in self.one_of}
+        present = [key for name, key in keys.items() if getattr(self, name) is not None]
+        if self.one_of and len(present) != 1:
+            excess = f", not {' and '.join(present)}" if present else ""
+            raise ValueError(f"needs exactly one of {', '.join(keys.values())}{excess}")
         return self
 
 
@@ -84,7 +84,7 @@ def options_of(value: BaseModel) -> dict[str, Any]:
 
 
 def shorthand(expand: Callable[[Any], object], accepts: Any) -> BeforeValidator:
-    """Let a value be written in a shorter form; `accepts` is what the JSON Schema accepts."""
+    """Return a validator that expands a shorter form; `accepts` is for the JSON Schema."""
     return BeforeValidator(expand, json_schema_input_type=accepts)
 
 
@@ -94,7 +94,7 @@ def main_option(key: str) -> Callable[[object], object]:
 
 
 class _Listed:
-    """Let one item stand for a list with it."""
+    """Validates an item that is not in a list like a list with it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         schema: Any = handler(source)
@@ -187,8 +187,8 @@ def _role_problem(name: str) -> str | None:
 
 
 def _duplicate(ids: Sequence[str]) -> str | None:
-    again = next((one for one, count in Counter(ids).items() if count > 1), None)
-    return None if again is None else f"duplicate ID {again!r}"
+    duplicate = next((name for name, count in Counter(ids).items() if count > 1), None)
+    return None if duplicate is None else f"duplicate ID {duplicate!r}"
 
 
 ResourceName = Annotated[

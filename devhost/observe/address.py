@@ -22,13 +22,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Read an address, or raise a `ValueError` that says what would be right."""
-        found = _FORM.fullmatch(text)
-        if found is None:
+        """Return the address in a text; raise a `ValueError` that says what would be right."""
+        match = _FORM.fullmatch(text)
+        if match is None:
             raise ValueError(f"{text!r} is not HOST:PORT, :PORT or [ADDRESS]:PORT")
-        if (port := int(found["port"])) > _PORT_MAX:
+        if (port := int(match["port"])) > _PORT_MAX:
             raise ValueError(f"{text!r}: the port should be at most {_PORT_MAX}")
-        return cls(found["six"] or found["host"] or "", port)
+        return cls(match["six"] or match["host"] or "", port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

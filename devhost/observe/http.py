@@ -53,7 +53,7 @@ Route = Callable[[], Response]
 
 
 def throttle(route: Route) -> Route:
-    """Return the last response again for ten times as long as it took to make.
+    """Return a route that repeats its last response for ten times as long as that took to make.
 
     So the requests take at most a tenth of the event loop's time, however many there are.
     """
@@ -73,16 +73,16 @@ def throttle(route: Route) -> Route:
 
 
 def read_page() -> Response:
-    """Read the status page, with a policy by which it loads its own style and script alone."""
+    """Return the status page, with a policy that it loads only its own style and script."""
     html = _PAGE.read_text(encoding="utf-8")
 
-    def own(element: str) -> str:
+    def allow(element: str) -> str:
         (content,) = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         return f"{element}-src 'sha256-{digest}'"
 
     policy = (
-        f"default-src 'none'; {own('style')}; {own('script')}; connect-src 'self'; "
+        f"default-src 'none'; {allow('style')}; {allow('script')}; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {"Content-Security-Policy": policy}
@@ -95,7 +95,7 @@ async def serve_http(
 ) -> AsyncIterator[None]:
     """Serve GET and HEAD requests on a listening socket, and close it at the end.
 
-    With a `name`, requests for others than this one, ``localhost`` and IP addresses are refused.
+    With a `name`, requests for another name are refused, but for ``localhost`` and IP addresses.
     """
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
@@ -163,7 +163,7 @@ def _bounded() -> type[asyncio.Protocol]:
 
 def _answer(scope: Mapping[str, Any], routes: Mapping[str, Route], name: str | None) -> Response:
     hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
-    if name is not None and not all(_is_ours(host, name) for host in hosts if host):
+    if name is not None and not all(_is_own_host(host, name) for host in hosts if host):
         return _error(HTTPStatus.MISDIRECTED_REQUEST)
     route = routes.get(scope["path"])
     if route is None:
@@ -173,15 +173,15 @@ def _answer(scope: Mapping[str, Any], routes: Mapping[str, Route], name: str | N
     return route()
 
 
-def _is_ours(host: str, name: str) -> bool:
+def _is_own_host(host: str, name: str) -> bool:
     """Whether a ``Host`` header has this name, ``localhost`` or an address."""
     try:
-        asked = urlsplit(f"//{host}").hostname or ""
+        hostname = urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return False
     with contextlib.suppress(ValueError):
-        return bool(ipaddress.ip_address(asked))
-    return asked in ("localhost", name.lower())
+        return bool(ipaddress.ip_address(hostname))
+    return hostname in ("localhost", name.lower())
 
 
 def _error(status: HTTPStatus, headers: Mapping[str, str] | None = None) -> Response:

@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler
 from typing import Final, NoReturn
 
 from devhost.model.names import printable
@@ -24,41 +23,35 @@ _ENCODER: Final = json.JSONEncoder(default=str)
 _LEVELS: Final = {
     "asyncio": logging.WARNING,
     "grpc": logging.WARNING,
-    # It warns of each request that is not HTTP; the client gets an error anyway.
+    # These log each malformed request; its sender gets an error anyway.
     "uvicorn": logging.ERROR,
-    # Logs a traceback for each message that cannot be parsed; the caller gets an error anyway.
     "grpc._common": logging.CRITICAL,
 }
 # The loggers of which a person at the terminal sees more than warnings.
 _SHOWN: Final = ("devhost.host.config_source", "devhost.host.host")
-_NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # what text does not show
+_NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # values that text does not show
 _LOG: Final = logging.getLogger(__name__)
 
 
-class LogQueue(QueueHandler):
+class LogQueue(logging.Handler):
     """Queues records for a thread that formats them and writes them to a file descriptor.
 
     When the queue is full, they are dropped; when it is written, a line says how many.
     """
 
-    queue: "queue.SimpleQueue[logging.LogRecord | threading.Event]"
-
     def __init__(self, descriptor: int) -> None:
-        super().__init__(queue.SimpleQueue())
+        super().__init__()
+        self.queue: queue.SimpleQueue[logging.LogRecord | threading.Event] = queue.SimpleQueue()
         self._descriptor = descriptor
         self.dropped = 0
         threading.Thread(target=self._write_all, name="log", daemon=True).start()
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """Return what is queued: nothing that is logged changes afterwards."""
-        return record
 
     @property
     def full(self) -> bool:
         """Whether there is no room."""
         return self.queue.qsize() >= QUEUE_MAX
 
-    def enqueue(self, record: logging.LogRecord) -> None:
+    def emit(self, record: logging.LogRecord) -> None:
         """Queue a record, or drop it."""
         if self.full:
             self.dropped += 1
@@ -66,21 +59,22 @@ class LogQueue(QueueHandler):
             self.queue.put(record)
 
     def flush(self) -> None:
-        """Wait up to `FLUSH_S` until all is written; called by `logging` at exit."""
+        """Wait up to `FLUSH_S` seconds until all is written; `logging` calls it at exit."""
         written = threading.Event()
         self.queue.put(written)
         written.wait(FLUSH_S)
 
     def _write_all(self) -> None:
-        said = 0
+        reported = 0
         while True:
             record = self.queue.get()
             if isinstance(record, threading.Event):
                 record.set()
                 continue
             self._write(record)
-            if (count := self.dropped - said) and self.queue.empty():  # they came after the rest
-                said += count
+            # Dropped records came after those in the queue.
+            if (count := self.dropped - reported) and self.queue.empty():
+                reported += count
                 text = "log lines dropped: the log was not read fast enough"
                 notice = logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None)
                 notice.fields = {"count": count}
@@ -124,7 +118,7 @@ def set_up(level: str, form: str | None) -> None:
 
 @contextlib.contextmanager
 def redirect_to(show: Callable[[str], None]) -> Iterator[None]:
-    """Give warnings, and what becomes of the configuration, to a function instead of stderr."""
+    """Show warnings, and changes of the configuration, by a function instead of on stderr."""
     handler = _Shown(show)
     handler.setFormatter(_Text())
     handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name in _SHOWN)
@@ -137,23 +131,24 @@ def redirect_to(show: Callable[[str], None]) -> Iterator[None]:
 
 
 def exit_with_error(message: str) -> NoReturn:
-    """Log an error and exit with status 1."""
+    """Log an error, and exit with status 1."""
     _LOG.error(message)
     sys.exit(1)
 
 
 def dropped_lines() -> int:
     """Return the number of log lines dropped because the log was not read."""
-    return sum(one.dropped for one in _queues())
+    return sum(handler.dropped for handler in _queues())
 
 
 def is_dropping() -> bool:
     """Return whether log lines are being dropped now."""
-    return any(one.full for one in _queues())
+    return any(handler.full for handler in _queues())
 
 
 def _queues() -> list[LogQueue]:
-    return [one for one in logging.getLogger().handlers if isinstance(one, LogQueue)]
+    handlers = logging.getLogger().handlers
+    return [handler for handler in handlers if isinstance(handler, LogQueue)]
 
 
 def _without_decode_traceback(record: logging.LogRecord) -> bool:
@@ -162,11 +157,6 @@ def _without_decode_traceback(record: logging.LogRecord) -> bool:
         record.exc_info = None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
     return True
-
-
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    fields: dict[str, object] = getattr(record, "fields", {})
-    return fields
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -192,22 +182,20 @@ class _Json(logging.Formatter):
             "msg": record.getMessage(),
             "logger": record.name,
             **getattr(record, "details", {}),  # in text they are in the message
-            **_fields(record),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             shown["traceback"] = self.formatException(record.exc_info)
         return _ENCODER.encode(shown)
 
 
-def _in_text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        given = ((key, value) for key, value in _fields(record).items() if value not in _NOTHING)
-        fields = " ".join(f"{key}={_in_text(value)}" for key, value in given)
-        lines = [f"{_time(record)[11:-1]} {record.levelname:<7} {record.getMessage()}  {fields}"]
+        words = [f"{_time(record)[11:-1]} {record.levelname:<7} {record.getMessage()} "]
+        for key, value in getattr(record, "fields", {}).items():
+            text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            words += [f"{key}={text}"] if value not in _NOTHING else []
+        lines = [" ".join(words)]
         if record.exc_info:
             lines += self.formatException(record.exc_info).split("\n")
         return "\n".join(printable(line.rstrip()) for line in lines)

@@ -6,8 +6,7 @@ pods without init containers. The tests run the same scenarios against the real 
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,24 +17,13 @@ from devhost.api.podresources.v1 import podresources_pb2_grpc as lister_grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
 from devhost.standin import state
-from devhost.standin.connections import (
-    PluginEndpoint,
-    RefusedError,
-    ask,
-    clear_of_sockets,
-    endpoint_of,
-    greet,
-    in_go,
-    serve,
-)
+from devhost.standin.connections import Plugins, RefusedError, remove_sockets, serve
 from devhost.standin.state import AdmissionError, Answer
 
 __all__ = ["AdmissionError", "Answer", "SimulatedKubelet"]
 
-_LOG: Final = logging.getLogger(__name__)
 _Context = grpc.aio.ServicerContext[pb2.RegisterRequest, pb2.Empty]
 
-_PRE_START_S: Final = 30.0
 _NAMESPACE: Final = "default"
 
 
@@ -58,10 +46,8 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self.panics: list[str] = []
         self._socket = plugin_dir.absolute() / "kubelet.sock"
         self._servers: list[grpc.aio.Server] = []
-        self._streams: set[asyncio.Task[None]] = set()
-        self._connected: dict[tuple[str, Path], PluginEndpoint] = {}
-        self._primary: dict[str, PluginEndpoint] = {}  # gets the calls of its resource
         self._ledger = state.Ledger()
+        self._plugins = Plugins(self._socket.parent, self._ledger, self._notify)
         self._admission = asyncio.Lock()
 
     async def start(self) -> None:
@@ -71,7 +57,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """
         if self._servers:
             raise RuntimeError("the kubelet is already running")
-        clear_of_sockets(self._socket.parent)
+        remove_sockets(self._socket.parent)
         try:
             registrations = grpc.aio.server()
             pb2_grpc.add_RegistrationServicer_to_server(self, registrations)
@@ -107,14 +93,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         # The servers first: while one runs, the caller of a cancelled handler gets no answer.
         for server in servers:
             await server.stop(None)
-        for task in self._streams:
-            task.cancel()
-        await asyncio.gather(*self._streams, return_exceptions=True)
-        connected, self._connected, self._primary = self._connected, {}, {}
-        self._ledger.reload()
-        for endpoint in connected.values():
-            await endpoint.channel.close()
-        self._notify()
+        await self._plugins.close()
 
     async def restart(self) -> None:
         """Kill the kubelet and start it again; pods keep what they hold."""
@@ -157,56 +136,10 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """Answer a plugin's registration; ``kubelet.sock`` leads here."""
         self.registrations.append(request.resource_name)
         try:
-            endpoint = endpoint_of(request, self._socket.parent)
-            await self._connect(endpoint, context.time_remaining)
+            await self._plugins.register(request, context.time_remaining)
         except RefusedError as refusal:
             await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
         return pb2.Empty()
-
-    async def _connect(self, endpoint: PluginEndpoint, left: Callable[[], float | None]) -> None:
-        try:
-            await greet(endpoint, left)
-        except BaseException:
-            await endpoint.channel.close()
-            raise
-        if endpoint.key in self._connected:
-            await endpoint.channel.close()
-            raise RefusedError(f"device plugin already connected: {endpoint.socket}")
-        self._connected[endpoint.key] = self._primary[endpoint.resource] = endpoint
-        name = f"kubelet: watch {endpoint.resource}"
-        task = asyncio.create_task(self._watch(endpoint), name=name)
-        self._streams.add(task)
-        task.add_done_callback(self._streams.discard)
-        self._notify()
-
-    async def _watch(self, endpoint: PluginEndpoint) -> None:
-        resource = endpoint.resource
-        try:
-            async for message in endpoint.stub.ListAndWatch(pb2.Empty()):
-                self._ledger.tables[resource] = {one.ID: one.health for one in message.devices}
-                self._notify()
-        except grpc.aio.AioRpcError as error:
-            _LOG.debug("ListAndWatch of %s ended: %s", resource, in_go(error))
-        del self._connected[endpoint.key]
-        others = [one for one in self._connected.values() if one.resource == resource]
-        if others:
-            self._primary[resource] = others[-1]
-        else:
-            self._ledger.orphan(resource)
-        await endpoint.channel.close()
-        self._notify()
-
-    def _options(self, resource: str) -> pb2.DevicePluginOptions:
-        """Return a resource's options; after a restart of the kubelet they are unknown."""
-        primary = self._primary.get(resource)
-        return primary.options if primary else pb2.DevicePluginOptions()
-
-    def _stub(self, resource: str) -> "pb2_grpc.DevicePluginAsyncStub":
-        """Return where a resource's calls go."""
-        primary = self._primary.get(resource)
-        if primary is None or primary.key not in self._connected:
-            raise AdmissionError(f"endpoint of {resource} has been stopped")
-        return primary.stub
 
     async def admit(
         self, pod: str, containers: Mapping[str, Mapping[str, int]], *, start: bool = True
@@ -238,32 +171,15 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             if not self._ledger.needs(pod, name, resource, count):
                 continue
             free = self._ledger.free(resource, count)
-            ids = state.choose(free, await self._preferred(resource, free, count), count)
-            entry = pb2.ContainerAllocateRequest(devices_ids=state.shuffled(ids))
-            request = pb2.AllocateRequest(container_requests=[entry])
-            response = await ask(self._stub(resource).Allocate(request))
-            if not response.container_responses:
-                raise AdmissionError("no containers return in allocation response")
-            self._check_listed(resource, ids)
-            held = state.HeldDevices(ids, response.container_responses[0])
-            self._ledger.pods[pod][name][resource] = held
-
-    async def _preferred(self, resource: str, available: state.Ids, count: int) -> state.Ids:
-        if not self._options(resource).get_preferred_allocation_available:
-            return frozenset()
-        entry = pb2.ContainerPreferredAllocationRequest(
-            available_deviceIDs=state.shuffled(available), allocation_size=count
-        )
-        request = pb2.PreferredAllocationRequest(container_requests=[entry])
-        call = self._stub(resource).GetPreferredAllocation(request)
-        response = await ask(call, "device plugin GetPreferredAllocation rpc failed with err: ")
-        return frozenset(*(first.deviceIDs for first in response.container_responses[:1]))
-
-    def _check_listed(self, resource: str, ids: state.Ids) -> None:
-        gone = ids - self.devices(resource).keys()
-        if gone and self._servers:
-            self.panics.append(f"{resource}: {', '.join(sorted(gone))} left the list in Allocate")
-            raise RuntimeError(f"kubelet panic: {self.panics[-1]}")
+            preferred = await self._plugins.prefer(resource, free, count)
+            ids = state.choose(free, preferred, count)
+            response = await self._plugins.allocate(resource, ids)
+            gone = ids - self.devices(resource).keys()
+            if gone and self._servers:
+                text = f"{resource}: {', '.join(sorted(gone))} left the list in Allocate"
+                self.panics.append(text)
+                raise RuntimeError(f"kubelet panic: {text}")
+            self._ledger.pods[pod][name][resource] = state.HeldDevices(ids, response)
 
     async def start_container(self, pod: str, container: str) -> Answer:
         """Start a container of an admitted pod, again or for the first time.
@@ -272,25 +188,23 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """
         holds = self._ledger.pods[pod][container]
         for resource, held in tuple(holds.items()):
-            if self._options(resource).pre_start_required:
-                request = pb2.PreStartContainerRequest(devices_ids=state.shuffled(held.ids))
-                stub = self._stub(resource)
-                call = stub.PreStartContainer(request, timeout=_PRE_START_S)
-                await ask(call, "device plugin PreStartContainer rpc failed with err: ")
+            await self._plugins.pre_start(resource, held.ids)
         return state.answer(holds)
 
     async def free(self, pod: str) -> None:
-        """Let a pod end: its devices are free again."""
+        """End a pod: its devices are free again."""
         del self._ledger.pods[pod]
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
         """Return container, resource and ID to health; what is not listed counts as healthy."""
         return {
             container: {
-                resource: {one: self.devices(resource).get(one, state.HEALTHY) for one in it.ids}
-                for resource, it in held.items()
+                resource: {
+                    device: self.devices(resource).get(device, state.HEALTHY) for device in held.ids
+                }
+                for resource, held in holds.items()
             }
-            for container, held in self._ledger.pods[pod].items()
+            for container, holds in self._ledger.pods[pod].items()
         }
 
 

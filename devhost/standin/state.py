@@ -76,8 +76,8 @@ class Ledger:
 
     def free(self, resource: str, count: int) -> Ids:
         """Return the devices of which `count` are to be chosen."""
-        containers = (one for pod in self.pods.values() for one in pod.values())
-        in_use = (one[resource].ids for one in containers if resource in one)
+        containers = (container for pod in self.pods.values() for container in pod.values())
+        in_use = (container[resource].ids for container in containers if resource in container)
         free = self.healthy(resource).difference(*in_use)
         if len(free) < count:
             raise AdmissionError(
@@ -101,7 +101,7 @@ def choose(available: Ids, preferred: Ids, count: int) -> Ids:
 
 
 class Answer(TypedDict):
-    """What a container receives, merged over its resources."""
+    """The answer to a container, merged over its resources."""
 
     deviceIds: dict[str, list[str]]
     envs: dict[str, str]
@@ -113,27 +113,27 @@ class Answer(TypedDict):
 
 def answer(held: Container) -> Answer:
     """Merge the plugins' answers for a container; the first value of a key wins."""
-    responses = [held[resource].response for resource in shuffled(held)]
-    mounts = _first((one.container_path, one) for each in responses for one in each.mounts)
-    nodes = _first((one.container_path, one) for each in responses for one in each.devices)
+    replies = [held[resource].response for resource in shuffled(held)]
+    mounts = _first((mount.container_path, mount) for reply in replies for mount in reply.mounts)
+    nodes = _first((node.container_path, node) for reply in replies for node in reply.devices)
     return Answer(
         deviceIds={resource: sorted(held[resource].ids) for resource in sorted(held)},
-        envs=_first(one for each in responses for one in each.envs.items()),
+        envs=_first(pair for reply in replies for pair in reply.envs.items()),
         mounts=[
-            {"hostPath": one.host_path, "containerPath": path, "readOnly": one.read_only}
-            for path, one in mounts.items()
+            {"hostPath": mount.host_path, "containerPath": path, "readOnly": mount.read_only}
+            for path, mount in mounts.items()
         ],
         devices=[
-            {"hostPath": one.host_path, "containerPath": path, "permissions": one.permissions}
-            for path, one in nodes.items()
+            {"hostPath": node.host_path, "containerPath": path, "permissions": node.permissions}
+            for path, node in nodes.items()
         ],
-        annotations=_first(one for each in responses for one in each.annotations.items()),
-        cdiDevices=list(dict.fromkeys(c.name for r in responses for c in r.cdi_devices)),
+        annotations=_first(pair for reply in replies for pair in reply.annotations.items()),
+        cdiDevices=list(dict.fromkeys(cdi.name for reply in replies for cdi in reply.cdi_devices)),
     )
 
 
 def _first(pairs: Iterable[tuple[str, T]]) -> dict[str, T]:
-    found: dict[str, T] = {}
+    values: dict[str, T] = {}
     for key, value in pairs:
-        found.setdefault(key, value)
-    return found
+        values.setdefault(key, value)
+    return values

@@ -32,7 +32,7 @@ class Trial:
         self.host = Host(config, settings, source, plugins)
         self.names = [
             resource.name
-            for resource in (*(one.resource for one in plugins), *config.resources)
+            for resource in (*(plugin.resource for plugin in plugins), *config.resources)
             if resource.applies_to(settings.node_name)
         ]
 
@@ -57,12 +57,11 @@ class Trial:
                     while not set(self.names) <= (await self.kubelet.capacity()).keys():
                         await self.kubelet.changed.wait()
             capacity = await self.kubelet.capacity()
-            shown = []
+            reports = []
             for served in self.host.resources:
-                one = resource_report(served, served.snapshot).as_json()
-                one["registered"] = served.name in capacity
-                shown.append(one)
-            return {"resources": shown}
+                report = resource_report(served, served.snapshot).as_json()
+                reports.append(report | {"registered": served.name in capacity})
+            return {"resources": reports}
 
     async def live(self, show: Callable[[str], None]) -> None:
         """Show the devices that kubelet knows, whenever they change, until cancelled."""
@@ -79,8 +78,8 @@ class Trial:
     def _devices(self, name: str, total: int) -> str:
         """Return the first devices of a resource, unhealthy ones in parentheses."""
         shares = self.kubelet.devices(name).items()
-        health_of = {without_share(advertised): health for advertised, health in shares}
-        ids = [one if health == HEALTHY else f"({one})" for one, health in health_of.items()]
+        healths = {without_share(share): health for share, health in shares}
+        ids = [device if health == HEALTHY else f"({device})" for device, health in healths.items()]
         left = f" and {len(ids) - _SHOWN_MAX} more" if len(ids) > _SHOWN_MAX else ""
-        what = "shares allocatable" if total > len(ids) else "allocatable"
-        return f"{what}: {' '.join(ids[:_SHOWN_MAX])}{left}".rstrip(": ")
+        unit = "shares allocatable" if total > len(ids) else "allocatable"
+        return f"{unit}: {' '.join(ids[:_SHOWN_MAX])}{left}".rstrip(": ")

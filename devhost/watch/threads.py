@@ -139,7 +139,7 @@ class BlockingCalls:
                     if patience == math.inf:
                         reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
-                noted = work if progress is None else functools.partial(progress.during, work)
+                noted = work if progress is None else functools.partial(progress.measure, work)
                 call = run_in_thread(self._name, noted, lambda: self._ended(call, on_late))
                 try:
                     if progress is not None:

@@ -9,6 +9,7 @@ event, or cannot be watched because of a limit, is left to the subscriber's poll
 import asyncio
 import ctypes
 import errno
+import functools
 import logging
 import os
 import struct
@@ -16,14 +17,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Self
 
-from watchdog.observers.inotify_c import (
-    InotifyConstants,
-    Mask,
-    WatchDescriptor,
-    inotify_add_watch,
-    inotify_rm_watch,
-    libc,
-)
+from watchdog.observers import inotify_c
+from watchdog.observers.inotify_c import InotifyConstants as Flag
 
 from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
@@ -32,7 +27,7 @@ from devhost.watch.threads import run_in_thread
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
 _MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-_AGAIN_S: Final = 1.0  # after a subscriber has failed
+_RETRY_S: Final = 1.0  # after a subscriber has failed
 _LOG: Final = logging.getLogger(__name__)
 
 # ── the kernel's inotify, as a descriptor that never blocks and that no child process inherits ──
@@ -40,34 +35,31 @@ _LOG: Final = logging.getLogger(__name__)
 # Only watchdog's bindings are used. Its observers start a thread for each directory, and its
 # `InotifyFD` holds a lock while the kernel adds a watch: a filesystem that hangs would hold up all.
 
-IS_DIRECTORY: Final = InotifyConstants.IN_ISDIR
-LOST: Final = InotifyConstants.IN_IGNORED
-MOVED_ITSELF: Final = InotifyConstants.IN_MOVE_SELF
-OVERFLOW: Final = InotifyConstants.IN_Q_OVERFLOW
-WRITTEN: Final = InotifyConstants.IN_CLOSE_WRITE
 # A directory that is removed needs no bit: the loss of its watch is an event in any case. The watch
 # of a directory is the same by whatever path it is reached, so a mask is added to the former one.
-_STRUCTURE: Final = (
-    InotifyConstants.IN_CREATE
-    | InotifyConstants.IN_DELETE
-    | InotifyConstants.IN_MOVE
-    | MOVED_ITSELF
-    | InotifyConstants.IN_ONLYDIR
-    | InotifyConstants.IN_EXCL_UNLINK
-    | InotifyConstants.IN_MASK_ADD
+_MASK: Final = (
+    Flag.IN_CREATE
+    | Flag.IN_DELETE
+    | Flag.IN_MOVE
+    | Flag.IN_MOVE_SELF
+    | Flag.IN_ONLYDIR
+    | Flag.IN_EXCL_UNLINK
+    | Flag.IN_MASK_ADD
 )
 _REASONS: Final = {
     errno.ENOSPC: "inotify watch limit reached",
     errno.EMFILE: "inotify instance limit reached",
 }
-_HEAD: Final = struct.Struct("iIII")
-_BUFFER: Final = 8 * 1024  # some 250 events, so that other callbacks run in between
+_HEADER: Final = struct.Struct("iIII")
+_BUFFER_BYTES: Final = 8 * 1024  # some 250 events, so that other callbacks run in between
 # With the system's flags: watchdog's IN_CLOEXEC and IN_NONBLOCK have wrong values.
-_init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(("inotify_init1", libc))
+_init = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, use_errno=True)(
+    ("inotify_init1", inotify_c.libc)
+)
 
 
 class Event(NamedTuple):
-    """What happened to a watched directory (then the name is empty), or to an entry of it."""
+    """A change of a watched directory (then the name is empty), or of an entry of it."""
 
     watch: int
     mask: int
@@ -78,9 +70,7 @@ class Inotify:
     """One instance of inotify; raises `OSError` where the limit of the kernel is reached."""
 
     def __init__(self) -> None:
-        self._descriptor: int = _init(os.O_CLOEXEC | os.O_NONBLOCK)
-        if self._descriptor == -1:
-            raise _failure()
+        self._descriptor = _check(_init(os.O_CLOEXEC | os.O_NONBLOCK))
         self.watches: set[int] = set()
 
     def fileno(self) -> int:
@@ -94,24 +84,23 @@ class Inotify:
         number, by whatever path it is reached. Raises `OSError` if it cannot be watched, the limit
         is reached, or this was closed.
         """
-        mask = Mask(_STRUCTURE | WRITTEN if writes else _STRUCTURE)
-        watch = inotify_add_watch(self._descriptor, os.fsencode(path), mask)
-        if watch == -1:
-            raise _failure(path)
+        mask = inotify_c.Mask(_MASK | Flag.IN_CLOSE_WRITE if writes else _MASK)
+        add = inotify_c.inotify_add_watch
+        watch = _check(add(self._descriptor, os.fsencode(path), mask), path)
         self.watches.add(watch)
         return watch
 
     def remove(self, watch: int) -> None:
         """End a watch, unless it has ended with its directory."""
-        inotify_rm_watch(self._descriptor, WatchDescriptor(watch))
+        inotify_c.inotify_rm_watch(self._descriptor, inotify_c.WatchDescriptor(watch))
 
     def read(self) -> list[Event]:
         """Return the queued events, or the first of very many."""
         try:
-            events = list(parse_events(os.read(self._descriptor, _BUFFER)))
+            events = list(parse_events(os.read(self._descriptor, _BUFFER_BYTES)))
         except BlockingIOError:
             return []
-        self.watches -= {one.watch for one in events if one.mask & LOST}
+        self.watches -= {event.watch for event in events if event.mask & Flag.IN_IGNORED}
         return events
 
     def close(self) -> None:
@@ -121,17 +110,20 @@ class Inotify:
 
 
 def parse_events(buffer: bytes) -> Iterator[Event]:
-    """Parse what the kernel wrote: whole events, always."""
+    """Yield the events in a buffer that the kernel filled: whole events, always."""
     end = 0
     while end < len(buffer):
-        watch, mask, _, length = _HEAD.unpack_from(buffer, end)
-        end += _HEAD.size + length
+        watch, mask, _, length = _HEADER.unpack_from(buffer, end)
+        end += _HEADER.size + length
         yield Event(watch, mask, os.fsdecode(buffer[end - length : end].rstrip(b"\0")))
 
 
-def _failure(path: str | None = None) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, _REASONS.get(number) or os.strerror(number), path)
+def _check(result: int, path: str | None = None) -> int:
+    """Return the result of a system call, or raise its error."""
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, _REASONS.get(number) or os.strerror(number), path)
+    return result
 
 
 # ── which directories have to be watched so that no change of a target is missed ──
@@ -156,16 +148,16 @@ class Use(NamedTuple):
 
 
 class ResolvedTargets:
-    """The watches of targets, each of which has one on its nearest existing ancestor, too.
+    """The watches of targets; the nearest existing ancestor of each target is watched, too.
 
-    There the target, or the next directory on the way to it, appears and is replaced. `error` says
-    why a directory that exists is not watched.
+    In that ancestor the target, or the next directory on the way to it, appears and is replaced.
+    `error` says why a directory that exists is not watched.
     """
 
     def __init__(self, inotify: Inotify, targets: Iterable[WatchTarget]) -> None:
-        """Watch the directories of targets. It may wait for a filesystem."""
+        """Watch the directories of targets. May block as long as their filesystems hang."""
         self._inotify = inotify
-        self._read = 0  # entries, in the search for directories
+        self._entry_count = 0  # of all directories that were searched
         self.uses: set[Use] = set()
         self.error: OSError | None = None
         for target in targets:
@@ -176,35 +168,36 @@ class ResolvedTargets:
         while entry and not self._watch(target, path, entry):
             path, entry = os.path.split(path)
         pending = deque([target.path])
-        while pending and self._room(target):
-            path = pending.popleft()  # those that are not deep first
+        while pending and self._has_room(target):
+            path = pending.popleft()  # directories that are not deep come first
             if self._watch(target, path) and target.recursive:
-                pending += (one for one in self._below(path) if one not in target.leave_out)
+                pending += set(self._subdirectories(path)) - target.leave_out
 
-    def _room(self, target: WatchTarget) -> bool:
-        """Whether one more directory of a target may be watched."""
+    def _has_room(self, target: WatchTarget) -> bool:
+        """Whether another directory of a target may be watched."""
         count, most = len(self.uses), WATCHES_MAX
         if count >= WATCHES_FEW and len(self._inotify.watches) >= WATCHES_TOTAL_MAX:
             most = count
         if count >= most:
-            reason = f"more than {most:,} watched directories"
-            self.error = self.error or OSError(errno.ENOSPC, reason, target.path)
+            self._set_limit_error(f"{most:,} watched directories", target.path)
         return count < most
 
-    def _below(self, path: str) -> Iterator[str]:
+    def _subdirectories(self, path: str) -> Iterator[str]:
         """Yield the directories in a directory."""
         try:
             with os.scandir(path) as entries:
-                for one in entries:
-                    self._read += 1
-                    if self._read > ENTRIES_MAX:
-                        reason = f"more than {ENTRIES_MAX:,} entries"
-                        self.error = self.error or OSError(errno.ENOSPC, reason, path)
+                for entry in entries:
+                    self._entry_count += 1
+                    if self._entry_count > ENTRIES_MAX:
+                        self._set_limit_error(f"{ENTRIES_MAX:,} entries", path)
                         return
-                    if one.is_dir(follow_symlinks=False):
-                        yield one.path
+                    if entry.is_dir(follow_symlinks=False):
+                        yield entry.path
         except OSError:
             return  # gone, or not readable
+
+    def _set_limit_error(self, limit: str, path: str) -> None:
+        self.error = self.error or OSError(errno.ENOSPC, f"more than {limit}", path)
 
     def _watch(self, target: WatchTarget, path: str, entry: str = "") -> bool:
         """Watch a directory; return whether it exists."""
@@ -223,7 +216,7 @@ class ResolvedTargets:
 
 
 class Subscription:
-    """What one subscriber watches: nothing, until it calls `watch`.
+    """The targets of one subscriber; none before it calls `watch`.
 
     The callback is called when something may have changed in a directory that is watched;
     `polling_reason` says why a target cannot be watched and has to be polled; else it is empty.
@@ -250,7 +243,7 @@ class Subscription:
         if not self._watcher.is_open:
             return
         if targets != self._targets:
-            self._stop()  # the former ones may hang
+            self._stop()  # the former targets may hang
             self._targets = targets
         self._watcher.subscriptions.add(self)
         self._waiting += 1
@@ -274,7 +267,7 @@ class Subscription:
                 self._callback()
             except Exception:  # noqa: BLE001 (the other subscribers are notified all the same)
                 _LOG.exception("a subscriber to file events failed")
-                asyncio.get_running_loop().call_later(_AGAIN_S, self.notify)
+                asyncio.get_running_loop().call_later(_RETRY_S, self.notify)
 
     def refresh(self) -> "asyncio.Task[None]":
         """Resolve the targets again; the task is done when they are watched."""
@@ -292,7 +285,7 @@ class Subscription:
         """Resolve the targets until that changes nothing.
 
         Events that were read before a watch is in use are lost, also that of its end; what was
-        missing may have come before the directory above it was watched. One more round finds that.
+        missing may have come before the directory above it was watched. Another round finds that.
         """
         clock = asyncio.get_running_loop().time
         rounds, changed = 0, False
@@ -308,40 +301,34 @@ class Subscription:
                 await asyncio.sleep(min(clock() - began, _REST_MAX_S))
 
     async def _resolve(self) -> bool:
-        """Watch the directories of the targets; return whether they are others than before."""
+        """Watch the directories of the targets; return whether they, or `polling_reason`, are new.
+
+        Of all subscriptions, the first that cannot be watched logs it.
+        """
+        uses, error = self._uses, None
         try:
-            found = await self._watcher.resolve(self._targets)
-        except OSError as error:  # no inotify instance, or no thread
-            return self._degrade(error)
-        except Exception as error:  # noqa: BLE001 (a mistake of ours)
+            resolved = await self._watcher.resolve(self._targets)
+            uses, error = resolved.uses, resolved.error
+        except OSError as failure:  # no inotify instance, or no thread
+            error = failure
+        except Exception as failure:  # noqa: BLE001 (a mistake of ours)
             _LOG.exception("watching failed")
-            return self._degrade(OSError(errno.EIO, f"failed: {error!r}"))
-        changed = found.uses != self._uses
-        self._use(found.uses)
-        return self._degrade(found.error) or changed
+            error = OSError(errno.EIO, f"failed: {failure!r}")
+        reason = "" if error is None else error.strerror or str(error)
+        changed = uses != self._uses or (reason and not self.polling_reason)
+        if error and not any(another.polling_reason for another in self._watcher.subscriptions):
+            directory = {"directory": error.filename} if error.filename else {}
+            fields = {"reason": reason, **directory}
+            _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
+        self.polling_reason = reason
+        self._use(uses)
+        return bool(changed)
 
     def _use(self, uses: set[Use]) -> None:
-        """Have the events of these watches, and of no others."""
-        new, left = uses - self._uses, self._uses - uses
-        self._watcher.add(self, new)
-        self._watcher.remove(self, left)
-        self._uses = (self._uses - left) | new
-
-    def _degrade(self, error: OSError | None) -> bool:
-        """Note whether the targets cannot be watched; return whether that is new.
-
-        Of all subscriptions, the first to which it happens logs it.
-        """
-        before = self.polling_reason
-        self.polling_reason = "" if error is None else error.strerror or str(error)
-        if error is None or before:
-            return False
-        if not any(one.polling_reason for one in self._watcher.subscriptions if one is not self):
-            fields = {"reason": self.polling_reason}
-            if error.filename:
-                fields["directory"] = error.filename
-            _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
-        return True
+        """Subscribe to the events of these watches alone."""
+        new, unused = uses - self._uses, self._uses - uses
+        self._uses = (self._uses - unused) | new
+        self._watcher.update_uses(self, new, unused)
 
 
 class Watcher:
@@ -372,28 +359,27 @@ class Watcher:
 
     async def resolve(self, targets: frozenset[WatchTarget]) -> ResolvedTargets:
         """Watch the directories of targets, in a thread; raise `OSError` if that is impossible."""
-        if self._inotify is None:
+        inotify = self._inotify
+        if inotify is None:
             inotify = Inotify()
             asyncio.get_running_loop().add_reader(inotify.fileno(), self._notify, inotify)
             self._inotify = inotify
-        inotify = self._inotify
-        work = run_in_thread("watch", lambda: ResolvedTargets(inotify, targets))
+        work = run_in_thread("watch", functools.partial(ResolvedTargets, inotify, targets))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             work.add_done_callback(lambda done: self._end_unused(done.result().uses))
             raise
 
-    def add(self, subscription: Subscription, uses: Iterable[Use]) -> None:
-        """Deliver the events of watches to a subscription."""
-        for use in uses:
+    def update_uses(
+        self, subscription: Subscription, new: Iterable[Use], unused: Iterable[Use]
+    ) -> None:
+        """Deliver the events of new uses to a subscription; end watches that nobody uses now."""
+        for use in new:
             self._users.setdefault(use.watch, set()).add((subscription, use))
-
-    def remove(self, subscription: Subscription, uses: Iterable[Use]) -> None:
-        """Undo `add`; watches without users are ended."""
-        for use in uses:
+        for use in unused:
             self._users[use.watch].discard((subscription, use))
-        self._end_unused(uses)
+        self._end_unused(unused)
 
     def _end_unused(self, uses: Iterable[Use]) -> None:
         for watch in {use.watch for use in uses}:
@@ -409,24 +395,26 @@ class Watcher:
             self._read(inotify)
         except Exception:  # noqa: BLE001 (events may be lost: all look again)
             _LOG.exception("reading file events failed")
-            for one in tuple(self.subscriptions):
-                one.notify()
-                one.refresh()
+            for subscription in tuple(self.subscriptions):
+                subscription.notify()
+                subscription.refresh()
 
     def _read(self, inotify: Inotify) -> None:
-        """Notify those whom events concern; refresh those who may have to watch others now."""
+        """Notify the subscriptions that events concern; refresh those whose directories moved."""
         concerned: set[Subscription] = set()
         moved: set[Subscription] = set()
         for watch, mask, name in inotify.read():
-            if mask & OVERFLOW:
+            if mask & Flag.IN_Q_OVERFLOW:
                 _LOG.debug("inotify queue overflow, scanning everything")
                 moved |= self.subscriptions
-            for one, use in self._users.get(watch, ()):
-                if mask & (LOST | MOVED_ITSELF) or (use.entry and use.entry == name):
-                    moved.add(one)
+            for subscription, use in self._users.get(watch, ()):
+                is_lost = mask & (Flag.IN_IGNORED | Flag.IN_MOVE_SELF)
+                if is_lost or (use.entry and use.entry == name):
+                    moved.add(subscription)
                 elif name and not use.entry:
-                    (moved if use.recursive and mask & IS_DIRECTORY else concerned).add(one)
-        for one in concerned | moved:
-            one.notify()
-        for one in moved & self.subscriptions:  # a callback may have closed some
-            one.refresh()
+                    extended = use.recursive and mask & Flag.IN_ISDIR
+                    (moved if extended else concerned).add(subscription)
+        for subscription in concerned | moved:
+            subscription.notify()
+        for subscription in moved & self.subscriptions:  # a callback may have closed some
+            subscription.refresh()

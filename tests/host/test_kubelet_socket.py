@@ -105,7 +105,7 @@ async def test_resource_is_registered_again_though_somebody_else_has_a_stream(
     await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
     async with foreign_stream(directory):
-        for endpoint in standin._connected.values():
+        for endpoint in standin._plugins.connected.values():
             await endpoint.channel.close()
         async with asyncio.timeout(60):
             while len(standin.registrations) == 1:

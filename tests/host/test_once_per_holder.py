@@ -74,7 +74,7 @@ class World:
 
     async def run_steps(self, steps: Iterable[tuple[int, Step]], start: Start) -> str | None:
         for _, step in steps:
-            words = "format" if step.every == "holder" else "check"
+            words = "format" if step.repeat == "holder" else "check"
             self.ran.append(f"{words} {start.device.id}")
             self.starts.append(start)
             if self.act is not None:

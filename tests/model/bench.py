@@ -26,7 +26,7 @@ from devhost.kubelet.backend import PublishedResource
 from devhost.kubelet.device_list import AdvertisedDevice, ListStreams, Stream
 from devhost.loading.loader import loads
 from devhost.model.resource_state import State
-from devhost.standin.connections import PluginEndpoint
+from devhost.standin.connections import PluginEndpoint, Plugins
 from devhost.standin.kubelet import PodResourcesLister, SimulatedKubelet
 from devhost.standin.state import Ledger
 from tests.model.declared import NODE, is_token, node_of
@@ -144,22 +144,29 @@ class _Heard:
             yield message
 
 
+class HeardPlugins(Plugins):
+    """The stand-in's plugins, with a listener."""
+
+    listener: Listener
+
+    async def _watch(self, endpoint: PluginEndpoint) -> None:
+        resource = endpoint.resource
+        heard = _Heard(endpoint.stub, lambda entries: self.listener.hear(resource, entries))
+        endpoint.stub = heard  # type: ignore[assignment]
+        await super()._watch(endpoint)
+
+
 class HeardKubelet(SimulatedKubelet):
     """The stand-in, with a listener."""
 
     def __init__(self, plugin_dir: Path, pod_resources: Path, listener: Listener) -> None:
         super().__init__(plugin_dir, pod_resources)
-        self._listener = listener
-
-    async def _watch(self, endpoint: PluginEndpoint) -> None:
-        resource = endpoint.resource
-        heard = _Heard(endpoint.stub, lambda entries: self._listener.hear(resource, entries))
-        endpoint.stub = heard  # type: ignore[assignment]
-        await super()._watch(endpoint)
+        self._plugins = HeardPlugins(self._socket.parent, self._ledger, self._notify)
+        self._plugins.listener = listener
 
     def streams(self) -> list[str]:
         """The resources of all open streams."""
-        return sorted(one.resource for one in self._connected.values())
+        return sorted(one.resource for one in self._plugins.connected.values())
 
 
 class StartingLister(PodResourcesLister):

@@ -229,7 +229,7 @@ class CandidateFilter:
     def _use_problem(self, listing: FileListing, state: FileState) -> Verdict | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
-        use = listing.block_use.of(state.number)
+        use = listing.block_use.problem(state.number)
         return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
 
 

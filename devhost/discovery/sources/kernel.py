@@ -206,7 +206,7 @@ class _Search:
         """Yield the nodes of a device that one choice names."""
         subsystem, sysfs = choice.subsystem, device.sysfs
         if subsystem == NO_NODE:
-            subsystem = sysfs.linked(f"{device.syspath}/subsystem") or ""
+            subsystem = sysfs.link_name(f"{device.syspath}/subsystem") or ""
             yield KernelNode(device.name, subsystem, device.syspath)
             return
         paths: Iterable[str] = (device.syspath,)
