@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from devhost.allocation.policy import Policy
-from devhost.errors import Problem
+from devhost.errors import Problem, describe_os_error
 from devhost.host.state_files import CLOSE_S, LastGoodConfig, log_transition
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import Loaded, loads, read, unusable
@@ -309,7 +309,7 @@ def _read(file: str) -> _Content:
 
 
 def _unreadable(error: OSError) -> _Content:
-    return _Content(failure=f"cannot be read: {error.strerror or error}")
+    return _Content(failure=f"cannot be read: {describe_os_error(error)}")
 
 
 def _hash(raw: bytes) -> str:
