@@ -12,7 +12,7 @@ from typing import Final
 from devhost.allocation.policy import Policy
 from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
-from devhost.host.cdi import CdiFiles
+from devhost.host.cdi_files import CdiFiles
 from devhost.host.config_source import ConfigFile
 from devhost.host.holders import Holders
 from devhost.host.inventory import Locations

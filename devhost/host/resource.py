@@ -16,8 +16,8 @@ from typing import Final
 from devhost.discovery.scan import Scanner, for_new_spec
 from devhost.errors import AllocationError
 from devhost.host.backend import ListedDevices
-from devhost.host.cdi import CdiInjection
-from devhost.host.health import HealthMonitor
+from devhost.host.cdi_files import CdiInjection
+from devhost.host.health_monitor import HealthMonitor
 from devhost.host.metrics import REGISTRATION_RESULTS
 from devhost.host.preparation import WITHIN_S, Preparation
 from devhost.host.shared import CodeResource, Shared
@@ -286,9 +286,9 @@ class ServedResource:
         # Of each device, whether it can be offered.
         snapshot = self._shared.owners.judged(resource, known)
         if self.health is not None:
-            snapshot = self.health.with_health(snapshot)
+            snapshot = self.health.judge(snapshot)
         if resource.inject == "cdi":
-            snapshot = self._injection.judged(snapshot)
+            snapshot = self._injection.judge(snapshot)
         self.advertised = scanner, snapshot
         if device_list.publish(snapshot, resource.replicas):
             self._publish(scanner, found)  # devices may have waited for IDs that have left

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from devhost.discovery.scan import Scanner
 from devhost.host.backend import Backend, Publication
-from devhost.host.cdi import CdiFiles
+from devhost.host.cdi_files import CdiFiles
 from devhost.host.holders import Holders
 from devhost.host.metrics import Metrics
 from devhost.host.owners import Owners

@@ -119,7 +119,7 @@ def _checked_last(served: ServedResource) -> Snapshot:
     snapshot = served.snapshot
     if served.health is None:
         return snapshot
-    checked = served.health.with_health(snapshot).devices
+    checked = served.health.judge(snapshot).devices
     devices = {
         device_id: replace(device, checked=checked[device_id].checked)
         for device_id, device in snapshot.devices.items()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation import cdi
-from devhost.host.cdi import CdiFiles, CdiInjection
+from devhost.host.cdi_files import CdiFiles, CdiInjection
 from devhost.host.resource import ServedResource
 from devhost.model.resource_state import State
 from tests.support import cdiverify

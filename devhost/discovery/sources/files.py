@@ -4,13 +4,13 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery.sources import explain
 from devhost.discovery.sources.base import (
     NOT_DEVICES,
     Candidate,
     Listing,
     Listings,
     Location,
+    Source,
     Unmatched,
     WatchedDirectory,
 )
@@ -125,7 +125,7 @@ Lookup = tuple[DirectoryLocation, str | None]
 """A location, and a glob, or pattern, of the names there; ``None`` for all."""
 
 
-class FileSource:
+class FileSource(Source):
     """Finds files by their paths."""
 
     def __init__(self, options: Directory | Glob | Dev) -> None:
@@ -205,10 +205,6 @@ class FileSource:
                 in_part = pattern.is_in(text, name)
                 return Unmatched(path, {"": _IN_PART} if in_part else {"pattern": path})
         return Unmatched(path, {"paths": path})
-
-    def explain_empty(self, listings: Listings) -> str:
-        """Return why it finds nothing, and what comes nearest."""
-        return explain.explain_empty(self.options, self.unmatched(listings))
 
 
 def _is_unchanged(node: Node, listing: FileListing, name: str) -> bool:
