@@ -10,7 +10,7 @@ from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError, describe_os_error
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
-from devhost.hostfs.mounts import BlockUse, mounts
+from devhost.hostfs.mounts import BlockUse, read_mounts
 from devhost.hostfs.sysfs import Number
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
@@ -177,7 +177,7 @@ class HostPaths:
             self._classes = self._classes or DeviceClasses(self._files)
             return self._policy.node_problem(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
-        return self._policy.node_problem(realpath, BLOCK, self._use.of(number))
+        return self._policy.node_problem(realpath, BLOCK, self._use.problem(number))
 
     # ── the nodes of a device ──
 
@@ -225,7 +225,7 @@ class HostPaths:
 def _visible_below(files: HostFiles) -> tuple[str, ...]:
     """Return the host paths, with a slash, below which files are visible; none: everywhere."""
     root = os.path.realpath(files.root)
-    points = {point for _, point, _ in mounts("/proc/self/mountinfo")}
+    points = {point for _, point, _ in read_mounts("/proc/self/mountinfo")}
     if files.is_host or root in points:
         return ()
     below = (point for point in points if point.startswith(f"{root}/"))

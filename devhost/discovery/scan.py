@@ -47,7 +47,7 @@ class Scanner(Declaration):
     @functools.cached_property
     def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
-        mentioned, specs = self.resource.mentioned, enumerate(self.resource.sources)
+        mentioned, specs = self.resource.mentioned_variables, enumerate(self.resource.sources)
         return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
 
     @property
@@ -246,11 +246,11 @@ def with_numa_nodes(
         numbers: set[int | None] = set()
         for node in device.nodes:
             if node.hardware is not None:
-                numbers.add(sysfs().numa(node.hardware.numa))
+                numbers.add(sysfs().numa_node(node.hardware.numa))
             elif node.state is not None and node.state.number is not None:
                 kind = "block" if node.state.kind is FileKind.BLOCK else "char"
                 place = sysfs().device_by_number(kind, node.state.number)
-                numbers |= set(map(sysfs().numa, sysfs().parts(place) if place else ()))
+                numbers |= set(map(sysfs().numa_node, sysfs().parts(place) if place else ()))
         return tuple(sorted(number for number in numbers if number is not None))
 
     by_device = {device_id: numa_nodes(device) for device_id, device in devices.items()}

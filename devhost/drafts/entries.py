@@ -153,7 +153,7 @@ def _sysfs_options(machine: Machine, node: KernelNode) -> Any:
     candidates: list[list[str]] = []
     for path in ancestor_devices(node.syspath, reading.sysfs):
         name = glob.escape(posixpath.basename(path))
-        if reading.sysfs.linked(f"{path}/subsystem") in PLACES:
+        if reading.sysfs.link_name(f"{path}/subsystem") in PLACES:
             candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
             break
         above.append(name)

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, Final
 
+from devhost.errors import describe_os_error
 from devhost.host.host import Host
 from devhost.host.metrics import CONTENT_TYPE
 from devhost.host.status import Json, readiness, status
@@ -91,7 +92,7 @@ def _bound(flag: str, address: Address | None) -> socket.socket | None:
     try:
         return address.bind() if address else None
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (")[0]  # Python appends the address
+        reason = describe_os_error(error).partition(" (")[0]  # Python appends the address
         raise ListenError(f"{flag}: {address}: {reason}") from None
 
 

@@ -14,7 +14,7 @@ from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
 from devhost.errors import BackendGoneError
 from devhost.host.backend import Backend, Backends
-from devhost.host.cdi import CdiFiles
+from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.code_resource import CodeResource
 from devhost.host.config_source import ConfigFile

@@ -1,7 +1,7 @@
 """The parts of a node that all its resources use."""
 
 from devhost.host.backend import Backends
-from devhost.host.cdi import CdiFiles
+from devhost.host.cdi_files import CdiFiles
 from devhost.host.claims import Claims
 from devhost.host.handouts import HandoutFile
 from devhost.host.holders import Holders

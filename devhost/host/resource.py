@@ -7,7 +7,7 @@ from typing import Final
 from devhost.discovery.scan import Scanner, for_new_spec
 from devhost.host.answers import ResourceAnswers
 from devhost.host.backend import Backend
-from devhost.host.cdi import CdiInjection
+from devhost.host.cdi_files import CdiInjection
 from devhost.host.code_resource import CodeResource
 from devhost.host.device_count import DeviceCount
 from devhost.host.metrics import REGISTRATION_RESULTS

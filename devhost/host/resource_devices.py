@@ -8,11 +8,11 @@ from typing import Final, Protocol
 from devhost.discovery.scan import Scanner
 from devhost.host.answers import Offer, ResourceAnswers
 from devhost.host.backend import OfferedIds
-from devhost.host.cdi import CdiInjection
+from devhost.host.cdi_files import CdiInjection
 from devhost.host.change_log import ChangeLog
 from devhost.host.claims import Claims
 from devhost.host.device_count import DeviceCount
-from devhost.host.health import HealthMonitor
+from devhost.host.health_monitor import HealthMonitor
 from devhost.model.config import Resource
 from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 

@@ -13,13 +13,13 @@ from enum import Flag, auto
 from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
-from devhost.hostfs.mounts import lines
+from devhost.hostfs.mounts import read_lines
 from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
 from devhost.model.immutable import immutable
 
 
 class Use(Flag):
-    """What a class is for; of most that are not in the table, nobody has said."""
+    """The uses of a class."""
 
     SAFE = auto()  # containers may be given it without a flag
     PROGRAM = auto()  # made for programs: listed and drafted also where it is on no bus
@@ -166,14 +166,14 @@ class DeviceClasses:
         if major == _MEM_MAJOR:  # whatever sysfs says
             return _class(_BY_MEM_MINOR.get(minor, MEMORY.name))
         syspath = self._sysfs.device_by_number("char", number)
-        subsystem = self._sysfs.linked(f"{syspath}/subsystem") if syspath else None
+        subsystem = self._sysfs.link_name(f"{syspath}/subsystem") if syspath else None
         if syspath is None or subsystem is None:
             return self._assigned(major, minor)
         name = posixpath.basename(syspath)
         match subsystem:
             case "tty":
                 ancestors = ancestor_devices(syspath, self._sysfs)
-                above = {self._sysfs.linked(f"{ancestor}/subsystem") for ancestor in ancestors}
+                above = {self._sysfs.link_name(f"{ancestor}/subsystem") for ancestor in ancestors}
                 return _class("tty-usb" if "usb" in above else "tty-serial" if above else "tty")
             case "misc":
                 return DeviceClass(name, safe=name in SAFE_MISC)
@@ -192,7 +192,7 @@ class DeviceClasses:
         if major in _BY_MAJOR:
             return _class(_BY_MAJOR[major])
         proc = "/proc/devices"
-        rows = lines(self._files.to_local(proc)) or lines(proc)
+        rows = read_lines(self._files.to_local(proc)) or read_lines(proc)
         for line in itertools.takewhile(lambda line: line != "Block devices:", rows):
             number, _, driver = line.strip().partition(" ")
             if number == str(major) and driver.startswith("nvidia-"):

@@ -1,4 +1,4 @@
-"""What is mounted and swapped on, from the kernel's files in procfs, and which disks that uses.
+"""The mounts and swaps in the kernel's files in procfs, and the disks that they use.
 
 Lines end with a line feed, fields are separated by a space. These, tabs and backslashes are
 escaped in the fields, and nothing else is: any other character that Python takes for white space
@@ -20,26 +20,26 @@ _SYSFS_MAGIC: Final = 0x62656572  # linux/magic.h
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
-def mounts(path: str) -> Iterator[tuple[Number, str, str]]:
+def read_mounts(path: str) -> Iterator[tuple[Number, str, str]]:
     """Yield the mounts in a file such as ``/proc/self/mountinfo``, none if it does not exist.
 
-    Of each, its filesystem's number, as files there have it, where it is mounted, and of what.
+    A mount is the number of its filesystem, as its files have it, the mount point and the source.
     """
-    for line in lines(path):
+    for line in read_lines(path):
         place, _, filesystem = line.partition(" - ")
         fields = place.split(" ")
         if len(fields) > 4 and (number := number_of(fields[2])) is not None:
             yield number, _unescaped(fields[4]), _unescaped([*filesystem.split(" "), "", ""][1])
 
 
-def swapped(path: str) -> Iterator[str]:
+def read_swaps(path: str) -> Iterator[str]:
     """Yield the paths in a file such as ``/proc/swaps``, none if it does not exist."""
-    for line in lines(path)[1:]:
+    for line in read_lines(path)[1:]:
         if name := line.partition(" ")[0].partition("\t")[0]:
             yield _unescaped(name)
 
 
-def lines(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
     """Return the lines of a file; none if it cannot be read."""
     try:
         return Path(path).read_bytes().decode("utf-8", "surrogateescape").split("\n")
@@ -48,11 +48,11 @@ def lines(path: str) -> list[str]:
 
 
 def _unescaped(field: str) -> str:
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), field)
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), field)
 
 
 class BlockUse:
-    """What uses block devices at one moment: found out once, when it is asked for."""
+    """The use of block devices at one moment, read once, when it is needed."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
@@ -66,61 +66,61 @@ class BlockUse:
         """The device numbers that are mounted or swapped on. Blocks."""
         return frozenset(filter(None, (*self._mounted(), *self._swapped(), *self._joined())))
 
-    def of(self, number: Number) -> str | None:
-        """Return why a block device is in use: itself, by a partition, or by its disk as a whole.
+    def problem(self, number: Number) -> str | None:
+        """Return why a block device, a partition of it or its whole disk is in use, or ``None``.
 
-        ``None`` if it is not. Blocks.
+        Blocks.
         """
         sysfs = sysfs_by_number(self._files)
         place = sysfs.device_by_number("block", number) or f"/sys/dev/block/{number[0]}:{number[1]}"
-        every = {place: ""}
+        relations = {place: ""}
         if sysfs.text(f"{place}/partition") is not None:
-            every[posixpath.dirname(place)] = "its disk"
+            relations[posixpath.dirname(place)] = "its disk"
         for name in sysfs.names(place):
             if sysfs.text(f"{place}/{name}/partition") is not None:
-                every[f"{place}/{name}"] = "its partition"
-        for one, what in every.items():
-            which = f"{what} {posixpath.basename(one)} is " if what else ""
-            if (number_of(sysfs.text(f"{one}/dev")) if what else number) in self.used:
-                return f"{which}mounted or swapped on"
-            if sysfs.names(f"{one}/holders"):
-                return f"{which}held by another block device"
+                relations[f"{place}/{name}"] = "its partition"
+        for path, relation in relations.items():
+            subject = f"{relation} {posixpath.basename(path)} is " if relation else ""
+            if (number_of(sysfs.text(f"{path}/dev")) if relation else number) in self.used:
+                return f"{subject}mounted or swapped on"
+            if sysfs.names(f"{path}/holders"):
+                return f"{subject}held by another block device"
         return None
 
-    def _views(self, path: str, own: str) -> Iterator[tuple[str, HostFiles]]:
-        """Yield a file of /proc below the root, and this process's own, each with who reads it.
+    def _views(self, path: str, process_path: str) -> Iterator[tuple[str, HostFiles]]:
+        """Yield a file of /proc below the root, and this process's own, with the files they name.
 
         The latter counts too: where the host's /proc is not mounted, the bind mounts of a container
         still show the disks that they come from.
         """
         yield self._files.to_local(path), self._files
         if not self._is_another_machine:
-            yield own, HostFiles()
+            yield process_path, HostFiles()
 
     def _mounted(self) -> Iterator[Number | None]:
-        for path, seen in self._views("/proc/1/mountinfo", "/proc/self/mountinfo"):
-            for number, _, source in mounts(path):
+        for path, files in self._views("/proc/1/mountinfo", "/proc/self/mountinfo"):
+            for number, _, source in read_mounts(path):
                 yield number
                 if source.startswith("/dev/"):
-                    yield _node(source, seen)
+                    yield _node_number(source, files)
 
     def _swapped(self) -> Iterator[Number | None]:
-        for path, seen in self._views("/proc/swaps", "/proc/swaps"):
-            for name in swapped(path):
-                yield _node(name, seen)
+        for path, files in self._views("/proc/swaps", "/proc/swaps"):
+            for name in read_swaps(path):
+                yield _node_number(name, files)
 
     def _joined(self) -> Iterator[Number | None]:
-        """Yield what a mounted btrfs consists of: its mount has no device's number, but a name."""
+        """Yield the disks of each mounted btrfs, whose mount has the number of none of them."""
         files, top = self._files, "/sys/fs/btrfs"  # the chart does not mount it
-        alone = os.path.isdir(files.to_local(top)) or self._is_another_machine
-        sysfs = SysfsTree(files if alone else HostFiles())
+        has_top = os.path.isdir(files.to_local(top)) or self._is_another_machine
+        sysfs = SysfsTree(files if has_top else HostFiles())
         for uuid in sysfs.names(top):
             for device in sysfs.names(f"{top}/{uuid}/devices"):
                 link = f"{top}/{uuid}/devices/{device}"
                 yield number_of(sysfs.text(f"{sysfs.link(link) or link}/dev"))
 
 
-def _node(path: str, files: HostFiles) -> Number | None:
+def _node_number(path: str, files: HostFiles) -> Number | None:
     try:
         state = files.stat(path)
     except OSError:

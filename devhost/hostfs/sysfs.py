@@ -1,4 +1,4 @@
-"""What the kernel says of its devices, below the root's /sys.
+"""The kernel's devices, and their attributes, below the root's /sys.
 
 A file that cannot be read counts as absent, because a device may go at any time. Nothing here opens
 a device, wakes one up, or takes a lock of one.
@@ -26,7 +26,7 @@ _USB: Final = re.compile(r"usb[0-9]+|[0-9]+-[0-9.]+")
 _PORT: Final = re.compile(r"[0-9]+-([0-9.]+(:[0-9]+\.[0-9]+)?)")  # of a device, or an interface
 _INTERFACE: Final = re.compile(r".*/[0-9]+-[0-9.]+:[0-9]+\.[0-9]+")  # paths, as of root hubs
 _ROOT_HUB: Final = re.compile(r".*/usb[0-9]+")
-_NAMED: Final = ("platform", "acpi", "pnp")  # buses whose names are places
+_NAMED: Final = ("platform", "acpi", "pnp")  # buses on which the name of a device is a place
 _USB_TEXTS: Final = ("manufacturer", "product", "serial")
 PLACES: Final = ("pci", *_NAMED)
 HUBS_AND_BRIDGES: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
@@ -39,7 +39,7 @@ def number_of(text: str | None) -> Number | None:
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
-class SysfsTree:
+class SysfsFiles:
     """Reads files and links of /sys, each once. All methods block."""
 
     def __init__(self, files: HostFiles) -> None:
@@ -48,20 +48,20 @@ class SysfsTree:
         self._links: dict[str, str | None] = {}
 
     def text(self, path: str) -> str | None:
-        """Return what a file holds, without blanks at its ends; ``None`` where it is no text."""
+        """Return a file's text, without blanks at its ends; ``None`` where it is no text."""
         if path not in self._texts:
             self._texts[path] = _text(self._read(path))
         return self._texts[path]
 
     def codes(self, device: str, *files: str, by: str = "") -> str:
         """Return the hexadecimal numbers in files of a device as one text."""
-        found = (self.text(f"{device}/{file}") or "" for file in files)
-        return by.join(found).replace("0x", "").lower()
+        numbers = (self.text(f"{device}/{file}") or "" for file in files)
+        return by.join(numbers).replace("0x", "").lower()
 
     def attribute(self, device: str, file: str) -> str | None:
-        """Return what a file of a device holds, of which a configuration has the name.
+        """Return the text of a device's file that a configuration names.
 
-        It may learn only what every user may read; links on the way may not leave /sys.
+        ``None`` where not every user may read it, or where a link on the way leaves /sys.
         """
         path = f"{device}/{file}"
         if "/" in file or self.link(path) is not None:
@@ -92,13 +92,13 @@ class SysfsTree:
                 self._links[path] = whole
         return self._links[path]
 
-    def linked(self, path: str) -> str | None:
-        """Return the last part of where a link leads."""
+    def link_name(self, path: str) -> str | None:
+        """Return the last part of the path that a link leads to."""
         target = self.link(path)
         return None if target is None else posixpath.basename(target)
 
     def uevent(self, device: str) -> Mapping[str, str]:
-        """Return the keys of a device's ``uevent``, but for those that are there twice.
+        """Return the values of a device's ``uevent`` by key, without the keys that are there twice.
 
         The name that a device gives itself may have line feeds, and after them other keys.
         """
@@ -111,18 +111,6 @@ class SysfsTree:
         """Return the directory of a device by its number; ``kind`` is ``char`` or ``block``."""
         return self.link(f"/sys/dev/{kind}/{number[0]}:{number[1]}")
 
-    def driver(self, device: str) -> str | None:
-        """Return the nearest driver, from a device upwards to the device on a bus that owns it."""
-        owner = self.owner(device) or ""
-        every = (self.linked(f"{one}/driver") for one in ancestors(device) if one.startswith(owner))
-        return next(filter(None, every), None)
-
-    def numa(self, device: str) -> int | None:
-        """Return the NUMA node that the nearest device, from one upwards, says it is on."""
-        found = (self.text(f"{one}/numa_node") for one in ancestors(device))
-        text = next(filter(None, found), "")
-        return int(text) if text.isdecimal() else None  # -1: the firmware does not say
-
     def list(self, directory: str) -> list[str] | None:
         """Return the names in a directory; ``None`` where there is none, or an `OSError`."""
         try:
@@ -133,11 +121,27 @@ class SysfsTree:
             raise
 
     def names(self, directory: str) -> Sequence[str]:
-        """Return the names in a directory; nothing of a device that is being unplugged."""
+        """Return the names in a directory; none where a device is being unplugged."""
         try:
             return self.list(directory) or []
         except OSError:
             return []
+
+
+class SysfsTree(SysfsFiles):
+    """The tree of devices in /sys, by their directories. All methods block."""
+
+    def driver(self, device: str) -> str | None:
+        """Return the nearest driver, from a device upwards to the device on a bus that owns it."""
+        owner = self.owner(device) or ""
+        paths = (path for path in ancestors(device) if path.startswith(owner))
+        return next(filter(None, (self.link_name(f"{path}/driver") for path in paths)), None)
+
+    def numa_node(self, device: str) -> int | None:
+        """Return the NUMA node of the nearest device, from a device upwards, that has one."""
+        texts = (self.text(f"{path}/numa_node") for path in ancestors(device))
+        text = next(filter(None, texts), "")
+        return int(text) if text.isdecimal() else None  # -1: the firmware does not say
 
     def parts(self, device: str) -> Iterator[str]:
         """Yield the devices that a block device is made of, or itself."""
@@ -149,7 +153,7 @@ class SysfsTree:
                 yield from self.parts(below)
 
     def place(self, device: str) -> str | None:
-        """Return where a device is plugged in, as udev's ID_PATH_WITH_USB_REVISION has it.
+        """Return where a device is plugged in, in the form of udev's ID_PATH_WITH_USB_REVISION.
 
         ``pci-0000:00:14.0-usbv2-0:1.4:1.0-port0``: the outermost part first. Bus numbers are not
         part of it, as the order of controllers may change.
@@ -158,7 +162,7 @@ class SysfsTree:
         path = device
         while path.startswith("/sys/devices/"):
             name = posixpath.basename(path)
-            subsystem = self.linked(f"{path}/subsystem")
+            subsystem = self.link_name(f"{path}/subsystem")
             if subsystem == "usb-serial":
                 port = self.text(f"{path}/port_number")
                 parts += [] if port is None else [f"port{port}"]
@@ -174,10 +178,10 @@ class SysfsTree:
 
     def owner(self, device: str) -> str | None:
         """Return the nearest USB device or PCI function, from a device upwards."""
-        some = (
-            one for one in ancestors(device) if self.is_usb_device(one) or self.is_pci_function(one)
-        )
-        return next(some, None)
+        for path in ancestors(device):
+            if self.is_usb_device(path) or self.is_pci_function(path):
+                return path
+        return None
 
     def interface(self, device: str) -> str | None:
         """Return the USB interface that a device is below, if any."""
@@ -185,17 +189,17 @@ class SysfsTree:
 
     def is_usb_device(self, device: str) -> bool:
         """Whether a path is a USB device."""
-        named = _USB.fullmatch(posixpath.basename(device))
-        return named is not None and self.text(f"{device}/idVendor") is not None
+        match = _USB.fullmatch(posixpath.basename(device))
+        return match is not None and self.text(f"{device}/idVendor") is not None
 
     def is_pci_function(self, device: str) -> bool:
         """Whether a path is a PCI function."""
-        named = _PCI.fullmatch(posixpath.basename(device))
-        return named is not None and self.text(f"{device}/vendor") is not None
+        match = _PCI.fullmatch(posixpath.basename(device))
+        return match is not None and self.text(f"{device}/vendor") is not None
 
 
 def sysfs_by_number(files: HostFiles) -> SysfsTree:
-    """Return what knows devices by their numbers: a container's own /sys knows the host's too."""
+    """Return the tree that has devices by their numbers: a container's own /sys has the host's."""
     return SysfsTree(files if os.path.isdir(files.to_local("/sys/dev")) else HostFiles())
 
 
@@ -207,7 +211,7 @@ def ancestors(device: str) -> Iterator[str]:
 
 
 def ancestor_devices(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
-    """Yield the devices above one, from below upwards."""
+    """Yield the devices above a device, from below upwards."""
     above = ancestors(posixpath.dirname(syspath))
     return (path for path in above if sysfs.link(f"{path}/subsystem") is not None)
 
@@ -220,7 +224,7 @@ def _text(raw: bytes) -> str | None:
     return None if {"\n", "\t"} & set(text) or names.text_problem(text) else text or None
 
 
-# ── devices, and what they have ──
+# ── devices and their facts ──
 
 
 @immutable
@@ -228,9 +232,9 @@ class SysfsDevice:
     """A device of the kernel.
 
     Attributes:
-        facts: What a USB device, its interface or a PCI function has; empty for nothing.
-        id: Its default ID; empty where nothing says where it is plugged in.
-        prefix: Of the names of its variables: ``usb.``, ``pci.`` or nothing.
+        facts: Values of a USB device, its interface or a PCI function by name; empty for no value.
+        id: Its default ID; empty where the place in which it is plugged in is unknown.
+        prefix: Of the names of its variables: ``usb.``, ``pci.`` or empty.
     """
 
     syspath: str
@@ -247,7 +251,7 @@ class SysfsDevice:
 
     @property
     def place(self) -> str:
-        """Where it is plugged in; empty where nothing says so. Blocks."""
+        """The place in which it is plugged in; empty where that is unknown. Blocks."""
         return (self.sysfs.place(self.syspath) or "") if self.id else ""
 
     @property
@@ -257,27 +261,27 @@ class SysfsDevice:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What its facts give to templates."""
+        """The variables of templates that its facts are the values of."""
         return {f"{self.prefix}{name}": value for name, value in self.facts.items() if value}
 
     def fact(self, option: str) -> str:
-        """Return what it has by the option of a source; empty for nothing. Blocks."""
+        """Return the value for an option of a source; empty for no value. Blocks."""
         if option in self.facts:
             return self.facts[option]
         kind, _, name = option.partition(".")
-        found: str | None = None
+        value: str | None = None
         match kind:
             case "name":
-                found = self.name
+                value = self.name
             case "driver":
-                found = self.sysfs.driver(self.syspath)
+                value = self.sysfs.driver(self.syspath)
             case "subsystem":
-                found = self.sysfs.linked(f"{self.syspath}/subsystem")
+                value = self.sysfs.link_name(f"{self.syspath}/subsystem")
             case "attr":
-                found = self.sysfs.attribute(self.syspath, name)
+                value = self.sysfs.attribute(self.syspath, name)
             case "uevent":
-                found = self.sysfs.uevent(self.syspath).get(name)
-        return found or ""
+                value = self.sysfs.uevent(self.syspath).get(name)
+        return value or ""
 
 
 def bus_devices(paths: Iterable[str], sysfs: SysfsTree) -> list[SysfsDevice]:
@@ -285,12 +289,12 @@ def bus_devices(paths: Iterable[str], sysfs: SysfsTree) -> list[SysfsDevice]:
     below: dict[str, list[str]] = {}
     for path in paths:
         below.setdefault(posixpath.dirname(path), []).append(path)
-    found = (bus_device(path, sysfs, below.get(path, ())) for path in paths)
-    return [device for device in found if device is not None]
+    devices = (bus_device(path, sysfs, below.get(path, ())) for path in paths)
+    return [device for device in devices if device is not None]
 
 
 def bus_device(syspath: str, sysfs: SysfsTree, below: Iterable[str] = ()) -> SysfsDevice | None:
-    """Return what a directory is, with the interfaces below it, if it is a device on a bus."""
+    """Return the device on a bus in a directory, with its interfaces; ``None`` if there is none."""
     if sysfs.is_usb_device(syspath):
         return _usb_device(syspath, sysfs, below)
     return _pci_function(syspath, sysfs) if sysfs.is_pci_function(syspath) else None
@@ -304,11 +308,11 @@ def owning_device(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
 
 def _usb_device(syspath: str, sysfs: SysfsTree, below: Iterable[str]) -> SysfsDevice:
     above = posixpath.dirname(syspath)
-    there = sysfs.linked(f"{syspath}/subsystem") == "usb"  # else it is being removed
-    port = (sysfs.place(syspath) or "") if there else ""
+    is_present = sysfs.link_name(f"{syspath}/subsystem") == "usb"  # else it is being removed
+    port = (sysfs.place(syspath) or "") if is_present else ""
     facts = {
         "device": sysfs.codes(syspath, "idVendor", "idProduct", by=":"),
-        **{one: sysfs.text(f"{syspath}/{one}") or "" for one in _USB_TEXTS},
+        **{name: sysfs.text(f"{syspath}/{name}") or "" for name in _USB_TEXTS},
         "port": port,
         "class": sysfs.codes(syspath, "bDeviceClass", "bDeviceSubClass", "bDeviceProtocol"),
         "busnum": sysfs.text(f"{syspath}/busnum") or "",
@@ -316,8 +320,8 @@ def _usb_device(syspath: str, sysfs: SysfsTree, below: Iterable[str]) -> SysfsDe
         "hub": (sysfs.place(above) or "") if sysfs.is_usb_device(above) else "",
         "name": posixpath.basename(syspath),
     }
-    found = filter(None, (_interface(one, sysfs) for one in below))
-    ordered = sorted(found, key=lambda one: int(one.facts["interface"]))
+    interfaces = filter(None, (_interface(path, sysfs) for path in below))
+    ordered = sorted(interfaces, key=lambda interface: int(interface.facts["interface"]))
     return SysfsDevice(syspath, sysfs, facts, port, "usb.", tuple(ordered))
 
 
@@ -330,7 +334,7 @@ def _interface(syspath: str, sysfs: SysfsTree) -> SysfsDevice | None:
     facts = {
         "class": sysfs.codes(syspath, *parts),
         "interface": str(number),
-        "driver": sysfs.linked(f"{syspath}/driver") or "",
+        "driver": sysfs.link_name(f"{syspath}/driver") or "",
     }
     return SysfsDevice(syspath, sysfs, facts)
 
@@ -344,10 +348,10 @@ def _pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
         "device": sysfs.codes(syspath, "vendor", "device", by=":"),
         "subsystem": sysfs.codes(syspath, "subsystem_vendor", "subsystem_device", by=":"),
         "class": sysfs.codes(syspath, "class"),
-        "driver": sysfs.linked(f"{syspath}/driver") or "",
+        "driver": sysfs.link_name(f"{syspath}/driver") or "",
         "address": address,
-        "group": sysfs.linked(f"{syspath}/iommu_group") or "",
-        "pf": sysfs.linked(f"{syspath}/physfn") or "",
+        "group": sysfs.link_name(f"{syspath}/iommu_group") or "",
+        "pf": sysfs.link_name(f"{syspath}/physfn") or "",
         "vf": str(count) if link else "",
     }
     return SysfsDevice(syspath, sysfs, facts, address, "pci.")
@@ -368,12 +372,12 @@ class KernelNode:
 
     @property
     def path(self) -> str | None:
-        """Where it is."""
+        """Its path on the host; ``None`` if it has no file."""
         return f"/dev/{self.file}" if self.file else None
 
     @classmethod
     def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
-        """Return what a directory in sysfs is; ``None`` where it is no node. Blocks."""
+        """Return the node of a directory in sysfs; ``None`` where it has none. Blocks."""
         name, number = posixpath.basename(syspath), number_of(sysfs.text(f"{syspath}/dev"))
         if number is None:  # whatever its uevent says: a device chooses some of that
             return cls(name, subsystem, syspath) if subsystem == _NO_FILE else None
@@ -383,14 +387,14 @@ class KernelNode:
 
 
 def node_variables(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
-    """Return the variables that every node found in sysfs has, where they have a value. Blocks."""
+    """Return the variables that all nodes in sysfs have, without those of no value. Blocks."""
     parent = next(ancestor_devices(node.syspath, sysfs), "")
-    found = {
+    variables = {
         "place": sysfs.place(node.syspath),
         "parent": posixpath.basename(parent),
         "driver": sysfs.driver(node.syspath),
     }
-    at = sysfs.interface(node.syspath)
-    if at is not None and (one := _interface(at, sysfs)) is not None:
-        found["usb.interface"] = one.facts["interface"]
-    return {name: value for name, value in found.items() if value}
+    path = sysfs.interface(node.syspath)
+    if path is not None and (interface := _interface(path, sysfs)) is not None:
+        variables["usb.interface"] = interface.facts["interface"]
+    return {name: value for name, value in variables.items() if value}

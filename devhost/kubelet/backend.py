@@ -73,9 +73,7 @@ def device_plugins(
 class PluginPublication:
     """One resource: its device list, and the socket that is kept registered.
 
-    `held` returns the IDs that pods hold, as far as that is known, and `refresh` asks again;
-    `on_left` is called when IDs have left the list. If `exclusive`, it waits while another device plugin
-    serves the resource.
+    The parameters are those of `devhost.host.backend.Backend.open`.
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class PluginPublication:
         )
 
     def spec_changed(self) -> None:
-        """Register again, if the declaration has other options than kubelet."""
+        """Register again if kubelet has other options than those of the spec."""
         self._registration.spec_changed()
 
     @property

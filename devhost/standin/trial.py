@@ -28,7 +28,7 @@ class Trial:
         config: Config,
         settings: Settings,
         plugin_dir: Path,
-        pod_resources: Path,
+        pod_resources: Path | None = None,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:

@@ -40,15 +40,16 @@ class Served:
         It has the shape of a resource of ``devhost plan -o json``: ``devices`` with their
         reasons, paths and NUMA nodes, what was ``skipped``, and the ``error`` of a source.
         """
-        for one in self._host.resources:
-            if one.name == resource:
-                return ResourceReport(one.resource, one.devices.offered).as_json()
+        for candidate in self._host.resources:
+            if candidate.name == resource:
+                offered = candidate.devices.offered
+                return ResourceReport(candidate.resource, offered).as_json()
         raise KeyError(resource)
 
 
 @contextlib.asynccontextmanager
 async def serving(
-    *what: str | Path | DevicePlugin,
+    *resources: str | Path | DevicePlugin,
     kubelet: SimulatedKubelet,
     root: str | Path = "/",
     node_name: str = "node",
@@ -63,8 +64,8 @@ async def serving(
     ``kubelet.wait``. A vanished device leaves the list after 0.3 s instead of 10 s. State and
     CDI specs are kept in the plugin directory.
 
-    Of ``what`` at most one is a configuration: its text, or the path of its file, which is read
-    once. The other arguments are as the flags of ``devhost run``; the ``allow_…`` restrict the
+    At most one of the ``resources`` is a configuration: its text, or the path of its file, which is
+    read once. The other arguments are as the flags of ``devhost run``; the ``allow_…`` restrict the
     configuration, not plugins. Raises `ConfigError` for a configuration that is invalid or uses
     more than is allowed.
     """
@@ -75,8 +76,8 @@ async def serving(
         by_name=False,
         allow_devices=tuple(allow_devices),
     )
-    configs = [one for one in what if isinstance(one, str | Path)]
-    plugins = served(one for one in what if not isinstance(one, str | Path))
+    configs = [config for config in resources if isinstance(config, str | Path)]
+    plugins = served(plugin for plugin in resources if not isinstance(plugin, str | Path))
     if len(configs) > 1:
         raise TypeError("serving() takes at most one configuration")
     config = Config(version="v1", resources=())

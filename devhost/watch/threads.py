@@ -1,4 +1,4 @@
-"""Blocking calls in threads: nothing that hangs delays the event loop or other calls.
+"""Blocking calls in threads: a call that hangs delays neither the event loop nor other calls.
 
 A thread that has ended its call waits for another one, because starting one takes longer than most
 calls. All are daemon threads: none delays the exit of the process.
@@ -23,7 +23,7 @@ T = TypeVar("T")
 IDLE_MAX: Final = 4
 ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
-_RENEWED: Final = 0.05  # how often patience is, as a part of it
+_RENEWAL: Final = 0.05  # of patience, after that part of it
 
 
 def run_in_thread(
@@ -31,7 +31,7 @@ def run_in_thread(
 ) -> "asyncio.Future[T]":
     """Run ``work`` in a thread; return a future of its result, or raise `OSError`.
 
-    `ended` is called on the event loop when it has returned, also if the future was cancelled.
+    `ended` is called on the event loop after ``work``, also if the future was cancelled.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -64,7 +64,7 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """Return the result of ``work`` in a thread; for code without an event loop.
 
     Raises:
-        TimeoutError: It has not returned within so many seconds; the thread goes on.
+        TimeoutError: ``work`` has not returned within so many seconds; the thread goes on.
         Exception: Whatever ``work`` raises.
     """
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -93,12 +93,12 @@ class NoAnswerError(TimeoutError):
 
 
 class BlockingCalls:
-    """Blocking calls to one thing that may hang, such as a filesystem; bounded in time and number.
+    """Blocking calls to a filesystem, or a plugin, that may hang; bounded in time and number.
 
     A call that does not return in time is abandoned: its thread stays until it returns. While as
-    many calls are abandoned as may be, further ones are not begun. With `serial` there is one call
-    at a time, and none before an abandoned one has returned: a late write must not undo a later
-    one. The path is for the text of errors.
+    many calls are abandoned as may be, no further calls are begun. With `serial` calls are made in
+    turn, and none before an abandoned call has returned: a late write must not undo a later write.
+    The path is for the text of errors.
     """
 
     def __init__(self, name: str, path: Path | None = None, *, serial: bool = False) -> None:
@@ -122,58 +122,58 @@ class BlockingCalls:
     ) -> T:
         """Return the result of ``work``, which runs in a thread.
 
-        `patience` is for the call and for those that it has to wait for; with `progress`, for each
-        answer of the host. `on_late` is called on the event loop when the call returns after it was
-        abandoned.
+        `patience`, in seconds, is for the call and for the calls that it has to wait for; with
+        `progress`, for each answer of the host. `on_late` is called on the event loop when the call
+        returns after it was abandoned.
 
         Raises:
-            NoAnswerError: It has not returned in time, or was not begun because too many
-                earlier ones have not returned.
+            NoAnswerError: The call has not returned in time, or was not begun because too many
+                earlier calls have not returned.
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
         limit = asyncio.timeout(None if patience == math.inf else patience)
         try:
             async with limit, self._turn:
                 if self.hanging:
-                    reason = f"no answer in {patience:g} s"  # to the earlier ones
+                    reason = f"no answer in {patience:g} s"  # to the earlier calls
                     if patience == math.inf:
                         reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
-                noted = work if progress is None else functools.partial(progress.measure, work)
-                call = run_in_thread(self._name, noted, lambda: self._ended(call, on_late))
+                measured = work if progress is None else functools.partial(progress.measure, work)
+                call = run_in_thread(self._name, measured, lambda: self._ended(call, on_late))
                 try:
                     if progress is not None:
-                        while (await asyncio.wait({call}, timeout=patience * _RENEWED))[1]:
+                        while (await asyncio.wait({call}, timeout=patience * _RENEWAL))[1]:
                             limit.reschedule(progress.answered_at + patience)
                     return await call
                 except asyncio.CancelledError:
                     call.cancel()
                     self._abandoned += call.cancelled()
-                    if not call.cancelled() and on_late is not None:  # it has just returned
+                    if not call.cancelled() and on_late is not None:  # the call has just returned
                         asyncio.get_running_loop().call_soon(on_late)
                     raise
         except TimeoutError:
-            if not limit.expired():  # what the call raised
+            if not limit.expired():  # an error of the call
                 raise
             raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
 
     def _ended(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
-        if call.cancelled():  # nobody waits for it any more
+        if call.cancelled():  # nobody waits for the call any longer
             self._abandoned -= 1
             if on_late is not None:
                 on_late()
 
 
 class _Pool:
-    """Threads: each call has one that is idle, or a new one."""
+    """Threads: a call is made by an idle thread, or by a new thread."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._idle = 0  # less those for which a call is queued
+        self._idle = 0  # threads for which no call is queued
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Have a thread make a call; raise `OSError` if none can be started."""
+        """Make a call in a thread; raise `OSError` if no thread can be started."""
         with self._lock:
             reserved = self._idle > 0
             self._idle -= reserved

@@ -1,7 +1,7 @@
 """The kernel's events of devices: one netlink socket, without udev and without privileges.
 
-An event says that something of a subsystem came, went or was bound to a driver; what is there then
-is read again.
+An event says that a device of a subsystem came, went or was bound to a driver; its receiver reads
+the devices again.
 """
 
 import asyncio
@@ -10,6 +10,8 @@ import logging
 import socket
 from collections.abc import Callable
 from typing import Final
+
+from devhost.errors import describe_os_error
 
 _NETLINK_KOBJECT_UEVENT: Final = 15
 _KERNEL_GROUP: Final = 1
@@ -23,30 +25,30 @@ _LOG: Final = logging.getLogger(__name__)
 def open_socket() -> socket.socket:
     """Return a socket that receives the kernel's events; raise `OSError` where there are none."""
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-    found = socket.socket(socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
+    netlink = socket.socket(socket.AF_NETLINK, kind, _NETLINK_KOBJECT_UEVENT)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
-        found.bind((0, _KERNEL_GROUP))
+        netlink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        netlink.bind((0, _KERNEL_GROUP))
     except OSError:
-        found.close()
+        netlink.close()
         raise
-    return found
+    return netlink
 
 
 def subsystem_of(message: bytes) -> str | None:
-    """Return the subsystem of an event that may matter; ``None`` for any other."""
+    """Return the subsystem of an event that may matter; ``None`` for any other event."""
     header, *fields = message.split(b"\0")
     action, at, _ = header.partition(b"@")
     if not at or action not in _ACTIONS:
         return None
-    for one in fields:
-        if one.startswith(b"SUBSYSTEM="):
-            return one.removeprefix(b"SUBSYSTEM=").decode("utf-8", "replace")
+    for field in fields:
+        if field.startswith(b"SUBSYSTEM="):
+            return field.removeprefix(b"SUBSYSTEM=").decode("utf-8", "replace")
     return None
 
 
 class Uevents:
-    """The kernel's events, for all who are interested; without any there is no socket.
+    """The kernel's events, for all subscribers; without subscribers there is no socket.
 
     `polling_reason` says why no events arrive, `overruns` how often some were lost.
     """
@@ -54,20 +56,20 @@ class Uevents:
     def __init__(self, connect: Callable[[], socket.socket] = open_socket) -> None:
         self._connect = connect
         self._socket: socket.socket | None = None
-        self._interests: dict[Callable[[], None], frozenset[str]] = {}
+        self._subscribers: dict[Callable[[], None], frozenset[str]] = {}
         self.polling_reason: str | None = None
         self.overruns = 0
 
     def subscribe(self, subsystems: frozenset[str], changed: Callable[[], None]) -> None:
-        """Call a function when something of these subsystems may have changed."""
-        self._interests[changed] = subsystems
+        """Add a function that is called when devices of these subsystems may have changed."""
+        self._subscribers[changed] = subsystems
         if self.polling_reason is None:
             self.open()
 
     def unsubscribe(self, changed: Callable[[], None]) -> None:
-        """Call a function no longer; the last one closes the socket."""
-        self._interests.pop(changed, None)
-        if not self._interests:
+        """Remove a function; with the last of them, close the socket."""
+        self._subscribers.pop(changed, None)
+        if not self._subscribers:
             self.close()
 
     def close(self) -> None:
@@ -85,15 +87,15 @@ class Uevents:
         try:
             self._socket = self._connect()
         except OSError as error:
-            self.polling_reason = f"no socket for device events: {error.strerror or error}"
+            self.polling_reason = f"no socket for device events: {describe_os_error(error)}"
             if self.polling_reason != before:
                 _LOG.warning("device events unavailable, polling instead: %s", self.polling_reason)
         else:
             asyncio.get_running_loop().add_reader(self._socket, self._read, self._socket)
 
     def _read(self, source: socket.socket) -> None:
-        """Read what has arrived, and call those who are interested in it."""
-        seen: set[str] = set()
+        """Read the events that have arrived, and call the subscribers that they concern."""
+        concerned: set[str] = set()
         overrun = False
         for _ in range(_MESSAGES_MAX):
             try:
@@ -103,11 +105,11 @@ class Uevents:
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
-                overrun = True  # what came while the buffer was full is lost; the rest is read
+                overrun = True  # events while the buffer was full are lost; the rest is read
                 self.overruns += 1
                 continue
-            if sender == (0, _KERNEL_GROUP) and (found := subsystem_of(message)) is not None:
-                seen.add(found)
-        for changed, subsystems in list(self._interests.items()):
-            if overrun or not subsystems.isdisjoint(seen):
+            if sender == (0, _KERNEL_GROUP) and (subsystem := subsystem_of(message)) is not None:
+                concerned.add(subsystem)
+        for changed, subsystems in list(self._subscribers.items()):
+            if overrun or not subsystems.isdisjoint(concerned):
                 changed()

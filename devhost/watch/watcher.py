@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Self
 from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyConstants as Flag
 
+from devhost.errors import describe_os_error
 from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
@@ -314,7 +315,7 @@ class Subscription:
         except Exception as failure:  # noqa: BLE001 (a mistake of ours)
             _LOG.exception("watching failed")
             error = OSError(errno.EIO, f"failed: {failure!r}")
-        reason = "" if error is None else error.strerror or str(error)
+        reason = "" if error is None else describe_os_error(error)
         changed = uses != self._uses or (reason and not self.polling_reason)
         if error and not any(another.polling_reason for another in self._watcher.subscriptions):
             directory = {"directory": error.filename} if error.filename else {}

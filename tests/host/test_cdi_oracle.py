@@ -12,7 +12,7 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.host.cdi import CdiFiles
+from devhost.host.cdi_files import CdiFiles
 from devhost.hostfs.files import HostFiles
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from tests.support import cdiverify

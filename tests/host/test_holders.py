@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from devhost.host.records import Owner
 
 from devhost.errors import KubeletError
 from devhost.host import holders as module
 from devhost.host.holders import AGAIN_S, POLL_S, Holders
-from devhost.host.records import Owner
 from devhost.kubelet.podresources import PodResources
 from devhost.model.resource_state import HeldBy
 from devhost.standin.kubelet import SimulatedKubelet

@@ -12,6 +12,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
+from devhost.host.owners import Owners
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +20,7 @@ from devhost.allocation.policy import Policy
 from devhost.errors import AllocationError, PreStartError
 from devhost.host import preparation, records
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
-from devhost.host.preparation import Preparation, Start
+from devhost.host.pre_start_steps import Preparation, Start
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet.device_list import DeviceList

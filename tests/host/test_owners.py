@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from devhost.host.owners import Owners
+from devhost.host.records import Mark, Owner
 
 from devhost.errors import AllocationError
 from devhost.host import owners as owners_module
 from devhost.host import records as module
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
-from devhost.host.records import Mark, Owner
 from devhost.host.state_files import directory_lock
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.kubelet.directory import PluginDirectory

@@ -15,7 +15,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.host import preparation
-from devhost.host.preparation import Start, run_steps
+from devhost.host.pre_start_steps import Start, run_steps
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
 from devhost.model.device import FileKind, Node

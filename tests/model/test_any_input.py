@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from devhost.host.records import FILE as STATE_FILE
+from devhost.host.records import Allocated, Mark, Records
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.host.records import FILE as STATE_FILE
-from devhost.host.records import Allocated, Mark, Records
-from devhost.hostfs.mounts import mounts, swapped
+from devhost.hostfs.mounts import read_mounts, read_swaps
 from devhost.loading.loader import load, loads
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
@@ -236,12 +236,12 @@ def test_any_list_of_mounts(content: bytes, paths: list[bytes], source: bytes) -
     with tempfile.TemporaryDirectory() as place, bounded():
         file = Path(place, "file")
         file.write_bytes(content)
-        assert all(part >= 0 for number, _, _ in mounts(str(file)) for part in number)
-        assert all(swapped(str(file)))
+        assert all(part >= 0 for number, _, _ in read_mounts(str(file)) for part in number)
+        assert all(read_swaps(str(file)))
         file.write_bytes(b"".join(lines))
-        assert list(mounts(str(file))) == [
+        assert list(read_mounts(str(file))) == [
             ((8, number), os.fsdecode(path), os.fsdecode(source))
             for number, path in enumerate(paths)
         ]
         file.write_bytes(b"Filename  Type Size Used Priority\n" + b"".join(swaps))
-        assert list(swapped(str(file))) == [os.fsdecode(path) for path in paths]
+        assert list(read_swaps(str(file))) == [os.fsdecode(path) for path in paths]

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from devhost.host.cdi import CdiFiles, CdiInjection
+from devhost.host.cdi_files import CdiFiles, CdiInjection
 from devhost.hostfs.files import HostFiles, Walk
 from tests.security.attack import (
     DISK,

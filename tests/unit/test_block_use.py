@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.hostfs.mounts import mounts, swapped
+from devhost.hostfs.mounts import read_mounts, read_swaps
 from tests.support.root import needs_root
 from tests.support.scanning import look
 
@@ -54,15 +54,15 @@ def test_mounts_are_unescaped_and_missing_file_is_empty(tmp_path: Path) -> None:
     at.write_text(
         "9 1 0:5 / /dev\\040x rw,nosuid shared:2 master:1 - ext4 /dev/a\\134x20b ro,x=y\n"
     )
-    assert list(mounts(str(at))) == [((0, 5), "/dev x", r"/dev/a\x20b")]
-    assert not list(mounts(str(tmp_path / "none")))
+    assert list(read_mounts(str(at))) == [((0, 5), "/dev x", r"/dev/a\x20b")]
+    assert not list(read_mounts(str(tmp_path / "none")))
 
 
 def test_block_use_swap_is_in_use(root: Path) -> None:
     head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
     swaps = root / "proc/swaps"
     swaps.write_text(f"{head}/a\fb\\040c     file\t8\t0\t-2\n/dev/vdb      partition\t8\t0\t-2\n")
-    assert list(swapped(str(swaps))) == ["/a\fb c", "/dev/vdb"]
+    assert list(read_swaps(str(swaps))) == ["/a\fb c", "/dev/vdb"]
     assert free(root) == ["vda"]
 
 

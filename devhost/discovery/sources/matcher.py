@@ -68,7 +68,7 @@ class Matcher:
         if self.parents and not mismatches:
             sysfs, ancestors = device.sysfs, list[SysfsDevice]()
             for path in ancestor_devices(device.syspath, sysfs):
-                driver = sysfs.linked(f"{path}/driver") or ""  # not the nearest above it
+                driver = sysfs.link_name(f"{path}/driver") or ""  # not the nearest above it
                 ancestors.append(SysfsDevice(path, sysfs, {"driver": driver}))
             if any(all(map(parent.mismatches, ancestors)) for parent in self.parents):
                 mismatches["parent"] = ", ".join(ancestor.name for ancestor in ancestors)

@@ -50,23 +50,23 @@ class CdiInjection:
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("cdi devices", files.directory, serial=True)
         self._written: Mapping[str, Edits] | None = None  # by device
-        self._wanted: Mapping[str, Edits] | None = None  # what was last to be written
+        self._wanted: Mapping[str, Edits] | None = None  # as of the last attempt to write
         self._problem: str | None = None
 
-    async def write(self, scanner: Scanner, found: Snapshot) -> None:
-        """Write the spec of the found devices; if that fails, `judge` gives the reason.
+    async def write(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        """Write the spec of the devices of a snapshot; if that fails, `judge` gives the reason.
 
         A resource that no longer uses CDI keeps its file while it is served: containers that
         were started with it may start again. So does one whose sources have failed so far.
         """
-        if self._written is None and found.error:
+        if self._written is None and snapshot.error:
             return
         before = self._written or {}
         wanted: Mapping[str, Edits] = {}
 
         def work() -> None:
             nonlocal wanted
-            wanted = cdi_devices(scanner, found, before)
+            wanted = cdi_devices(scanner, snapshot, before)
             self._files.write(self._resource, cdi.serialize(self._resource, wanted))
 
         try:
@@ -81,16 +81,15 @@ class CdiInjection:
         self._wanted = wanted
 
     def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
-        """Set the CDI names of devices; make those unhealthy that the spec does not have.
+        """Return a snapshot with CDI names, where devices that the spec lacks are unhealthy.
 
         Where the spec cannot be written, the former one still serves unchanged devices.
         """
         if self._wanted is None:
             return snapshot
-        good = {
-            key: one for key, one in (self._written or {}).items() if self._wanted.get(key) == one
-        }
-        return named(self._resource, snapshot, good, self._problem)
+        written, wanted = self._written or {}, self._wanted
+        usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
+        return named(self._resource, snapshot, usable, self._problem)
 
     async def remove(self) -> None:
         """Remove the file of a resource that has ended and whose devices no pod holds."""

@@ -15,6 +15,7 @@ from typing import Final
 
 from devhost.discovery.health import check_device
 from devhost.discovery.scan import Scanner
+from devhost.errors import describe_os_error
 from devhost.host.tasks import keep_running
 from devhost.model.config import HealthChecks, Resource
 from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
@@ -30,7 +31,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @immutable
 class HealthState:
-    """The health of a device by its checks so far."""
+    """The health of a device after its checks so far."""
 
     healthy: bool | None = None  # ``None`` before the first round
     confirmed: bool = False  # offered before there were checks: healthy until the first round
@@ -94,16 +95,14 @@ class HealthMonitor:
         check: Callable[..., Checked] = check_device,
         offered: Collection[str] = (),
     ) -> None:
-        self._name, self._on_change, self._check_device = scanner.resource.name, on_change, check
-        self._scanner = scanner
+        self._scanner, self._on_change = scanner, on_change
         self._watched: dict[str, _Watched] = {}
         self._offered = offered  # IDs
         self._wake = asyncio.Event()
-        self._slots = asyncio.Semaphore(CONCURRENT)
-        self._calls = BlockingCalls(f"check {self._name}")
-        self._hanging: set[str] = set()  # devices whose last round has not returned yet
-        work = keep_running("checking", self._name, self._keep_checking)
-        self._checking = asyncio.create_task(work, name=f"health {self._name}")
+        name = scanner.resource.name
+        self._calls = _CheckCalls(name, check)
+        work = keep_running("checking", name, self._keep_checking)
+        self._checking = asyncio.create_task(work, name=f"health {name}")
 
     @property
     def _checks(self) -> HealthChecks:
@@ -111,23 +110,23 @@ class HealthMonitor:
         assert checks is not None  # noqa: S101 (else there is no monitor)
         return checks
 
-    def watch(self, scanner: Scanner, found: Snapshot) -> None:
-        """Check these devices, as they were found, by the checks of their declaration.
+    def watch(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        """Check the devices of a snapshot by the checks of their specification.
 
-        A device that has a reason before `judge` is not checked.
+        A device that has a verdict before `judge` is not checked.
         """
         former, self._scanner = self._checks, scanner
         watched, changed = self._watched, self._checks != former
         self._watched = {
-            device.id: self._followed(watched.get(device.id), device, changed=changed)
-            for device in found.devices.values()
+            device.id: self._update(watched.get(device.id), device, changed=changed)
+            for device in snapshot.devices.values()
             if _can_be_checked(device)
         }
         self._offered = ()
         self._wake.set()
 
-    def _followed(self, watched: _Watched | None, device: HostDevice, *, changed: bool) -> _Watched:
-        """Return what is known of a device that is found; one that has changed is due now."""
+    def _update(self, watched: _Watched | None, device: HostDevice, *, changed: bool) -> _Watched:
+        """Return a device to be checked, with its state so far; a changed one is due now."""
         if watched is None or _identity(watched.device) != _identity(device):
             return _Watched(device, HealthState(confirmed=device.id in self._offered))
         if changed:  # the state stays until the new checks decide
@@ -138,7 +137,7 @@ class HealthMonitor:
         return watched
 
     def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the health of each device by its checks.
+        """Return a snapshot with the health of each device by its checks.
 
         A verdict is added only where there is none, and not to a device that is leaving.
         """
@@ -148,9 +147,7 @@ class HealthMonitor:
             if watched is None and not _can_be_checked(device):
                 continue
             state = watched.state if watched else HealthState()
-            verdict = device.verdict
-            if verdict is None and not device.is_leaving:
-                verdict = state.verdict(checks)
+            verdict = device.verdict or (None if device.is_leaving else state.verdict(checks))
             devices[device_id] = replace(device, verdict=verdict, checked=state.checked)
         return replace(snapshot, devices=devices)
 
@@ -158,7 +155,8 @@ class HealthMonitor:
         """Wait until each device has been checked once, at most `timeout` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while any(one.state.healthy is None for one in self._watched.values()):  # noqa: ASYNC110
+                watched = self._watched.values
+                while any(device.state.healthy is None for device in watched()):  # noqa: ASYNC110
                     await asyncio.sleep(_FIRST_POLL_S)
 
     def close(self) -> None:
@@ -168,56 +166,66 @@ class HealthMonitor:
     # ── rounds ──
 
     async def _keep_checking(self) -> None:
-        """Check the devices that are due, all at a time; then wait until others are."""
+        """Check the devices that are due, all at a time; then wait until another is."""
         clock = asyncio.get_running_loop().time
         while True:
             self._wake.clear()
             now = clock()
-            due = [one for one in self._watched.values() if one.next_at <= now]
+            due = [watched for watched in self._watched.values() if watched.next_at <= now]
             await asyncio.gather(*map(self._round, due))
             await asyncio.sleep(_PAUSE_MIN_S)  # also if devices change all the time
-            until = min((one.next_at for one in self._watched.values()), default=None)
+            until = min((watched.next_at for watched in self._watched.values()), default=None)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(until):
                     await self._wake.wait()
 
     async def _round(self, watched: _Watched) -> None:
         """Check a device."""
-        scanner, checks, device = self._scanner, self._checks, watched.device
+        checks = self._checks
         watched.next_at = asyncio.get_running_loop().time() + checks.interval
-        async with self._slots:
-            outcome = await self._outcome(device, scanner, checks)
+        outcome = await self._calls.run(self._scanner, checks, watched.device)
         if self._checks != checks:
-            return  # it counts for nothing, and the next one is due
+            return  # the outcome counts for nothing, and the next round is due
         before = watched.state.published(checks)
         watched.state = watched.state.next(outcome, checks)
         if watched.state.published(checks) != before:
             self._on_change()
 
-    async def _outcome(self, device: HostDevice, scanner: Scanner, checks: HealthChecks) -> Checked:
-        """Return the outcome of a round; one that does not return in time has failed."""
-        unanswered = _failed(f"did not answer in {checks.timeout:g} s")
-        if device.id in self._hanging:
-            return unanswered
-        if self._calls.hanging:
-            return _failed("not tried, as too many other checks of the resource do not return")
+
+class _CheckCalls:
+    """Checks devices of a resource in threads: a few at a time, each device once at a time."""
+
+    def __init__(self, resource: str, check: Callable[..., Checked]) -> None:
+        self._resource, self._check = resource, check
+        self._slots = asyncio.Semaphore(CONCURRENT)
+        self._calls = BlockingCalls(f"check {resource}")
+        self._hanging: set[str] = set()  # devices whose last check has not returned yet
+
+    async def run(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
+        """Return the outcome of checking a device; a check that is late has failed."""
+        late = f"did not answer in {checks.timeout:g} s"
         files, allow = scanner.files, scanner.policy
-        constants = {"resource": self._name, "nodeName": scanner.node_name}
-        try:
-            return await self._calls.run(
-                lambda: self._check_device(checks, device, files, constants, allow=allow),
-                patience=checks.timeout + _KILL_S,
-                on_late=lambda: self._hanging.discard(device.id),
-            )
-        except NoAnswerError:
-            self._hanging.add(device.id)
-            return unanswered
-        except OSError as error:  # no thread can be started
-            return _failed(error.strerror or str(error))
-        except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
-            fields = {"resource": self._name, "device": device.id}
-            _LOG.exception("checking failed", extra={"fields": fields})
-            return _failed(f"checking failed: {error!r}")
+        constants = {"resource": self._resource, "nodeName": scanner.node_name}
+        async with self._slots:
+            if device.id in self._hanging:
+                return _failed(late)
+            if self._calls.hanging:
+                return _failed("not tried, as too many other checks of the resource do not return")
+            try:
+                return await self._calls.run(
+                    lambda: self._check(checks, device, files, constants, allow=allow),
+                    patience=checks.timeout + _KILL_S,
+                    on_late=lambda: self._hanging.discard(device.id),
+                )
+            except NoAnswerError:
+                self._hanging.add(device.id)
+                return _failed(late)
+            except OSError as error:  # no thread can be started
+                return _failed(describe_os_error(error))
+            except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
+                fields = {"resource": self._resource, "device": device.id}
+                _LOG.exception("checking failed", extra={"fields": fields})
+                return _failed(f"checking failed: {error!r}")
 
 
 def _can_be_checked(device: HostDevice) -> bool:
@@ -225,9 +233,9 @@ def _can_be_checked(device: HostDevice) -> bool:
 
 
 def _identity(device: HostDevice) -> tuple[object, ...]:
-    """Return what tells its nodes from others; their change times are not part of it.
+    """Return the identities of a device's nodes, without their change times.
 
-    They change with the permissions and the content, too.
+    Those change with the permissions and the content, too.
     """
     return tuple(
         (node.state.inode, node.state.number) if node.state else node.name for node in device.nodes
