@@ -38,13 +38,13 @@ class _Life:
     Attributes:
         allocated_at: When it was allocated last, as far as this process can tell.
         ended_at: From when kubelet cannot allocate it.
-        is_gone: The device is missing, and its node too.
+        gone: The nodes that have gone from the device (`NodeId.lasting`).
         offered: The device on offer that has its node.
     """
 
     allocated_at: float | None = None
     ended_at: float | None = None
-    is_gone: bool = False
+    gone: frozenset[str] = frozenset()
     offered: HostDevice | None = None
 
 
@@ -72,11 +72,13 @@ class ClaimEnds:
 
     def observe(self, handout: Handout, device: HostDevice) -> None:
         """Record whether the nodes of a handout have gone from its device."""
-        keys = handout.node_keys(self._boot)
-        nodes = [node for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys)]
-        if nodes:
-            is_there = device.is_leaving or any(map(device.has, nodes))
-            self._life(handout).is_gone = not is_there
+        gone = set[str]()
+        for handed in handout.nodes:
+            keys = handed.id.keys_in(same_boot=handout.boot == self._boot)
+            nodes = [node for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys)]
+            if nodes and not device.is_leaving and not any(map(device.has, nodes)):
+                gone.add(handed.id.lasting)
+        self._life(handout).gone = frozenset(gone)
 
     def forget(self, keys: Iterable[HandoutKey]) -> None:
         """Forget the times of handouts that have ended."""
@@ -95,13 +97,18 @@ class ClaimEnds:
         return free, pause
 
     def rest(self, handout: Handout) -> Handout | None:
-        """Return what stays of a handout that has ended: without pod-resources, its steps.
+        """Return what stays of a handout that has ended, or of which nodes have gone.
 
-        A pod may still start its containers again, though its device is gone.
+        Without pod-resources that is the other nodes, and its steps: a pod may still start its
+        containers again.
         """
-        if self._holders.enabled or handout.steps == "none":
+        if self._holders.enabled:
             return None
-        return handout.model_copy(update={"nodes": ()})
+        gone = self._life(handout).gone
+        nodes = tuple(node for node in handout.nodes if gone and node.id.lasting not in gone)
+        if not nodes and handout.steps == "none":
+            return None
+        return handout.model_copy(update={"nodes": nodes})
 
     def is_allocatable(self, handout: Handout, listing: Listing) -> bool:
         """Whether an Allocate may begin, or run, by a handout's name."""
@@ -157,9 +164,8 @@ class ClaimEnds:
         """Whether no pod has what was handed out, by what kubelet says since a time."""
         name, life = handout.name, self._life(handout)
         if not self._holders.enabled:
-            if life.offered is not None or not handout.nodes:
-                return False  # it cannot be told
-            return self._assume_free or life.is_gone
+            is_assumed = self._assume_free and life.offered is None
+            return bool(handout.nodes) and (is_assumed or bool(life.gone))
         if self._holders.confirmed_free(name, since):
             return True
         if not self._holders.pods_of_device(name):

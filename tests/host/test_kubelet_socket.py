@@ -94,9 +94,7 @@ async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
     await hosting.until(T, State.REGISTERED)
     (before,), first = sockets(directory), directory / "first"
     first.hardlink_to(before)
-    host.parts.backends.by_name[
-        "devicePlugin"
-    ]._directory.kubelet._reached_until = 0.0  # it was not reached just now
+    kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
     (after,) = sockets(directory)
@@ -135,9 +133,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
     shutil.rmtree(directory / "plugins" / "devhost-locks")
-    host.parts.backends.by_name[
-        "devicePlugin"
-    ]._directory.kubelet._reached_until = 0.0  # it was not reached just now
+    kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
     assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == []
