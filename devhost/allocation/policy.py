@@ -106,12 +106,12 @@ class Policy:
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.
 
-        What is no ``mount`` is an argument of a command.
+        Without ``mount`` it is an argument of a command.
         """
         if self.allows_path(realpath):
             return None
-        what = "mounts of" if mount else "files such as"
-        return f"{what} {realpath} need --allow-path '{realpath}'"
+        subject = "mounts of" if mount else "files such as"
+        return f"{subject} {realpath} need --allow-path '{realpath}'"
 
     def node_problem(
         self, path: str, device_class: DeviceClass, use: str | None = None

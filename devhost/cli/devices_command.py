@@ -84,17 +84,17 @@ def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
-    from devhost.discovery.machine import OTHER
+    from devhost.discovery.machine import OTHER_CLASS
 
     for problem in filter(None, (machine.subsystem(name).missing for name in subsystems)):
         printer.fail(problem)
-    tables = {name: list(machine.rows(name)) for name in subsystems or ("usb", "pci", OTHER)}
+    tables = {name: list(machine.rows(name)) for name in subsystems or ("usb", "pci", OTHER_CLASS)}
     if output == "json":
         printer.print_json({name: [row for row, _ in rows] for name, rows in tables.items()})
         return
     for number, (name, rows) in enumerate(tables.items()):
         shown = [row for row, is_hidden in rows if everything or not is_hidden]
-        if name == OTHER and not rows:
+        if name == OTHER_CLASS and not rows:
             continue
         if number:
             printer.echo("")

@@ -33,14 +33,14 @@ _ending: Final = threading.Event()
 
 @immutable
 class CommandResult:
-    """How a command ended: why it failed, if it did, and its last lines that are not empty."""
+    """The end of a command: why it failed, if it did, and its last lines that are not empty."""
 
     failure: str | None
     lines: tuple[str, ...] = ()
 
 
 def environment(resource: str, device: str) -> dict[str, str]:
-    """Return the variables that a command for a device has."""
+    """Return the environment of a command for a device."""
     path = os.environ.get("PATH", os.defpath)
     return {"PATH": path, "DEVHOST_RESOURCE": resource, "DEVHOST_DEVICE": device}
 
@@ -97,7 +97,7 @@ def run(
 
 
 def _failure(status: int | None) -> str | None:
-    """Return the exit status of what has failed in words."""
+    """Return the exit status of a command that has failed, in words."""
     if status is not None and status < 0:
         return f"was killed by signal {-status} ({signal.strsignal(-status)})"
     return f"exited with {status}" if status != 0 else None
@@ -117,18 +117,18 @@ def _follow(child: int, pipe: int, output: bytearray, until: float, stop: thread
 
 
 def _read(pipe: int, output: bytearray) -> bool:
-    """Read what is there, and keep the end of it; return whether there was anything."""
+    """Read what a pipe holds, and keep the end of it; return whether it held anything."""
     try:
-        found = os.read(pipe, _PIPE_MAX)
+        content = os.read(pipe, _PIPE_MAX)
     except BlockingIOError:
         return False
-    output += found
+    output += content
     del output[:-_KEPT]
-    return bool(found)
+    return bool(content)
 
 
 def _has_ended(child: int) -> bool:
-    """Whether a process has ended; it remains a zombie, so that its group's ID is not reused."""
+    """Return whether a process has ended; it stays a zombie: its group's ID is not reused."""
     return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -146,7 +146,7 @@ def _kill(process: "subprocess.Popen[bytes]") -> int | None:
 
 
 def _is_left(group: int) -> bool:
-    """Reap the dead of a group; return whether anybody is left of it."""
+    """Reap the dead processes of a group; return whether a process is left of it."""
     # Where devhost is the first process of a container, orphans become its children.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG)[0]:

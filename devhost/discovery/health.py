@@ -1,12 +1,11 @@
 """One round of a device's health checks.
 
-It blocks: a hanging file hangs its thread, a command is stopped. What cannot be checked is unknown,
-not unhealthy, and the text names the setting that would allow it.
+It blocks: a hanging file hangs its thread, a command is stopped. A check that may not be made is
+unknown, not unhealthy, and the text names the setting that would allow it.
 """
 
 import contextlib
 import errno
-import fnmatch
 import os
 import re
 import stat
@@ -19,12 +18,13 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import arguments, names_paths, real_paths
 from devhost.discovery import command
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, FileKind, HostDevice
 from devhost.model.immutable import immutable
+from devhost.model.pattern import matches_any
 from devhost.model.template import Template
 
 CONTENT_MAX: Final = 4 * 1024
@@ -37,8 +37,8 @@ _ACCESS: Final = (
     "devhost's user needs access to it: root, by securityContext.runAsUser; and for a device its "
     "container, by the chart's deviceAccess.privileged"
 )
-# What the kernel shows root more of than the permission bits allow: files of processes, addresses
-# of the kernel and of its sockets, keys, the whole configuration space of PCI devices.
+# Files that show root more than their permission bits tell: those of processes, addresses of the
+# kernel and of its sockets, keys, the whole configuration space of PCI devices.
 _PRIVATE: Final = re.compile(
     r"/proc/([0-9]+/(?!mounts$|mountinfo$|net/(arp|bonding/[^/]+|dev|if_inet6|ipv6_route|netstat"
     r"|route|snmp6?|sockstat6?|vlan/[^/]+|wireless)$).*"
@@ -66,14 +66,13 @@ def check_device(
     be opened, and pass. `allow` says which nodes may be opened, which secrets read
     (``allow_paths``), and whether commands run.
     """
-    until = time.monotonic() + checks.timeout
-    this = _Round(device, files, constants, allow, until)
+    round_ = _Round(device, files, constants, allow, until=time.monotonic() + checks.timeout)
     failures: list[str] = []
     unknown: list[str] = []
-    for one in checks.checks:
-        label = one if isinstance(one, str) else "file" if one.file else "exec"
+    for check in checks.checks:
+        label = check if isinstance(check, str) else "file" if check.file else "exec"
         try:
-            unknown += [f"{label}: {text}" for text in this.perform(one)]
+            unknown += [f"{label}: {text}" for text in round_.perform(check)]
         except (_FailedError, AllocationError) as error:
             failures.append(f"{label}: {error}")
     now = datetime.now(UTC)
@@ -86,7 +85,7 @@ def check_device(
 class _Round:
     """The checks of a round.
 
-    A check yields what it could not check, and raises the error of what has failed.
+    A check yields why nodes could not be checked, and raises an error if it fails.
     """
 
     device: HostDevice
@@ -95,36 +94,33 @@ class _Round:
     allow: Policy
     until: float
 
-    def perform(self, one: Check) -> Iterator[str]:
+    def perform(self, check: Check) -> Iterator[str]:
         """Run one check for each node."""
-        match one:
+        match check:
             case Probe(file=FileCheck() as file):
                 yield from self._content(file)
             case Probe(exec=tuple() as argv):
                 yield from self._commands(argv)
             case "readable" | "writable":
-                yield from self._open(one)
+                yield from self._open(check)
 
-    def _open(self, how: Literal["readable", "writable"]) -> Iterator[str]:
+    def _open(self, access: Literal["readable", "writable"]) -> Iterator[str]:
         for path in self.device.paths:
             try:
                 realpath = self.files.realpath(path)
-                with _found(self.files.to_local(realpath)) as found:
-                    refusal = self._refusal(realpath, found)
+                with _unopened(self.files.to_local(realpath)) as descriptor_path:
+                    refusal = self._refusal(realpath, descriptor_path)
                     if refusal is None:
-                        _touch(found, _MODES[how])
+                        _touch(descriptor_path, _MODES[access])
                     else:
                         yield refusal
             except OSError as error:
-                text = f"{path}: {_reason(error)}"
-                if error.errno in _FORBIDDEN:
-                    yield f"{text}: {_ACCESS}"
-                elif error.errno not in _IN_USE:
-                    raise _FailedError(text) from None
+                if error.errno not in _IN_USE:
+                    yield _access_problem(path, error)
 
-    def _refusal(self, realpath: str, found: str) -> str | None:
-        """Say why a node may not be opened: that alone can reset a machine, or rewind a tape."""
-        state = os.stat(found)
+    def _refusal(self, realpath: str, descriptor_path: str) -> str | None:
+        """Return why a node may not be opened: that alone can reset a machine, or rewind a tape."""
+        state = os.stat(descriptor_path)
         kind = FileKind.CHAR if stat.S_ISCHR(state.st_mode) else FileKind.BLOCK
         if kind is FileKind.BLOCK and not stat.S_ISBLK(state.st_mode):
             return None
@@ -139,10 +135,7 @@ class _Round:
                 realpath = self.files.realpath(path)
                 content = _read(self.files.root, realpath, self.allow)
             except OSError as error:
-                text = f"{path}: {_reason(error)}"
-                if error.errno not in _FORBIDDEN:
-                    raise _FailedError(text) from None
-                yield f"{text}: {_ACCESS}"
+                yield _access_problem(path, error)
                 continue
             if content is None:
                 flag = f"--allow-path '{realpath}'"
@@ -156,24 +149,28 @@ class _Round:
             return
         environment = command.environment(self.constants["resource"], self.device.id)
         paths = HostPaths(self.files, self.allow)
-        found = paths.current_nodes(self.device, files=names_paths(argv))
-        here = real_paths(found, self.files.to_local)
-        for words in arguments(argv, self.device, self.constants, here):
-            end = command.run(words, environment, self.until - time.monotonic())
-            if end.failure:
-                raise _FailedError(": ".join((words[0], end.failure, *end.lines[-1:])))
+        nodes = paths.current_nodes(self.device, files=names_paths(argv))
+        local_paths = real_paths(nodes, self.files.to_local)
+        for words in arguments(argv, self.device, self.constants, local_paths):
+            result = command.run(words, environment, self.until - time.monotonic())
+            if result.failure:
+                raise _FailedError(": ".join((words[0], result.failure, *result.lines[-1:])))
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+def _access_problem(path: str, error: OSError) -> str:
+    """Return why a path could not be checked; raise the error of a check that has failed."""
+    text = f"{path}: {describe_os_error(error)}"
+    if error.errno not in _FORBIDDEN:
+        raise _FailedError(text) from None
+    return f"{text}: {_ACCESS}"
 
 
 # ── nodes ──────────────────────────────────────────────────────────────────────────────
 
 
 @contextlib.contextmanager
-def _found(path: str) -> Iterator[str]:
-    """Give a path, unopened, to what is at another now, whatever comes to be there later."""
+def _unopened(path: str) -> Iterator[str]:
+    """Yield a path of the file that is at a path now, whatever comes to be there later."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -184,7 +181,7 @@ def _found(path: str) -> Iterator[str]:
 def _touch(path: str, mode: int) -> None:
     """Open and close a path, or check that it could be opened.
 
-    A socket or a FIFO is not opened, as a process may wait for who does; a directory only to read.
+    A socket or a FIFO is not opened, as a process may wait for that; a directory only to read.
     """
     kind = os.stat(path).st_mode
     written = stat.S_ISDIR(kind) and mode == os.O_WRONLY
@@ -203,10 +200,9 @@ def _touch(path: str, mode: int) -> None:
 def _read(root: str, realpath: str, allow: Policy) -> bytes | None:
     """Return the beginning of a regular file; ``None`` if it is private.
 
-    That is: not everyone can read it, and ``--allow-path`` does not name it.
-
-    Its path is walked with one descriptor, so that the file that is checked is the one that is
-    read. It is opened only if it is not a device: opening one may have side effects.
+    A private file is one that not everyone can read, and ``--allow-path`` does not name. Its path
+    is walked with one descriptor, so that the file that is checked is the one that is read. It is
+    opened only if it is not a device: opening one may have side effects.
 
     Raises:
         OSError: It does not exist or cannot be read.
@@ -238,5 +234,5 @@ def _read(root: str, realpath: str, allow: Policy) -> bytes | None:
 def _compare(path: str, content: bytes, globs: Sequence[str]) -> None:
     """Match a content. The failure does not contain it, because it may be confidential."""
     text = content.decode("utf-8", "replace").strip()
-    if not any(fnmatch.fnmatchcase(text, glob) for glob in globs):
+    if not matches_any(text, globs):
         raise _FailedError(f"{path}: its content does not match {' or '.join(map(repr, globs))}")

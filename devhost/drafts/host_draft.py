@@ -7,7 +7,7 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.machine import OTHER, DescribedNode, Machine
+from devhost.discovery.machine import OTHER_CLASS, DescribedNode, Machine
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, build_entries
@@ -90,7 +90,7 @@ def _devices_for_containers(machine: Machine) -> Iterator[DescribedNode]:
         if nodes and not (facts["class"].startswith(_USB_HOST) or facts["driver"] == "nvidia"):
             names = (node.name for node in nodes if node.name.startswith("renderD"))
             yield replace(machine.find(next(names, function.name))[0], nodes=nodes)
-    for row, _ in machine.rows(OTHER):
+    for row, _ in machine.rows(OTHER_CLASS):
         if row["subsystem"] in PROGRAM_CLASSES and not row["node"].startswith("/dev/dri/card"):
             yield from machine.find(row["node"])
 

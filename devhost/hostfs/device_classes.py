@@ -19,7 +19,7 @@ from devhost.model.immutable import immutable
 
 
 class Use(Flag):
-    """What a class is for; of most that are not in the table, nobody has said."""
+    """The uses of a class."""
 
     SAFE = auto()  # containers may be given it without a flag
     PROGRAM = auto()  # made for programs: listed and drafted also where it is on no bus

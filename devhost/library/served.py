@@ -12,7 +12,7 @@ from typing import Final
 from devhost.allocation.declaration import rules_of
 from devhost.discovery.identity import Identified
 from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.base import Listing, Listings, Location, Unmatched
+from devhost.discovery.sources.base import Listing, Listings, Location, Source
 from devhost.discovery.sources.filter import CompiledSource
 from devhost.errors import AllocationError, PreStartError, describe_os_error
 from devhost.hostfs.files import HostFiles, Tally
@@ -63,23 +63,20 @@ class CodeListing(Listing):
         self.devices, self.skipped = returned
 
 
-@immutable
-class CodeSource:
+class CodeSource(Source):
     """Finds the devices that the code of a plugin returns."""
 
-    methods: PluginMethods
-    files: HostFiles
+    empty_text = "devices() returned no devices"
 
-    @property
-    def locations(self) -> tuple[Location, ...]:
-        """The code."""
-        return (CodeLocation(self.methods),)
+    def __init__(self, methods: PluginMethods, files: HostFiles) -> None:
+        self._location, self._files = CodeLocation(methods), files
+        self.locations = (self._location,)
 
     def find(
         self, listings: Listings, _previous: Mapping[str, Node]
     ) -> Iterator[DeclaredNode | Skipped]:
         """Yield the nodes of each device, as they are on the host."""
-        listing = listings[CodeLocation(self.methods)]
+        listing = listings[self._location]
         assert isinstance(listing, CodeListing), "of that location"  # noqa: S101
         yield from listing.skipped
         ids, owners = set[str](), dict[str, str]()  # the device of each `Node.key`
@@ -102,10 +99,10 @@ class CodeSource:
             return (DeclaredNode("", None, 0, device.id, variables, declared=device),)
         nodes = []
         for path in device.paths:
-            below = "" if self.files.is_host else f" (below {self.files.root})"
+            below = "" if self._files.is_host else f" (below {self._files.root})"
             state, problem = None, f"{path} does not exist{below}"
             try:
-                state = self.files.stat(path)
+                state = self._files.stat(path)
             except OSError as error:
                 problem = f"{path}: {describe_os_error(error)}"
             # A missing node is identified by its path.
@@ -114,14 +111,6 @@ class CodeSource:
             nodes.append(node)
         keys = tuple(node.key for node in nodes if node.state)
         return tuple(replace(node, device_keys=keys) for node in nodes)
-
-    def unmatched(self, _listings: Listings) -> tuple[Unmatched, ...]:
-        """Return nothing: all that it looks at is declared."""
-        return ()
-
-    def explain_empty(self, _listings: Listings) -> str:
-        """Return that there are no devices."""
-        return "devices() returned no devices"
 
 
 @dataclass(frozen=True)  # no slots: they would break super()
@@ -157,14 +146,12 @@ class CodeScanner(Scanner):
 
     def _placed(self, devices: dict[str, HostDevice]) -> dict[str, HostDevice]:
         """Return the devices with the NUMA nodes that the code gives, if it gives any."""
-        given = {key: tuple(plugin_device(device).numa_nodes) for key, device in devices.items()}
-        if self.resource.topology != "auto" or not any(given.values()):
+        numa = {key: tuple(plugin_device(device).numa_nodes) for key, device in devices.items()}
+        if self.resource.topology != "auto" or not any(numa.values()):
             return devices
-        together = all(given[key] for key, device in devices.items() if device.healthy)
-        return {
-            key: replace(device, numa_nodes=given[key] if together else ())
-            for key, device in devices.items()
-        }
+        if not all(numa[key] for key, device in devices.items() if device.healthy):
+            numa = dict.fromkeys(devices, ())
+        return {key: replace(device, numa_nodes=numa[key]) for key, device in devices.items()}
 
     # ── kubelet's calls ──
 
@@ -173,7 +160,9 @@ class CodeScanner(Scanner):
         declared = super().allocate(snapshot, advertised_ids)
         chosen = names.natural(names.distinct(advertised_ids))
         try:
-            answer = self.methods.allocate([plugin_device(snapshot.devices[one]) for one in chosen])
+            answer = self.methods.allocate(
+                [plugin_device(snapshot.devices[device_id]) for device_id in chosen]
+            )
         except CallError as error:
             raise AllocationError(f"{self.resource.name}: {error}") from None
         if answer is None:
@@ -194,11 +183,11 @@ class CodeScanner(Scanner):
 def plugin_device(device: HostDevice) -> Device:
     """Return the plugin's device for a device of a snapshot."""
     declared = (node.declared for node in device.nodes if isinstance(node, DeclaredNode))
-    return next((one for one in declared if one is not None), Device(device.id))
+    return next(filter(None, declared), Device(device.id))
 
 
 def _judged(device: HostDevice, failure: str | None) -> HostDevice:
-    """Return a device with what the code says of its health, or why nothing is known of it."""
+    """Return a device with its health by the code, or the failure of the code."""
     if not device.is_present:
         return device
     problem = next((node.problem for node in device.nodes if node.problem), None)
@@ -250,7 +239,7 @@ class ServedPlugin:
         if not self._methods.prepares:
             return
         by_id = {device.id: plugin_device(device) for device in devices}
-        chosen = [by_id[one] for one in names.natural(by_id)]
+        chosen = [by_id[device_id] for device_id in names.natural(by_id)]
         name = self.resource.name
         try:
             await self._calls.run(
@@ -272,13 +261,13 @@ class ServedPlugin:
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
     """Return plugins as resources of a host; raise `TypeError` or `ValueError` if that is none."""
-    found: dict[str, ServedPlugin] = {}
+    by_name: dict[str, ServedPlugin] = {}
     for plugin in plugins:
         if not isinstance(plugin, DevicePlugin):
             raise TypeError(f"{plugin!r} is not an instance of a subclass of DevicePlugin")
         if getattr(plugin.devices, "__func__", None) is DevicePlugin.devices:
             raise TypeError(f"{type(plugin).__name__} must define devices()")
-        if plugin.name in found:
+        if plugin.name in by_name:
             raise ValueError(f"duplicate plugin {plugin.name}")
-        found[plugin.name] = ServedPlugin(plugin)
-    return tuple(found.values())
+        by_name[plugin.name] = ServedPlugin(plugin)
+    return tuple(by_name.values())

@@ -6,7 +6,7 @@ sources. `filter` decides which candidates of a source are nodes of devices.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from devhost.hostfs.files import HostFiles, Tally, describe_read_error
 from devhost.model.device import NO_VARIABLES, Hardware, Node, Skipped
@@ -113,12 +113,16 @@ class Unmatched:
     mismatches: Mapping[str, str]
 
 
-class Source(Protocol):
-    """A source of devices. All methods block, and none raises for what the host does."""
+class Source:
+    """A source of devices. Its methods block, and do not raise for what the host does.
 
-    @property
-    def locations(self) -> tuple[Location, ...]:
-        """Where it looks."""
+    Attributes:
+        locations: Where it looks.
+        empty_text: Why it finds nothing, where not what it has looked at explains it.
+    """
+
+    locations: tuple[Location, ...] = ()
+    empty_text = ""
 
     def find(
         self, listings: Listings, previous: Mapping[str, Node], /
@@ -127,12 +131,11 @@ class Source(Protocol):
 
         A node needs no further judgement; those of `previous`, by path, may be returned again.
         """
+        raise NotImplementedError
 
-    def unmatched(self, listings: Listings, /) -> Iterable[Unmatched]:
+    def unmatched(self, _listings: Listings, /) -> Iterable[Unmatched]:
         """Return what it has looked at and does not match."""
-
-    def explain_empty(self, listings: Listings, /) -> str:
-        """Return why it finds nothing, and what comes nearest."""
+        return ()
 
 
 def list_location(location: Location, files: HostFiles, tally: Tally | None = None) -> Listing:

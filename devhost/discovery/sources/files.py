@@ -4,13 +4,13 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery.sources import explain
 from devhost.discovery.sources.base import (
     NOT_DEVICES,
     Candidate,
     Listing,
     Listings,
     Location,
+    Source,
     Unmatched,
     WatchedDirectory,
 )
@@ -125,7 +125,7 @@ Lookup = tuple[DirectoryLocation, str | None]
 """A location, and a glob, or pattern, of the names there; ``None`` for all."""
 
 
-class FileSource:
+class FileSource(Source):
     """Finds files by their paths."""
 
     def __init__(self, options: Directory | Glob | Dev) -> None:
@@ -179,11 +179,13 @@ class FileSource:
         options, last = self.options, path.rpartition("/")[2]
         if isinstance(options, Directory):
             path = last
-            if options.include is not None and not pattern.fits(path, last, options.include):
+            if options.include is not None and not pattern.matches_name_or_path(
+                path, last, options.include
+            ):
                 return "not included"
         elif isinstance(options, Dev):
             path = name
-        return "excluded" if pattern.fits(path, last, options.exclude) else None
+        return "excluded" if pattern.matches_name_or_path(path, last, options.exclude) else None
 
     def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield the other paths where it looks."""
@@ -202,13 +204,9 @@ class FileSource:
             case Directory():
                 return Unmatched(name, {"": "its name begins with a dot"})
             case Dev(pattern=text):
-                in_part = pattern.is_in(text, name)
+                in_part = pattern.matches_part(text, name)
                 return Unmatched(path, {"": _IN_PART} if in_part else {"pattern": path})
         return Unmatched(path, {"paths": path})
-
-    def explain_empty(self, listings: Listings) -> str:
-        """Return why it finds nothing, and what comes nearest."""
-        return explain.explain_empty(self.options, self.unmatched(listings))
 
 
 def _is_unchanged(node: Node, listing: FileListing, name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Final
 
+from devhost.discovery.sources import explain
 from devhost.discovery.sources.base import (
     Candidate,
     Listings,
@@ -125,8 +126,12 @@ class CompiledSource:
         notes = tuple(listing.missing for listing in needed if listing.missing)[:1]
         if notes or self.spec.optional:
             return replace(selection, notes=notes)
-        explain_empty = functools.cache(lambda: (self._source.explain_empty(listings),))
+        explain_empty = functools.cache(lambda: (self._explain_empty(listings),))
         return replace(selection, explain_empty=explain_empty)
+
+    def _explain_empty(self, listings: Listings) -> str:
+        text = self._source.empty_text
+        return text or explain.explain_empty(self.spec.kind, self.unmatched(listings))
 
 
 class CandidateFilter:

@@ -4,8 +4,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery.sources import explain
-from devhost.discovery.sources.base import Candidate, Listings, Location, Unmatched
+from devhost.discovery.sources.base import Candidate, Listings, Location, Source, Unmatched
 from devhost.discovery.sources.matcher import NO_INTERFACES, ByOption, Matcher
 from devhost.discovery.sources.subsystems import (
     NodesListing,
@@ -41,7 +40,7 @@ _NUMBERS: Final = NumbersLocation()
 _UNUSED: Final = "pci-stub"
 
 
-class KernelSource:
+class KernelSource(Source):
     """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
     Some variables are read only if templates have `mentioned` them. Its locations are the bus or
@@ -104,10 +103,6 @@ class KernelSource:
         for device, mismatches in _Search(self, listings).compared():
             if mismatches:
                 yield Unmatched(device.name, mismatches)
-
-    def explain_empty(self, listings: Listings) -> str:
-        """Return why it finds nothing, and what comes nearest."""
-        return explain.explain_empty(self.options, self.unmatched(listings))
 
 
 class _Search:

@@ -2,31 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 
-from devhost.discovery.sources import explain
-from devhost.discovery.sources.base import Candidate, Listings, Location, Unmatched
+from devhost.discovery.sources.base import Candidate, Listings, Source
 from devhost.model import names
 from devhost.model.device import Node
-from devhost.model.immutable import immutable
 from devhost.model.sources import Static
 
 
-@immutable
-class StaticSource:
+class StaticSource(Source):
     """Yields tokens; it looks nowhere."""
 
-    options: Static
-    locations: tuple[Location, ...] = ()
+    def __init__(self, options: Static) -> None:
+        self._options = options
 
     def find(self, _listings: Listings, _previous: Mapping[str, Node]) -> Iterator[Candidate]:
         """Yield each token."""
-        ids = self.options.ids
-        texts = names.natural(ids) if ids is not None else map(str, range(self.options.count or 0))
+        ids, count = self._options.ids, self._options.count or 0
+        texts = names.natural(ids) if ids is not None else map(str, range(count))
         return (Candidate("", text) for text in texts)
-
-    def unmatched(self, _listings: Listings) -> tuple[Unmatched, ...]:
-        """Return nothing: it looks at nothing."""
-        return ()
-
-    def explain_empty(self, _listings: Listings) -> str:
-        """Return that there are no tokens."""
-        return explain.explain_empty(self.options, ())
