@@ -228,7 +228,7 @@ class HostFiles:
         yield "/" + "/".join(done), pending, mode
 
     def _is_magic(self, link: list[str]) -> bool:
-        """Whether a link, given as its path's parts, is one that leads elsewhere than its text says.
+        """Whether a link, given as its path's parts, leads elsewhere than its text says.
 
         All links below /proc/PID do (proc_pid_link_inode_operations and the like in Linux's
         fs/proc/base.c and fd.c). There may be other procfs, as in a chroot, and parts of one
