@@ -9,7 +9,6 @@ import functools
 import itertools
 import posixpath
 import re
-from enum import Flag, auto
 from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
@@ -18,97 +17,92 @@ from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_n
 from devhost.model.immutable import immutable
 
 
-class Use(Flag):
-    """The uses of a class."""
-
-    SAFE = auto()  # containers may be given it without a flag
-    PROGRAM = auto()  # made for programs: listed and drafted also where it is on no bus
-    HOST = auto()  # the host needs it for itself, or it is no use without the rest: not drafted
-    MISC = auto()  # a device of the subsystem misc, by the kernel's name
-
-
-SAFE, PROGRAM, HOST, MISC = Use
-
-
 class ClassRow(NamedTuple):
-    """One class.
+    """One class. Of those that are not in the table nothing is known.
 
     Attributes:
+        safe: Whether containers may be given it without a flag.
+        for_programs: Whether it is made for programs: listed also where it is on no bus.
+        for_host: Whether the host needs it, or it is no use without the rest: not in drafts.
+        is_misc: Whether it is a device of the subsystem misc, by the kernel's name.
         paths: How the paths of its nodes begin below /dev. Hints may name such a path to people who
             have not asked for it.
-        numbers: The majors, or the minors of misc and mem, that Linux assigns for good: for
-            NVIDIA's driver, which is not in sysfs, and for a ``--root`` without one.
+        numbers: The majors, or the minors of misc, that Linux assigns for good: for NVIDIA's
+            driver, which is not in sysfs, and for a ``--root`` without one.
     """
 
     name: str
-    use: Use = Use(0)
+    safe: bool = False
+    for_programs: bool = False
+    for_host: bool = False
+    is_misc: bool = False
     paths: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
 
 
 _ROWS: Final = (
-    ClassRow("accel", SAFE | PROGRAM, ("accel",)),
-    ClassRow("apex", SAFE, ("apex_",)),
-    ClassRow("block", HOST),
-    ClassRow("bsg", HOST),
-    ClassRow("cec", SAFE | PROGRAM, ("cec",)),
-    ClassRow("counter", SAFE | PROGRAM),
-    ClassRow("dma_heap", PROGRAM),
-    ClassRow("drm", SAFE | PROGRAM, ("dri",), (226,)),
-    ClassRow("drm_dp_aux_dev", HOST),
-    ClassRow("dvb", SAFE, ("dvb",)),
-    ClassRow("fuse", SAFE | MISC, ("fuse",), (229,)),
-    ClassRow("gnss", SAFE | PROGRAM),
-    ClassRow("gpio", SAFE | PROGRAM, ("gpiochip",)),
-    ClassRow("graphics", HOST),
-    ClassRow("hailo_chardev", SAFE, ("hailo",)),
-    ClassRow("hw_random", SAFE | MISC, (), (183,)),
-    ClassRow("hwmon", HOST),
-    ClassRow("i2c-dev", PROGRAM | HOST),
-    ClassRow("iio", SAFE | PROGRAM, ("iio:device",)),
-    ClassRow("infiniband_mad", HOST),
-    ClassRow("infiniband_verbs", SAFE, ("infiniband",)),
-    ClassRow("input", HOST),
-    ClassRow("kfd", SAFE, ("kfd",)),
-    ClassRow("kvm", SAFE | MISC, ("kvm",), (232,)),
-    ClassRow("lirc", SAFE | PROGRAM, ("lirc",)),
-    ClassRow("media", SAFE, ("media",)),
-    ClassRow("mei", HOST),
-    ClassRow("net", HOST),
-    ClassRow("null", SAFE),
-    ClassRow("nvidia", SAFE, ("nvidia",), (195,)),
-    ClassRow("nvme", HOST),
-    ClassRow("nvme-generic", HOST),
-    ClassRow("ppp", SAFE, (), (108,)),
-    ClassRow("pps", SAFE | PROGRAM),
-    ClassRow("ptp", HOST),
-    ClassRow("rdma_cm", SAFE | MISC),
-    ClassRow("rtc", HOST),
-    ClassRow("scsi_generic", HOST),
-    ClassRow("sgx_enclave", SAFE | MISC),
-    ClassRow("sound", SAFE, ("snd",), (116,)),
-    ClassRow("spidev", PROGRAM),
-    ClassRow("tpmrm", PROGRAM),
-    ClassRow("tty-usb", SAFE, ("ttyUSB", "ttyACM", "serial"), (166, 188)),
-    ClassRow("tun", SAFE | MISC, ("net/",), (200,)),
-    ClassRow("uacce", SAFE | PROGRAM),
+    ClassRow("accel", safe=True, for_programs=True, paths=("accel",)),
+    ClassRow("apex", safe=True, paths=("apex_",)),
+    ClassRow("block", for_host=True),
+    ClassRow("bsg", for_host=True),
+    ClassRow("cec", safe=True, for_programs=True, paths=("cec",)),
+    ClassRow("counter", safe=True, for_programs=True),
+    ClassRow("dma_heap", for_programs=True),
+    ClassRow("drm", safe=True, for_programs=True, paths=("dri",), numbers=(226,)),
+    ClassRow("drm_dp_aux_dev", for_host=True),
+    ClassRow("dvb", safe=True, paths=("dvb",)),
+    ClassRow("fuse", safe=True, is_misc=True, paths=("fuse",), numbers=(229,)),
+    ClassRow("gnss", safe=True, for_programs=True),
+    ClassRow("gpio", safe=True, for_programs=True, paths=("gpiochip",)),
+    ClassRow("graphics", for_host=True),
+    ClassRow("hailo_chardev", safe=True, paths=("hailo",)),
+    ClassRow("hw_random", safe=True, is_misc=True, numbers=(183,)),
+    ClassRow("hwmon", for_host=True),
+    ClassRow("i2c-dev", for_programs=True, for_host=True),
+    ClassRow("iio", safe=True, for_programs=True, paths=("iio:device",)),
+    ClassRow("infiniband_mad", for_host=True),
+    ClassRow("infiniband_verbs", safe=True, paths=("infiniband",)),
+    ClassRow("input", for_host=True),
+    ClassRow("kfd", safe=True, paths=("kfd",)),
+    ClassRow("kvm", safe=True, is_misc=True, paths=("kvm",), numbers=(232,)),
+    ClassRow("lirc", safe=True, for_programs=True, paths=("lirc",)),
+    ClassRow("media", safe=True, paths=("media",)),
+    ClassRow("mei", for_host=True),
+    ClassRow("net", for_host=True),
+    ClassRow("null", safe=True),
+    ClassRow("nvidia", safe=True, paths=("nvidia",), numbers=(195,)),
+    ClassRow("nvme", for_host=True),
+    ClassRow("nvme-generic", for_host=True),
+    ClassRow("ppp", safe=True, numbers=(108,)),
+    ClassRow("pps", safe=True, for_programs=True),
+    ClassRow("ptp", for_host=True),
+    ClassRow("rdma_cm", safe=True, is_misc=True),
+    ClassRow("rtc", for_host=True),
+    ClassRow("scsi_generic", for_host=True),
+    ClassRow("sgx_enclave", safe=True, is_misc=True),
+    ClassRow("sound", safe=True, paths=("snd",), numbers=(116,)),
+    ClassRow("spidev", for_programs=True),
+    ClassRow("tpmrm", for_programs=True),
+    ClassRow("tty-usb", safe=True, paths=("ttyUSB", "ttyACM", "serial"), numbers=(166, 188)),
+    ClassRow("tun", safe=True, is_misc=True, paths=("net/",), numbers=(200,)),
+    ClassRow("uacce", safe=True, for_programs=True),
     ClassRow("usb", numbers=(189,)),
-    ClassRow("vfio", SAFE, ("vfio",)),
-    ClassRow("vfio", SAFE | MISC, (), (196,)),
-    ClassRow("vfio-dev", SAFE),
-    ClassRow("video4linux", SAFE | PROGRAM, ("video", "v4l"), (81,)),
-    ClassRow("watchdog", HOST),
-    ClassRow("wwan", SAFE),
+    ClassRow("vfio", safe=True, paths=("vfio",)),
+    ClassRow("vfio", safe=True, is_misc=True, numbers=(196,)),
+    ClassRow("vfio-dev", safe=True),
+    ClassRow("video4linux", safe=True, for_programs=True, paths=("video", "v4l"), numbers=(81,)),
+    ClassRow("watchdog", for_host=True),
+    ClassRow("wwan", safe=True),
 )
 
 
-SAFE_CLASSES: Final = frozenset(r.name for r in _ROWS if SAFE in r.use and MISC not in r.use)
-SAFE_MISC: Final = frozenset(row.name for row in _ROWS if SAFE | MISC in row.use)
-PROGRAM_CLASSES: Final = frozenset(row.name for row in _ROWS if PROGRAM in row.use)
-HOST_CLASSES: Final = frozenset(row.name for row in _ROWS if HOST in row.use)
+SAFE_CLASSES: Final = frozenset(row.name for row in _ROWS if row.safe and not row.is_misc)
+SAFE_MISC: Final = frozenset(row.name for row in _ROWS if row.safe and row.is_misc)
+PROGRAM_CLASSES: Final = frozenset(row.name for row in _ROWS if row.for_programs)
+HOST_CLASSES: Final = frozenset(row.name for row in _ROWS if row.for_host)
 _PATHS: Final = tuple(path for row in _ROWS for path in row.paths)
-_BY_MAJOR: Final = {n: r.name for r in _ROWS if MISC not in r.use for n in r.numbers}
-_BY_MISC_MINOR: Final = {n: r.name for r in _ROWS if MISC in r.use for n in r.numbers}
+_BY_MAJOR: Final = {n: row.name for row in _ROWS if not row.is_misc for n in row.numbers}
+_BY_MISC_MINOR: Final = {n: row.name for row in _ROWS if row.is_misc for n in row.numbers}
 _BY_MEM_MINOR: Final = {**dict.fromkeys((3, 5, 7, 8, 9), "null"), 11: "kmsg"}
 _MEM_MAJOR, _MISC_MAJOR = 1, 10
 # Names of the kernel that tell the class.
