@@ -36,6 +36,7 @@ _SETTLE_S: Final = 0.05  # a writer may be in the middle of it
 _SETTLE_GONE_S: Final = 1.0  # an editor may have moved it away, to write another
 _SETTLES_MAX: Final = 20
 _HASH_LENGTH: Final = 16
+_READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _BUG: Final = "cannot be loaded because of a bug: {!r}"
 _LOG: Final = logging.getLogger(__name__)
 
@@ -115,27 +116,22 @@ class ConfigFile:
 
     async def run(self, watcher: Watcher, apply: Apply) -> None:
         """Apply each new valid content, and save it, until cancelled."""
+        retry, subscription = RETRY_S, Subscription(watcher, self.reload_soon)
         try:
-            await self._follow(watcher, apply)
+            while True:
+                # Standard input cannot be read twice.
+                healthy = self.file == "-" or await self._reload(subscription, apply)
+                self._saver.resume()
+                pause = POLL_S if healthy else retry
+                retry = RETRY_S if healthy else min(retry * 2, RETRY_MAX_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._due.wait()
+                    if self.file == "-":
+                        _LOG.warning(_READ_ONCE)
+                self._due.clear()
         finally:
             await self._saver.close()
-
-    async def _follow(self, watcher: Watcher, apply: Apply) -> None:
-        retry, subscription = RETRY_S, Subscription(watcher, self.reload_soon)
-        while True:
-            # Standard input cannot be read twice.
-            healthy = self.file == "-" or await self._reload(subscription, apply)
-            self._saver.resume()
-            pause = POLL_S if healthy else retry
-            retry = RETRY_S if healthy else min(retry * 2, RETRY_MAX_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._due.wait()
-                if self.file == "-":
-                    _LOG.warning(
-                        "the configuration came from standard input: it cannot be read again"
-                    )
-            self._due.clear()
 
     async def _reload(self, subscription: Subscription, apply: Apply) -> bool:
         """Apply the content if it has changed; return whether it can be read and is watched."""

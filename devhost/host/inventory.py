@@ -1,6 +1,7 @@
 """The locations of a host: each is watched and read once for all resources that look there."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -15,7 +16,7 @@ from devhost.discovery.sources.base import (
 )
 from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
-from devhost.watch.threads import run_in_thread
+from devhost.watch.threads import BlockingCalls, NoAnswerError
 from devhost.watch.uevents import Uevents
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
@@ -77,9 +78,9 @@ class LocationWatch:
         self._subscription = Subscription(watcher, self._notify)
         if location.subsystems:
             uevents.subscribe(location.subsystems, self._notify)
-        self._starting: asyncio.Task[None] | None = None
-        self._late = False  # nobody waits for it any longer
-        self._outdated = True
+        self._calls = BlockingCalls(f"watch {location.base}", serial=True)
+        self._starting = asyncio.Lock()
+        self._requested, self._started = 1, 0  # how often
 
     @property
     def polling_reason(self) -> str:
@@ -89,42 +90,37 @@ class LocationWatch:
 
     def recheck(self) -> None:
         """Check at the next `start` that the watches are still right."""
-        self._outdated = True
+        self._requested += 1
 
     async def start(self) -> None:
         """Watch the location, if it is not watched; wait, so that nothing is missed.
 
-        But not for long: the filesystem may not answer, which the reading shows too. A watch that
-        starts later is a change.
+        But not for long: the filesystem may not answer, which the reading shows too. When it
+        answers later, that counts as a change.
         """
-        if self._outdated and self._location.subsystems:
-            self._uevents.open()
-        if self._outdated and self._starting is None:
-            self._outdated = False
-            self._starting = asyncio.create_task(self._start(), name=f"watch {self._location.base}")
-            self._starting.add_done_callback(self._started)
-        if (starting := self._starting) is not None and not self._late:
-            self._late = not (await asyncio.wait({starting}, timeout=_WATCH_S))[0]
-            if starting.done() and not starting.cancelled():
-                starting.result()  # raises its exception
+        async with self._starting:
+            requested = self._requested
+            if requested != self._started:
+                with contextlib.suppress(NoAnswerError):
+                    await self._start()
+                    self._started = requested
 
     async def _start(self) -> None:
+        if self._location.subsystems:
+            self._uevents.open()
         watched, files = self._location.watched, self._files
         if watched is None or has_no_events(watched.path):
             return
-        path = await run_in_thread(
-            f"watch {watched.path}", lambda: files.to_local(files.resolve(watched.path))
+        path = await self._calls.run(
+            lambda: files.to_local(files.resolve(watched.path)),
+            patience=_WATCH_S,
+            on_late=self._notify,
         )
         leave_out = frozenset(map(files.to_local, NOT_DEVICES))
         target = WatchTarget(path, recursive=watched.recursive, leave_out=leave_out)
-        await self._subscription.watch(frozenset({target}))
-
-    def _started(self, starting: "asyncio.Task[None]") -> None:
-        self._starting, late, self._late = None, self._late, False
-        if not starting.cancelled():
-            self._outdated = self._outdated or starting.exception() is not None
-            if late:
-                self._notify()
+        with contextlib.suppress(TimeoutError):  # the subscription notifies when it is late
+            async with asyncio.timeout(_WATCH_S):
+                await self._subscription.watch(frozenset({target}))
 
     def _notify(self) -> None:
         for on_change in list(self.subscribers.values()):
@@ -132,8 +128,6 @@ class LocationWatch:
 
     def close(self) -> None:
         """Watch the location no longer."""
-        if self._starting is not None:
-            self._starting.cancel()
         self._subscription.close()
         if self._location.subsystems:
             self._uevents.unsubscribe(self._notify)

@@ -1,6 +1,5 @@
 """The metrics for Prometheus."""
 
-import logging
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -61,7 +60,6 @@ _Sample = tuple[str, tuple[str, ...], float]  # name, values of the labels, valu
 # Allocate has no deadline in kubelet; devhost gives up after 5 s.
 _ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-_LOG: Final = logging.getLogger(__name__)
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

@@ -82,7 +82,7 @@ def write_atomically(path: Path, raw: bytes) -> None:
 def read_state(path: Path) -> tuple[bytes | None, str | None]:
     """Return the content of a file, ``None`` where there is none; and why it was moved aside."""
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
+        with open(path, "rb", opener=_open_without_waiting) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(path))
             raw = stream.read(STATE_BYTES_MAX + 1)
@@ -93,8 +93,8 @@ def read_state(path: Path) -> tuple[bytes | None, str | None]:
     return raw, None
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for who writes to it
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
 
 
 def move_aside(path: Path, why: str) -> str:

@@ -27,52 +27,50 @@ _COMPARISONS_MAX: Final = 50_000
 def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[CheckProblem]:
     """Yield errors and warnings of resources, which have the right shape, and their paths."""
     first: dict[str, Path] = {}
-    for path, resource in resources:
-        if (first_path := first.setdefault(resource.name, path)) is not path:
-            message = (
-                f"duplicate resource '{resource.name}': {path_text(first_path)} has this name, too"
-            )
-            yield error((*path, "name"), message)
+    for base, resource in resources:
+        if (first_path := first.setdefault(resource.name, base)) is not base:
+            place = path_text(first_path)
+            message = f"duplicate resource '{resource.name}': {place} has this name, too"
+            yield error((*base, "name"), message)
     if too_many := [*check_amounts(resources)]:
         yield from too_many
         return
     valid: list[tuple[Path, Resource, Entries]] = []
-    for path, resource in resources:
-        problems = [*_check_resource(path, resource)]
-        yield from problems
+    for base, resource in resources:
+        problems = [*_check_resource(resource)]
+        yield from (problem.below(base) for problem in problems)
         if not any(problem.severity == "error" for problem in problems):
-            valid.append((path, resource, [*_entries(path, resource)]))
-    for path, resource, entries in valid:
-        yield from _check_number(path, entries)
-        yield from _check_collisions(resource, entries)
-        yield from _check_trust(path, resource, entries, policy)
-    yield from _check_constant_nodes([(path, resource) for path, resource, _ in valid])
-    yield from _check_between((resource.name, entries) for _, resource, entries in valid)
+            valid.append((base, resource, [*_entries(resource)]))
+    for base, resource, entries in valid:
+        yield from (problem.below(base) for problem in _check_entries(resource, entries, policy))
+    yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
+    yield from _check_between(valid)
 
 
-def _check_resource(path: Path, resource: Resource) -> Iterator[CheckProblem]:
-    problems = [*check_sources(path, resource)]
+def _check_resource(resource: Resource) -> Iterator[CheckProblem]:
+    problems = [*check_sources(resource)]
     yield from problems
     if any(problem.severity == "error" and problem.path[-1] == "pattern" for problem in problems):
         return  # variables would seem to be unknown
-    yield from check_templates(path, resource)
-    yield from check_steps(path, resource)
-    yield from check_owners(path, resource)
+    yield from check_templates(resource)
+    yield from check_steps(resource)
+    yield from check_owners(resource)
 
 
-def _entries(path: Path, resource: Resource) -> Iterator[tuple[Path, Rule]]:
+def _entries(resource: Resource) -> Iterator[tuple[Path, Rule]]:
     """Yield each rule with the path of its entry."""
-    allocate, base = resource.allocate, (*path, "allocate")
-    paths: list[Path] = [(*base, "env", name) for name in allocate.env]
+    allocate = resource.allocate
+    paths: list[Path] = [("env", name) for name in allocate.env]
     if allocate.devices is None:
-        paths.append(base)
+        paths.append(())
         if any(source.is_vfio for source in resource.sources):
-            paths.append(base)
-    paths += [(*base, "devices", index) for index in range(len(allocate.devices or ()))]
-    paths += [(*base, "mounts", index) for index in range(len(allocate.mounts))]
-    paths += [(*base, "annotations", key) for key in allocate.annotations]
-    paths += [(*base, "cdi", index) for index in range(len(allocate.cdi))]
-    yield from zip(paths, rules_of(resource), strict=True)
+            paths.append(())
+    paths += [("devices", index) for index in range(len(allocate.devices or ()))]
+    paths += [("mounts", index) for index in range(len(allocate.mounts))]
+    paths += [("annotations", key) for key in allocate.annotations]
+    paths += [("cdi", index) for index in range(len(allocate.cdi))]
+    for path, rule in zip(paths, rules_of(resource), strict=True):
+        yield ("allocate", *path), rule
 
 
 def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
@@ -83,32 +81,31 @@ def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterato
     exclusive = [pair for pair in resources if pair[1].replicas == 1 and pair[1].overlap == "deny"]
     sources = [(owner, source.kind) for _, owner in exclusive for source in owner.sources]
     nodes = [
-        (resource, (*path, "allocate", "devices", index), node.host_path.render({}))
-        for path, resource in exclusive
+        (resource, (*base, "allocate", "devices", index), node.host_path.render({}))
+        for base, resource in exclusive
         for index, node in enumerate(resource.allocate.devices or ())
         if not node.host_path.names
     ]
-    globs = (
-        glob for _, kind in sources for name in _GLOBS for glob in getattr(kind, name, None) or ()
-    )
-    if len(nodes) * (len(sources) + sum(1 for _ in globs)) > _COMPARISONS_MAX:
+    globs = sum(len(getattr(kind, name, None) or ()) for _, kind in sources for name in _GLOBS)
+    if len(nodes) * (len(sources) + globs) > _COMPARISONS_MAX:
         return
     for resource, path, node in nodes:
-        for owner, kind in sources:
-            if _may_meet(resource, owner) and _offers(kind, node):
-                name, fix = owner.name, "exclude it there, or set `overlap: allow` to share it"
-                if owner is resource:
-                    name, fix = "this resource", "use `group`, or exclude it from the sources"
-                yield error(path, f"every device would get {node}, a node of {name}: {fix}")
-                break
+        owners = (owner for owner, kind in sources if _may_meet(resource, owner, kind, node))
+        if (owner := next(owners, None)) is not None:
+            name, fix = owner.name, "exclude it there, or set `overlap: allow` to share it"
+            if owner is resource:
+                name, fix = "this resource", "use `group`, or exclude it from the sources"
+            yield error(path, f"every device would get {node}, a node of {name}: {fix}")
 
 
-def _may_meet(resource: Resource, owner: Resource) -> bool:
-    """Whether a device of a resource and another device, of the owner, are on some node."""
+def _may_meet(resource: Resource, owner: Resource, kind: Kind, path: str) -> bool:
+    """Return whether a device of the owner's source has a node that a resource's devices get."""
     if resource is owner:
-        return resource.max_devices != 1 and not is_single(resource)
-    names = {resource.node_names, owner.node_names}
-    return None in names or len(names) == 1
+        meet = resource.max_devices != 1 and not is_single(resource)
+    else:
+        node_names = {resource.node_names, owner.node_names}
+        meet = None in node_names or len(node_names) == 1
+    return meet and _offers(kind, path)
 
 
 def _offers(kind: Kind, path: str) -> bool:
@@ -133,16 +130,17 @@ def _offers(kind: Kind, path: str) -> bool:
     return matches and included and not pattern.fits(below, name, kind.exclude)
 
 
-def _check_number(path: Path, entries: Entries) -> Iterator[CheckProblem]:
-    """Refuse more entries than can be put together for each device."""
+def _check_entries(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:
+    """Check entries together, and with the policy; refuse more than a scan can put together."""
     made = sum(rule.exclusive for _, rule in entries)
     for count, most, nouns in (
         (len(entries), ALLOCATE_ENTRIES_MAX, "entries"),
         (made, ALLOCATE_NAMES_MAX, "names and container paths that are made from the device"),
     ):
         if count > most:
-            message = f"{count} {nouns}, more than {most}"
-            yield error((*path, "allocate"), message, on_key=True)
+            yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
+    yield from _check_collisions(resource, entries)
+    yield from _check_trust(resource, entries, policy)
 
 
 def _check_collisions(resource: Resource, entries: Entries) -> Iterator[CheckProblem]:
@@ -175,10 +173,11 @@ def _differ(rule: Rule, second: Rule) -> bool:
     return (rule.target, rule.value, rule.spec) != (second.target, second.value, second.spec)
 
 
-def _check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[CheckProblem]:
+def _check_between(resources: Iterable[tuple[Path, Resource, Entries]]) -> Iterator[CheckProblem]:
     """Warn of constant names that two resources set: kubelet picks one value at random."""
     first: dict[tuple[str, Template], tuple[str, Rule]] = {}
-    for name, entries in resources:
+    for base, resource, entries in resources:
+        name = resource.name
         for path, rule in entries:
             if rule.target == "cdi" or rule.nodes_only or rule.key.names - {"nodeName", "count"}:
                 continue
@@ -186,29 +185,27 @@ def _check_between(resources: Iterable[tuple[str, Entries]]) -> Iterator[CheckPr
             first_name, first_rule = first.setdefault((space, rule.key), (name, rule))
             if first_name != name and (_differ(first_rule, rule) or rule.per_device):
                 yield warning(
-                    path,
+                    (*base, *path),
                     f"{first_name} also sets the {space} {rule.key}: if a container requests both "
                     "resources, kubelet picks one of the values at random",
                     on_key=True,
                 )
 
 
-def _executed(path: Path, resource: Resource) -> Iterator[Path]:
+def _executed(resource: Resource) -> Iterator[Path]:
     """Yield where the configuration has devhost change the host: commands, and modes of nodes."""
     for index, step in enumerate(resource.pre_start):
         if step.run is not None or step.mode is not None:
-            yield (*path, "preStart", index, "run" if step.run is not None else "mode")
+            yield ("preStart", index, "run" if step.run is not None else "mode")
     for index, check in enumerate(resource.health.checks if resource.health else ()):
         if isinstance(check, Probe) and check.exec is not None:
-            yield (*path, "health", "checks", index, "exec")
+            yield ("health", "checks", index, "exec")
 
 
-def _check_trust(
-    path: Path, resource: Resource, entries: Entries, policy: Policy
-) -> Iterator[CheckProblem]:
+def _check_trust(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
-    for executed in () if policy.allow_exec else _executed(path, resource):
+    for executed in () if policy.allow_exec else _executed(resource):
         action = "changing a node's mode" if executed[-1] == "mode" else "running a command"
         yield CheckProblem(severity, executed, f"{action} needs --allow-exec", on_key=True)
     for entry, rule in entries:
@@ -219,7 +216,7 @@ def _check_trust(
     uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
     for index, source in enumerate(resource.sources if uses_nodes else ()):
         if refusal := _refused_source(source.kind, policy):
-            yield CheckProblem(severity, (*path, "sources", index), refusal)
+            yield CheckProblem(severity, ("sources", index), refusal)
 
 
 def _refused_source(kind: Kind, policy: Policy) -> str | None:

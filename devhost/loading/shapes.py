@@ -11,7 +11,6 @@ from pydantic_core import ErrorDetails
 from devhost.loading.yamltree import Path, Position, Tree, TreeProblem
 from devhost.model.config import Config, Resource
 from devhost.model.hardware_sources import PciSelector, UsbSelector
-from devhost.model.names import printable
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean
 from devhost.model.template import TemplateError
@@ -45,7 +44,7 @@ def path_text(path: Path) -> str:
             text += f"[{part}]"
             continue
         text += f".{part}" if text else part
-    return printable(text)
+    return text
 
 
 def tree_problems(tree: Tree) -> Iterator[TreeProblem]:

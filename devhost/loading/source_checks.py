@@ -71,10 +71,10 @@ def check_amounts(resources: Iterable[tuple[Path, Resource]]) -> Iterator[CheckP
             return
 
 
-def check_sources(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def check_sources(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of a resource's sources, and of IDs that would change."""
     for index, source in enumerate(resource.sources):
-        source_path = (*path, "sources", index)
+        source_path = ("sources", index)
         match source.kind:
             case Dev() as dev:
                 yield from _check_pattern((*source_path, "dev", "pattern"), dev)
@@ -96,27 +96,27 @@ def check_sources(path: Path, resource: Resource) -> Iterator[CheckProblem]:
             kind_key = type(source.kind).__name__.lower()
             message = "split makes each node a device, and group joins nodes: remove one of them"
             yield error((*source_path, kind_key, "split"), message, on_key=True)
-    yield from _check_roles(path, resource)
-    yield from _check_ids(path, resource)
+    yield from _check_roles(resource)
+    yield from _check_ids(resource)
 
 
-def _check_roles(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def _check_roles(resource: Resource) -> Iterator[CheckProblem]:
     """Check the options of sources for devices that have several nodes."""
     roles: set[str | None] = set()
     for index, source in enumerate(resource.sources):
         if source.optional and resource.group is None:
             message = "only devices with several nodes can lack one; set `group` as well"
-            yield error((*path, "sources", index, "optional"), message, on_key=True)
+            yield error(("sources", index, "optional"), message, on_key=True)
         if source.role is not None and source.role in roles:
             message = f"duplicate name {source.role!r}: another source has the same `as`"
-            yield error((*path, "sources", index, "as"), message)
+            yield error(("sources", index, "as"), message)
         roles.add(source.role)
     if resource.group is not None and all(source.optional for source in resource.sources):
         message = "at least one source must not be optional"
-        yield error((*path, "sources"), message, on_key=True)
+        yield error(("sources",), message, on_key=True)
 
 
-def _check_ids(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def _check_ids(resource: Resource) -> Iterator[CheckProblem]:
     """Warn of IDs that change."""
     has_ids = resource.id is not None or resource.group is not None
     for index, source in enumerate(() if has_ids else resource.sources):
@@ -125,14 +125,14 @@ def _check_ids(path: Path, resource: Resource) -> Iterator[CheckProblem]:
             if isinstance(source.kind, Sysfs):
                 stable = "set `id`, such as `${place}`, or select them by `usb` or `pci`"
             yield warning(
-                (*path, "sources", index),
+                ("sources", index),
                 f"IDs such as '{name}' depend on the order of discovery and may change; {stable}",
             )
     for index, template in enumerate(resource.id or ()):
         for name in sorted(template.names & _CHANGING.keys()):
             event, stable = _CHANGING[name]
             message = f"${{{name}}} is another one after {event}; ${{{stable}}} stays"
-            yield warning((*path, "id", index), message)
+            yield warning(("id", index), message)
 
 
 def _check_pattern(path: Path, dev: Dev) -> Iterator[CheckProblem]:

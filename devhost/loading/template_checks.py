@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.allocation.variables import (
@@ -15,20 +16,11 @@ from devhost.allocation.variables import (
     SYSFS_VARIABLES,
     USB_VARIABLES,
 )
-from devhost.hostfs.files import is_in_dev, is_wild
+from devhost.hostfs.files import is_in_dev
 from devhost.loading.shapes import command_hint
 from devhost.loading.yamltree import CheckProblem, Path, error, warning
 from devhost.model import pattern
-from devhost.model.config import (
-    Allocate,
-    DeviceNode,
-    FileCheck,
-    Mount,
-    Probe,
-    Resource,
-    Step,
-    Text,
-)
+from devhost.model.config import DeviceNode, FileCheck, Mount, Probe, Resource, Text
 from devhost.model.hardware_sources import Pci, Sysfs, Usb, attribute_problem
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.spelling import did_you_mean, nearest
@@ -36,6 +28,7 @@ from devhost.model.template import Template
 from devhost.model.values import PRE_START_MAX_S
 
 _GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
+_WILDCARD: Final = re.compile(r"[*?\[]")
 _SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _BY_KIND: Final[dict[type, frozenset[str]]] = {
     Static: NODE_VARIABLES - FILE_VARIABLES,
@@ -46,104 +39,113 @@ _BY_KIND: Final[dict[type, frozenset[str]]] = {
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
 
-def check_templates(path: Path, resource: Resource) -> Iterator[CheckProblem]:
-    """Yield unknown variables, and known ones that have no value or another meaning here."""
-    by_source = _variables_by_source(resource)
-    general, any_source = _general_variables(resource, by_source), frozenset.union(*by_source)
-    if resource.group is not None:
-        yield from _check_group((*path, "group"), resource, resource.group, by_source)
-        by_source = [general]
-    yield from _check_ids((*path, "id"), resource.id or (), by_source, any_source)
-    late = LATE_VARIABLES if resource.inject == "cdi" else frozenset()  # after its spec is written
-    for place, template, entry in resource.templates:
-        where = (*path, *place)
-        match entry:
-            case Text():
-                allowed = any_source if entry.optional else general
-                yield from _check_template(where, template, allowed, allowed)
-            case DeviceNode() | Mount():
-                allowed = any_source if entry.optional else general
-                yield from _check_template(where, template, allowed, allowed)
-                for name in sorted(late & template.names):
-                    yield error(
-                        where,
-                        f"${{{name}}} is not known yet when the CDI spec is written; "
-                        "use a variable of the device, or `inject: deviceSpecs`",
-                    )
-                if template is entry.host_path:
-                    yield from _check_changeable(where, template, resource)
-            case Probe() | FileCheck():
-                yield from _check_template(where, template, general - LATE_VARIABLES, general)
-            case Allocate() | Step():
-                yield from _check_template(where, template, general, general)
-    yield from _check_link_paths((*path, "allocate"), resource)
+class _Variables:
+    """The variables that the templates of a resource may use; its patterns are valid.
 
+    Attributes:
+        by_source: Those of each source.
+        any_source: Those of at least one source.
+        of_device: Those of every device: with ``group``, also of its named nodes.
+        of_node: Those that every node has by itself, before it is part of a device.
+    """
 
-def _check_group(
-    path: Path, resource: Resource, group: Template, by_source: Sequence[frozenset[str]]
-) -> Iterator[CheckProblem]:
-    """Check the key of a group, whose variables each source needs."""
-    # The variables that each node has by itself, before it is part of a device.
-    of_kernel = USB_VARIABLES | PCI_VARIABLES | _attributes(resource)
-    common = frozenset.intersection(*by_source) - _LATER
-    allowed = frozenset(name for name in common if "." not in name or name in of_kernel)
-    for name in sorted(group.names - allowed - BUILT_IN_VARIABLES):
-        lacking = [index for index, variables in enumerate(by_source) if name not in variables]
-        if 0 < len(lacking) < len(by_source):
-            message = f"sources[{lacking[0]}] has no ${{{name}}}; a group needs it of each source"
+    def __init__(self, resource: Resource) -> None:
+        # What attributes a device has is not known here: those that templates mention.
+        attributes = frozenset(name for name in resource.mentioned if name.startswith("attr."))
+        self.by_source: list[frozenset[str]] = []
+        for source in resource.sources:
+            variables = _BY_KIND.get(type(source.kind), NODE_VARIABLES)
+            if isinstance(source.kind, Dev):
+                variables |= frozenset(pattern.group_names(source.kind.pattern))
+            elif isinstance(source.kind, Sysfs):
+                variables |= attributes
+            plain = {name for name in variables - {"id", "index"} if "." not in name}
+            of_roles = {f"{role}.{name}" for name in plain for role in source.roles}
+            self.by_source.append(variables | of_roles | CONTAINER_VARIABLES)
+        self.any_source = frozenset.union(*self.by_source)
+        self.of_device = common = frozenset.intersection(*self.by_source)
+        if resource.group is not None:
+            self.of_device = common | {name for name in self.any_source if "." in name}
+        of_kernel = USB_VARIABLES | PCI_VARIABLES | attributes
+        self.of_node = {name for name in common - _LATER if "." not in name or name in of_kernel}
+
+    def check(
+        self, path: Path, template: Template, allowed: AbstractSet[str]
+    ) -> Iterator[CheckProblem]:
+        """Yield what is wrong with the variables of a template."""
+        if go_template := _GO_TEMPLATE.search(str(template)):
+            message = f"{go_template[0]} is not replaced; write a variable, such as ${{name}}"
+            yield warning(path, message)
+        for name in sorted(template.names):
+            attribute = name.removeprefix("attr.")
+            if attribute != name and (problem := attribute_problem(attribute)):
+                yield error(path, f"${{{name}}}: {problem}")
+        for name in sorted(template.names - allowed):
+            lacking = [index for index, names in enumerate(self.by_source) if name not in names]
+            if not lacking:
+                message = f"${{{name}}} is not available here"
+            elif len(lacking) < len(self.by_source):
+                message = f"sources[{lacking[0]}] has no ${{{name}}}"
+            elif name in BUILT_IN_VARIABLES:
+                message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
+            else:
+                message = f"unknown variable ${{{name}}}{_variable_hint(name, allowed)}"
             yield error(path, message)
-            allowed |= {name}
-    yield from _check_template(path, group, allowed, _general_variables(resource, by_source))
 
 
-def _check_ids(
-    path: Path,
-    templates: Sequence[Template],
-    by_source: Sequence[frozenset[str]],
-    any_source: frozenset[str],
-) -> Iterator[CheckProblem]:
+def _variable_hint(name: str, allowed: AbstractSet[str]) -> str:
+    role, _, last = name.rpartition(".")
+    roles = {variable.rpartition(".")[0] for variable in allowed}
+    if last in allowed and not nearest(role, roles):
+        return f"; sources with `as: {role}` give it"
+    hint = did_you_mean(name, (variable for variable in allowed if "." in variable or not role))
+    return hint or f" (known: {', '.join(sorted(allowed))})"
+
+
+def check_templates(resource: Resource) -> Iterator[CheckProblem]:
+    """Yield unknown variables, and known ones that have no value or another meaning here."""
+    variables = _Variables(resource)
+    if resource.group is not None:
+        yield from variables.check(("group",), resource.group, variables.of_node)
+    yield from _check_ids(resource, variables)
+    late = LATE_VARIABLES if resource.inject == "cdi" else frozenset()  # after its spec is written
+    for path, template, entry in resource.templates:
+        if isinstance(entry, Resource):  # `id` or `group`
+            continue
+        allowed = variables.of_device
+        if isinstance(entry, Text | DeviceNode | Mount) and entry.optional:
+            allowed = variables.any_source
+        elif isinstance(entry, Probe | FileCheck):
+            allowed -= LATE_VARIABLES
+        yield from variables.check(path, template, allowed)
+        if isinstance(entry, DeviceNode | Mount):
+            for name in sorted(late & template.names):
+                yield error(
+                    path,
+                    f"${{{name}}} is not known yet when the CDI spec is written; "
+                    "use a variable of the device, or `inject: deviceSpecs`",
+                )
+            if template is entry.host_path:
+                yield from _check_changeable(path, template, resource)
+    yield from _check_link_paths(resource)
+
+
+def _check_ids(resource: Resource, variables: _Variables) -> Iterator[CheckProblem]:
     """Check the templates of device IDs: each source needs one whose variables it has."""
-    general = frozenset.intersection(*by_source)
-    allowed = (any_source if len(templates) > 1 else general) - _LATER
+    templates = resource.id or ()
+    allowed = (variables.any_source if len(templates) > 1 else variables.of_device) - _LATER
     for index, template in enumerate(templates):
-        yield from _check_template((*path, index), template, allowed, general)
+        yield from variables.check(("id", index), template, allowed)
         if not template.names - CONTAINER_VARIABLES:
             message = "every device would have the same ID; use a variable of the device"
-            yield error((*path, index), message)
+            yield error(("id", index), message)
     if any(template.names - allowed for template in templates):
         return
-    for index, variables in enumerate(by_source):
-        if templates and not any(template.names <= variables for template in templates):
+    by_source = variables.by_source if resource.group is None else [variables.of_device]
+    for index, names in enumerate(by_source if templates else ()):
+        if not any(template.names <= names for template in templates):
             devices = f"devices of sources[{index}]" if len(by_source) > 1 else "some devices"
-            yield error(path, f"no entry has a value for {devices}; end the list with ${{name}}")
-
-
-def _general_variables(resource: Resource, by_source: Sequence[frozenset[str]]) -> frozenset[str]:
-    """Return the variables of all sources and, with ``group``, those of the named nodes."""
-    general = frozenset.intersection(*by_source)
-    if resource.group is None:
-        return general
-    return general | {name for name in frozenset.union(*by_source) if "." in name}
-
-
-def _variables_by_source(resource: Resource) -> list[frozenset[str]]:
-    """Return the variables of each source, whose patterns are valid."""
-    by_source: list[frozenset[str]] = []
-    for source in resource.sources:
-        variables = _BY_KIND.get(type(source.kind), NODE_VARIABLES)
-        if isinstance(source.kind, Dev):
-            variables |= frozenset(pattern.group_names(source.kind.pattern))
-        elif isinstance(source.kind, Sysfs):
-            variables |= _attributes(resource)
-        plain = {name for name in variables - {"id", "index"} if "." not in name}
-        of_roles = {f"{role}.{name}" for name in plain for role in source.roles}
-        by_source.append(variables | of_roles | CONTAINER_VARIABLES)
-    return by_source
-
-
-def _attributes(resource: Resource) -> frozenset[str]:
-    """Return the attributes that templates mention: what a device has is not known before."""
-    return frozenset(name for name in resource.mentioned if name.startswith("attr."))
+            yield error(("id",), f"no entry has a value for {devices}; end the list with ${{name}}")
 
 
 def _check_changeable(path: Path, template: Template, resource: Resource) -> Iterator[CheckProblem]:
@@ -154,7 +156,7 @@ def _check_changeable(path: Path, template: Template, resource: Resource) -> Ite
             case Directory(path=directory):
                 directories = [directory]
             case Glob(paths=globs):
-                directories = [_literal_directory(glob) for glob in globs]
+                directories = [_WILDCARD.split(glob)[0].rpartition("/")[0] or "/" for glob in globs]
             case _:
                 continue
         if foreign := [directory for directory in directories if not is_in_dev(directory)]:
@@ -167,13 +169,7 @@ def _check_changeable(path: Path, template: Template, resource: Resource) -> Ite
             return
 
 
-def _literal_directory(glob: str) -> str:
-    """Return the directory of a glob that all matching paths are in."""
-    parts = glob.split("/")[:-1]
-    return "/".join(itertools.takewhile(lambda part: not is_wild(part), parts)) or "/"
-
-
-def _check_link_paths(base: Path, resource: Resource) -> Iterator[CheckProblem]:
+def _check_link_paths(resource: Resource) -> Iterator[CheckProblem]:
     """Warn of variables with the path of a link that the container does not have."""
     finds_links = any(source.finds_links for source in resource.sources)
     if resource.allocate.devices is not None or not finds_links:
@@ -182,28 +178,28 @@ def _check_link_paths(base: Path, resource: Resource) -> Iterator[CheckProblem]:
         for name in sorted(name for name in text.value.names if f".{name}".endswith(".path")):
             real = f"{name.removesuffix('path')}realpath"
             yield warning(
-                (*base, "env", key),
+                ("allocate", "env", key),
                 f"${{{name}}} may be a link, but the container gets the node under its real path; "
                 f'use ${{{real}}}, or set `devices: ["${{{name}}}"]`',
             )
 
 
-def check_owners(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def check_owners(resource: Resource) -> Iterator[CheckProblem]:
     """Yield owners and modes of nodes, which kubelet does not know."""
     for index, node in enumerate(resource.allocate.devices or ()):
         for option in ("uid", "gid", "mode") if resource.inject != "cdi" else ():
             if getattr(node, option) is not None:
                 message = "only takes effect with `inject: cdi`: kubelet passes the node unchanged"
-                yield error((*path, "allocate", "devices", index, option), message, on_key=True)
+                yield error(("allocate", "devices", index, option), message, on_key=True)
 
 
-def check_steps(path: Path, resource: Resource) -> Iterator[CheckProblem]:
+def check_steps(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of ``health`` and ``preStart``."""
     for index, check in enumerate(resource.health.checks if resource.health is not None else ()):
         if isinstance(check, Probe):
-            yield from _check_command((*path, "health", "checks", index, "exec"), check.exec or ())
+            yield from _check_command(("health", "checks", index, "exec"), check.exec or ())
     for index, step in enumerate(resource.pre_start):
-        step_path = (*path, "preStart", index)
+        step_path = ("preStart", index)
         yield from _check_command((*step_path, "run"), step.run or ())
         shared = resource.replicas > 1 or resource.overlap == "allow"
         if step.run and step.repeat == "holder" and shared:
@@ -216,7 +212,7 @@ def check_steps(path: Path, resource: Resource) -> Iterator[CheckProblem]:
     total = sum(step.timeout for step in resource.pre_start)
     if total > PRE_START_MAX_S:
         yield warning(
-            (*path, "preStart"),
+            ("preStart",),
             f"the timeouts of the steps add up to {total:g}s, but devhost aborts all steps after "
             f"{PRE_START_MAX_S:g}s (kubelet's limit is 30s)",
             on_key=True,
@@ -240,31 +236,3 @@ def _check_command(path: Path, argv: Sequence[Template]) -> Iterator[CheckProble
                     f'pass it as an argument: [sh, -c, \'tool "$$1"\', sh, "{variable}"]',
                 )
             return
-
-
-def _check_template(
-    path: Path, template: Template, allowed: frozenset[str], elsewhere: frozenset[str]
-) -> Iterator[CheckProblem]:
-    """Yield the variables that are not allowed here, or not even elsewhere."""
-    if go_template := _GO_TEMPLATE.search(str(template)):
-        message = f"{go_template[0]} is not replaced; write a variable, such as ${{name}}"
-        yield warning(path, message)
-    for name in sorted(template.names):
-        attribute = name.removeprefix("attr.")
-        if attribute != name and (problem := attribute_problem(attribute)):
-            yield error(path, f"${{{name}}}: {problem}")
-    for name in sorted(template.names - allowed):
-        if name in elsewhere:
-            message = f"${{{name}}} is not available here"
-        elif name in BUILT_IN_VARIABLES:
-            message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
-        else:
-            role, _, last = name.rpartition(".")
-            roles = {variable.rpartition(".")[0] for variable in allowed}
-            if last in allowed and not nearest(role, roles):
-                hint = f"; sources with `as: {role}` give it"
-            else:
-                hint = did_you_mean(name, (word for word in allowed if "." in word or not role))
-            hint = hint or f" (known: {', '.join(sorted(allowed))})"
-            message = f"unknown variable ${{{name}}}{hint}"
-        yield error(path, message)

@@ -1,5 +1,6 @@
 """YAML text to plain data with positions; bounded, also in what aliases and merges make of it."""
 
+import functools
 import math
 import re
 from dataclasses import dataclass, field
@@ -35,26 +36,20 @@ _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
 class CheckProblem(NamedTuple):
-    """What is wrong with a value, or with its key.
-
-    Attributes:
-        on_key: Whether to point at the key.
-    """
+    """A problem of a value or, ``on_key``, of its key."""
 
     severity: Severity
     path: Path
     message: str
     on_key: bool = False
 
+    def below(self, base: Path) -> "CheckProblem":
+        """Return the same problem with the path of what contains the value."""
+        return self._replace(path=(*base, *self.path))
 
-def error(path: Path, message: str, *, on_key: bool = False) -> CheckProblem:
-    """Return an error at a value, or at its key."""
-    return CheckProblem("error", path, message, on_key)
 
-
-def warning(path: Path, message: str, *, on_key: bool = False) -> CheckProblem:
-    """Return a warning at a value, or at its key."""
-    return CheckProblem("warning", path, message, on_key)
+error: Final = functools.partial(CheckProblem, "error")
+warning: Final = functools.partial(CheckProblem, "warning")
 
 
 class Position(NamedTuple):

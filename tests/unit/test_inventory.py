@@ -123,6 +123,7 @@ async def test_inventory_hanging_root_is_asked_once(tmp_path: Path, slow: Slow) 
         assert slow.asked == 1
         slow.release.set()
         await told.until(tmp_path / "slow")
+        await again(locations)
         (tmp_path / "slow" / "a").touch()
         await told.until(tmp_path / "slow")
 
