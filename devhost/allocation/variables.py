@@ -15,7 +15,7 @@ from devhost.model.device import (
     Node,
     ToLocal,
 )
-from devhost.model.template import MissingVariableError, Template, links_of, variables
+from devhost.model.template import MissingVariableError, Template, udev_links, variables
 
 # Nodes of a device, and what is at their paths now.
 Seen = Sequence[tuple[Node, FileState]]
@@ -58,7 +58,7 @@ def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:
         real[node.path] = state.realpath
         if node.state is not None:
             real[node.state.realpath] = state.realpath
-        real |= dict.fromkeys(links_of(node).values(), state.realpath)
+        real |= dict.fromkeys(udev_links(node).values(), state.realpath)
     return lambda path: to_local(real.get(path, path))
 
 
@@ -77,7 +77,7 @@ def arguments(
         except MissingVariableError as error:
             raise AllocationError(str(error)) from None
         for text, word in zip(texts, words, strict=True):
-            if word.startswith("-") and text.opening is not None:
+            if word.startswith("-") and text.first_variable is not None:
                 raise AllocationError(f"the argument {text} would be an option: {word!r}")
         results[words] = None
     return tuple(results)

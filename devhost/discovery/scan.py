@@ -47,7 +47,7 @@ class Scanner(Declaration):
     @functools.cached_property
     def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
-        mentioned, specs = self.resource.mentioned, enumerate(self.resource.sources)
+        mentioned, specs = self.resource.mentioned_variables, enumerate(self.resource.sources)
         return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
 
     @property

@@ -38,7 +38,7 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
         paths = [re.sub(r"\\(.)", r"\1", literal[1])]
     else:
         present = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
-        paths = [path for path in present if pattern.is_in(setting.devicematch, path)]
+        paths = [path for path in present if pattern.matches_part(setting.devicematch, path)]
     if not paths:
         raise ValueError("nothing below /dev of this host matches: convert it on one that has some")
     shared = {"replicas": setting.nummaxdevices} if setting.nummaxdevices > 1 else {}

@@ -47,7 +47,7 @@ class PublishedResource:
         )
 
     def spec_changed(self) -> None:
-        """Register again, if the declaration has other options than kubelet."""
+        """Register again if kubelet has other options than those of the spec."""
         self._registration.spec_changed()
 
     @property

@@ -125,7 +125,7 @@ class DeviceList:
     """The list of one resource, with the IDs that are about to leave it.
 
     `entries` is the list as it is to be sent, and another one when it changes; what is `leaving` is
-    no longer declared but still in it, as unhealthy, and `on_leaving` is called.
+    no longer offered but still in it, as unhealthy, and `on_leaving` is called.
     """
 
     def __init__(

@@ -86,7 +86,5 @@ class PluginDirectory:
             raise DirectoryGoneError(f"{self.path} was removed and not recreated")
 
     async def close(self) -> None:
-        """Close the connection to kubelet, and end what is running."""
-        if self.served_names is not None:
-            self.served_names.close()
+        """Close the connection to kubelet."""
         await self.kubelet.close()

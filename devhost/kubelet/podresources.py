@@ -9,7 +9,9 @@ containers are not shown, though they hold devices.
 import asyncio
 import contextlib
 import errno
+import math
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
@@ -97,23 +99,20 @@ class ServedNames:
 
     def __init__(self, pod_resources: PodResources) -> None:
         self._pod_resources = pod_resources
-        self._asking: asyncio.Task[frozenset[str]] | None = None
+        self._names: frozenset[str] = frozenset()
+        self._answered_at, self._turn = -math.inf, asyncio.Lock()
 
     async def is_served(self, resource: str) -> bool:
         """Whether a resource has healthy devices; not where nobody tells."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(), name="served names")
-        return resource in await asyncio.shield(self._asking)
-
-    async def _ask(self) -> frozenset[str]:
-        with contextlib.suppress(KubeletError):
-            return await self._pod_resources.ask(_ALLOCATABLE, _allocatable)
-        return frozenset()
-
-    def close(self) -> None:
-        """End what is running."""
-        if self._asking is not None:
-            self._asking.cancel()
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        async with self._turn:
+            if self._answered_at < began:
+                self._names = frozenset()
+                with contextlib.suppress(KubeletError):
+                    self._names = await self._pod_resources.ask(_ALLOCATABLE, _allocatable)
+                self._answered_at = clock()
+            return resource in self._names
 
 
 def _allocatable(answer: bytes) -> frozenset[str]:
@@ -123,15 +122,14 @@ def _allocatable(answer: bytes) -> frozenset[str]:
 
 def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
     listed = pb.ListPodResourcesResponse.FromString(answer)
-    pods_by_id: dict[str, dict[str, set[str]]] = {}
+    holders: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
             for entry in container.devices:
-                holders = pods_by_id.setdefault(entry.resource_name, {})
                 for device_id in entry.device_ids:
-                    holders.setdefault(device_id, set()).add(name)
+                    holders[entry.resource_name][device_id].add(name)
     return {
-        resource: {device_id: frozenset(names) for device_id, names in holders.items()}
-        for resource, holders in pods_by_id.items()
+        resource: {device_id: frozenset(names) for device_id, names in pods_by_id.items()}
+        for resource, pods_by_id in holders.items()
     }

@@ -112,12 +112,12 @@ class Registration:
         self._ends = 0  # of streams and attempts, since the last stable stream
 
     def spec_changed(self) -> None:
-        """Register again if kubelet has other options than those of the declaration."""
+        """Register again if kubelet has other options than those of the spec."""
         if self._servicer and self._servicer.options_changed:
             self._servicer.changed.set()
 
     async def run(self) -> None:
-        """Serve, register, keep that until the stream ends; again and again."""
+        """Serve and register, again each time that the stream has ended, until cancelled."""
         try:
             async with contextlib.AsyncExitStack() as server:
                 while True:

@@ -241,27 +241,24 @@ def list_response(entries: Mapping[str, AdvertisedDevice]) -> pb.ListAndWatchRes
 
 def container_response(allocation: Allocation) -> pb.ContainerAllocateResponse:
     """Return what a container receives, as kubelet takes it."""
-    return pb.ContainerAllocateResponse(
-        envs=allocation.envs,
-        mounts=[
-            pb.Mount(
-                container_path=mount.container_path,
-                host_path=mount.host_path,
-                read_only=mount.read_only,
-            )
-            for mount in allocation.mounts
-        ],
-        devices=[
-            pb.DeviceSpec(
-                container_path=node.container_path,
-                host_path=node.host_path,
-                permissions=node.permissions,
-            )
-            for node in allocation.devices
-        ],
-        annotations=allocation.annotations,
-        cdi_devices=[pb.CDIDevice(name=name) for name in allocation.cdi_devices],
+    response = pb.ContainerAllocateResponse(
+        envs=allocation.envs, annotations=allocation.annotations
     )
+    for mount in allocation.mounts:
+        response.mounts.add(
+            container_path=mount.container_path,
+            host_path=mount.host_path,
+            read_only=mount.read_only,
+        )
+    for node in allocation.devices:
+        response.devices.add(
+            container_path=node.container_path,
+            host_path=node.host_path,
+            permissions=node.permissions,
+        )
+    for name in allocation.cdi_devices:
+        response.cdi_devices.add(name=name)
+    return response
 
 
 # ── log lines ──

@@ -116,7 +116,7 @@ def _offers(kind: Kind, path: str) -> bool:
             matches = any(pattern.glob_matches(glob, path) for glob in globs)
         case Directory(path=directory, recursive=recursive, include=include):
             globs = (f"{directory}/{'**' if recursive else '*'}",)
-            included = include is None or pattern.fits(path, name, include)
+            included = include is None or pattern.matches_name_or_path(path, name, include)
             matches = pattern.glob_matches(globs[0], path)
         case Dev(pattern=text):
             globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
@@ -127,7 +127,7 @@ def _offers(kind: Kind, path: str) -> bool:
         return False
     if any(glob.startswith(f"{path}/") for glob in globs):
         return True
-    return matches and included and not pattern.fits(below, name, kind.exclude)
+    return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
 def _check_entries(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:

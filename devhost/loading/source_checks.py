@@ -148,7 +148,7 @@ def _enumerated_name(kind: Kind) -> str | None:
     match kind:
         case Sysfs(subsystem=subsystem, name=globs):
             names = [name.rpartition("/")[2] for name in ENUMERATED_NAMES.get(subsystem, ())]
-            return next((name for name in names if pattern.fits(name, name, globs or "*")), None)
+            return next((name for name in names if pattern.matches_any(name, globs or "*")), None)
         case Dev(pattern=text) if not _GLOB_AS_PATTERN.fullmatch(text):
             texts = [text.lstrip("(?:")]
         case Glob(paths=paths):
@@ -163,7 +163,7 @@ def _enumerated_name(kind: Kind) -> str | None:
 
 
 def is_single(resource: Resource) -> bool:
-    """Whether the sources can find at most one device."""
+    """Return whether the sources can find at most one device."""
     if resource.group is not None:
         return not resource.group.names - CONTAINER_VARIABLES
     if len(resource.sources) != 1:

@@ -51,7 +51,9 @@ class _Variables:
 
     def __init__(self, resource: Resource) -> None:
         # What attributes a device has is not known here: those that templates mention.
-        attributes = frozenset(name for name in resource.mentioned if name.startswith("attr."))
+        attributes = frozenset(
+            name for name in resource.mentioned_variables if name.startswith("attr.")
+        )
         self.by_source: list[frozenset[str]] = []
         for source in resource.sources:
             variables = _BY_KIND.get(type(source.kind), NODE_VARIABLES)

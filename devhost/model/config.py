@@ -228,12 +228,12 @@ class Resource(ConfigModel):
         return _templates(self, (), self)
 
     @functools.cached_property  # each scan asks
-    def mentioned(self) -> frozenset[str]:
+    def mentioned_variables(self) -> frozenset[str]:
         """The variables that templates mention."""
         return frozenset(name for _, template, _ in self.templates for name in template.names)
 
     def applies_to(self, node_name: str) -> bool:
-        """Whether the resource is served on a node."""
+        """Return whether the resource is served on a node."""
         globs = self.node_names
         return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
 

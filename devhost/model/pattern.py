@@ -90,8 +90,8 @@ def group_names(text: str) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: names[name]))
 
 
-def is_in(text: str, subject: str) -> bool:
-    """Whether a valid pattern matches a part of the subject that is not empty, or all of it."""
+def matches_part(text: str, subject: str) -> bool:
+    """Return whether a pattern matches a part of the subject that is not empty, or all of it."""
     try:
         match = _compiled(text).search(subject)
     except UnicodeEncodeError:
@@ -111,7 +111,7 @@ def fullmatch(text: str, subject: str) -> dict[str, str] | None:
 
 
 def glob_matches(text: str, path: str) -> bool:
-    """Whether a glob of whole paths matches one."""
+    """Return whether a glob of whole paths matches a path."""
     parts, names = text.split("/"), path.split("/")
     if "**" in parts:
         return fnmatch.fnmatchcase(path, text)
@@ -123,9 +123,9 @@ def matches_any(text: str, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(text, glob) for glob in globs)
 
 
-def fits(whole: str, last: str, globs: Iterable[str]) -> bool:
-    """Whether a glob matches a whole path, or the last part of it if there is no slash."""
-    return any(matches_any(whole if "/" in glob else last, (glob,)) for glob in globs)
+def matches_name_or_path(path: str, name: str, globs: Iterable[str]) -> bool:
+    """Return whether a glob matches a path or, if it has no slash, the last part of the path."""
+    return any(matches_any(path if "/" in glob else name, (glob,)) for glob in globs)
 
 
 def length_problem(text: str) -> str | None:

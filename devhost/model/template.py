@@ -81,7 +81,7 @@ class Template:
         return frozenset(part.name for part in self.parts if isinstance(part, Variable))
 
     @property
-    def opening(self) -> str | None:
+    def first_variable(self) -> str | None:
         """The name of the variable that it begins with."""
         first = self.parts[0] if self.parts else None
         return first.name if isinstance(first, Variable) else None
@@ -150,7 +150,7 @@ def _plain_variables(node: Node, to_local: ToLocal) -> dict[str, str]:
         return {
             "name": node.path.rpartition("/")[2],
             **node.variables,
-            **{name: to_local(link) for name, link in links_of(node).items()},
+            **{name: to_local(link) for name, link in udev_links(node).items()},
             "path": to_local(node.path),
             "realpath": to_local(state.realpath),
         }
@@ -160,7 +160,7 @@ def _plain_variables(node: Node, to_local: ToLocal) -> dict[str, str]:
     return values
 
 
-def links_of(node: Node) -> dict[str, str]:
+def udev_links(node: Node) -> dict[str, str]:
     """Return udev's links to a node that was found in sysfs; a pattern's groups are no paths."""
     if node.hardware is None:
         return {}

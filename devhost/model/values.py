@@ -132,7 +132,7 @@ def _template(value: object) -> Template:
 
 def _path_problem(path: Template) -> str | None:
     """Check a path; one that begins with a variable may be absolute."""
-    return names.path_problem(("/" if path.opening else "") + path.sample)
+    return names.path_problem(("/" if path.first_variable else "") + path.sample)
 
 
 def _key_rule(problem_of: Callable[[str], str | None]) -> AfterValidator:

@@ -233,26 +233,18 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
         context: Any,  # noqa: ARG002
     ) -> pods.AllocatableResourcesResponse:
         """Return all healthy devices, free or not."""
-        devices = [
-            entry
-            for resource in self._ledger.tables
-            for entry in _entries(resource, self._ledger.healthy(resource))
-        ]
-        return pods.AllocatableResourcesResponse(devices=devices)
+        response = pods.AllocatableResourcesResponse()
+        for resource in self._ledger.tables:
+            response.devices.extend(_entries(resource, self._ledger.healthy(resource)))
+        return response
 
     def _pod(self, name: str) -> pods.PodResources:
-        containers = [
-            pods.ContainerResources(
-                name=container,
-                devices=[
-                    entry
-                    for resource in state.shuffled(held)
-                    for entry in _entries(resource, held[resource].ids)
-                ],
-            )
-            for container, held in self._ledger.pods[name].items()
-        ]
-        return pods.PodResources(name=name, namespace=_NAMESPACE, containers=containers)
+        pod = pods.PodResources(name=name, namespace=_NAMESPACE)
+        for container, held in self._ledger.pods[name].items():
+            devices = pod.containers.add(name=container).devices
+            for resource in state.shuffled(held):
+                devices.extend(_entries(resource, held[resource].ids))
+        return pod
 
 
 def _entries(resource: str, ids: Iterable[str]) -> Iterator[pods.ContainerDevices]:

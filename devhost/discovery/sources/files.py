@@ -179,11 +179,13 @@ class FileSource(Source):
         options, last = self.options, path.rpartition("/")[2]
         if isinstance(options, Directory):
             path = last
-            if options.include is not None and not pattern.fits(path, last, options.include):
+            if options.include is not None and not pattern.matches_name_or_path(
+                path, last, options.include
+            ):
                 return "not included"
         elif isinstance(options, Dev):
             path = name
-        return "excluded" if pattern.fits(path, last, options.exclude) else None
+        return "excluded" if pattern.matches_name_or_path(path, last, options.exclude) else None
 
     def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield the other paths where it looks."""
@@ -202,7 +204,7 @@ class FileSource(Source):
             case Directory():
                 return Unmatched(name, {"": "its name begins with a dot"})
             case Dev(pattern=text):
-                in_part = pattern.is_in(text, name)
+                in_part = pattern.matches_part(text, name)
                 return Unmatched(path, {"": _IN_PART} if in_part else {"pattern": path})
         return Unmatched(path, {"paths": path})
 
