@@ -106,7 +106,7 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
         *published.warnings,
         *(
             f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
-            for reader in served.scan.roots
+            for reader in served.scan.readers
             if (reason := reader.watch.polling_reason)
         ),
     )

@@ -9,7 +9,6 @@ import functools
 import itertools
 import posixpath
 import re
-from enum import Flag, auto
 from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
@@ -18,97 +17,112 @@ from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_n
 from devhost.model.immutable import immutable
 
 
-class Use(Flag):
-    """The uses of a class."""
-
-    SAFE = auto()  # containers may be given it without a flag
-    PROGRAM = auto()  # made for programs: listed and drafted also where it is on no bus
-    HOST = auto()  # the host needs it for itself, or it is no use without the rest: not drafted
-    MISC = auto()  # a device of the subsystem misc, by the kernel's name
-
-
-SAFE, PROGRAM, HOST, MISC = Use
-
-
-class ClassRow(NamedTuple):
-    """One class.
+class Row(NamedTuple):
+    """One class. Of those that are not in the table nothing is known.
 
     Attributes:
+        safe: Whether containers may be given it without a flag.
+        programs: Whether it is made for programs: listed also where it is on no bus.
+        host: Whether the host needs it, or it is no use without the rest: not in drafts.
+        misc: Whether it is a device of the subsystem misc, by the kernel's name.
         paths: How the paths of its nodes begin below /dev. Hints may name such a path to people who
             have not asked for it.
-        numbers: The majors, or the minors of misc and mem, that Linux assigns for good: for
-            NVIDIA's driver, which is not in sysfs, and for a ``--root`` without one.
+        numbers: The majors, or the minors of misc, that Linux assigns for good: for NVIDIA's
+            driver, which is not in sysfs, and for a ``--root`` without one.
+        counted: Names below /dev that the kernel numbers in the order of discovery, so that a
+            reboot may give them to other devices: the first of each kind.
     """
 
     name: str
-    use: Use = Use(0)
-    paths: tuple[str, ...] = ()
+    safe: bool = False
+    programs: bool = False
+    host: bool = False
+    misc: bool = False
+    paths: str = ""
     numbers: tuple[int, ...] = ()
+    counted: str = ""
 
 
 _ROWS: Final = (
-    ClassRow("accel", SAFE | PROGRAM, ("accel",)),
-    ClassRow("apex", SAFE, ("apex_",)),
-    ClassRow("block", HOST),
-    ClassRow("bsg", HOST),
-    ClassRow("cec", SAFE | PROGRAM, ("cec",)),
-    ClassRow("counter", SAFE | PROGRAM),
-    ClassRow("dma_heap", PROGRAM),
-    ClassRow("drm", SAFE | PROGRAM, ("dri",), (226,)),
-    ClassRow("drm_dp_aux_dev", HOST),
-    ClassRow("dvb", SAFE, ("dvb",)),
-    ClassRow("fuse", SAFE | MISC, ("fuse",), (229,)),
-    ClassRow("gnss", SAFE | PROGRAM),
-    ClassRow("gpio", SAFE | PROGRAM, ("gpiochip",)),
-    ClassRow("graphics", HOST),
-    ClassRow("hailo_chardev", SAFE, ("hailo",)),
-    ClassRow("hw_random", SAFE | MISC, (), (183,)),
-    ClassRow("hwmon", HOST),
-    ClassRow("i2c-dev", PROGRAM | HOST),
-    ClassRow("iio", SAFE | PROGRAM, ("iio:device",)),
-    ClassRow("infiniband_mad", HOST),
-    ClassRow("infiniband_verbs", SAFE, ("infiniband",)),
-    ClassRow("input", HOST),
-    ClassRow("kfd", SAFE, ("kfd",)),
-    ClassRow("kvm", SAFE | MISC, ("kvm",), (232,)),
-    ClassRow("lirc", SAFE | PROGRAM, ("lirc",)),
-    ClassRow("media", SAFE, ("media",)),
-    ClassRow("mei", HOST),
-    ClassRow("net", HOST),
-    ClassRow("null", SAFE),
-    ClassRow("nvidia", SAFE, ("nvidia",), (195,)),
-    ClassRow("nvme", HOST),
-    ClassRow("nvme-generic", HOST),
-    ClassRow("ppp", SAFE, (), (108,)),
-    ClassRow("pps", SAFE | PROGRAM),
-    ClassRow("ptp", HOST),
-    ClassRow("rdma_cm", SAFE | MISC),
-    ClassRow("rtc", HOST),
-    ClassRow("scsi_generic", HOST),
-    ClassRow("sgx_enclave", SAFE | MISC),
-    ClassRow("sound", SAFE, ("snd",), (116,)),
-    ClassRow("spidev", PROGRAM),
-    ClassRow("tpmrm", PROGRAM),
-    ClassRow("tty-usb", SAFE, ("ttyUSB", "ttyACM", "serial"), (166, 188)),
-    ClassRow("tun", SAFE | MISC, ("net/",), (200,)),
-    ClassRow("uacce", SAFE | PROGRAM),
-    ClassRow("usb", numbers=(189,)),
-    ClassRow("vfio", SAFE, ("vfio",)),
-    ClassRow("vfio", SAFE | MISC, (), (196,)),
-    ClassRow("vfio-dev", SAFE),
-    ClassRow("video4linux", SAFE | PROGRAM, ("video", "v4l"), (81,)),
-    ClassRow("watchdog", HOST),
-    ClassRow("wwan", SAFE),
+    Row("tty", counted="ttyUSB0 ttyACM0"),
+    Row("tty-usb", safe=True, paths="ttyUSB ttyACM serial", numbers=(166, 188)),
+    Row("gnss", safe=True, programs=True),
+    Row("wwan", safe=True),
+    Row("ppp", safe=True, numbers=(108,)),
+    Row("hidraw", counted="hidraw0"),
+    Row("input", host=True, counted="input/event0 input/js0 input/mouse0"),
+    Row("usbmisc", counted="usb/lp0 cdc-wdm0"),
+    Row("usb", numbers=(189,)),
+    Row(
+        "video4linux",
+        safe=True,
+        programs=True,
+        paths="video v4l",
+        numbers=(81,),
+        counted="video0 v4l-subdev0",
+    ),
+    Row("media", safe=True, paths="media", counted="media0"),
+    Row("dvb", safe=True, paths="dvb"),
+    Row("cec", safe=True, programs=True, paths="cec"),
+    Row("lirc", safe=True, programs=True, paths="lirc"),
+    Row("sound", safe=True, paths="snd", numbers=(116,), counted="snd/controlC0 snd/pcmC0"),
+    Row("gpio", safe=True, programs=True, paths="gpiochip", counted="gpiochip0"),
+    Row("i2c-dev", programs=True, host=True, counted="i2c-0"),
+    Row("spidev", programs=True),
+    Row("iio", safe=True, programs=True, paths="iio:device", counted="iio:device0"),
+    Row("counter", safe=True, programs=True),
+    Row("pps", safe=True, programs=True),
+    Row("ptp", host=True),
+    Row("rtc", host=True),
+    Row("hwmon", host=True),
+    Row("watchdog", host=True),
+    Row("tpmrm", programs=True),
+    Row("mei", host=True),
+    Row(
+        "drm",
+        safe=True,
+        programs=True,
+        paths="dri",
+        numbers=(226,),
+        counted="dri/card0 dri/renderD128",
+    ),
+    Row("drm_dp_aux_dev", host=True),
+    Row("graphics", host=True),
+    Row("kfd", safe=True, paths="kfd"),
+    Row("nvidia", safe=True, paths="nvidia", numbers=(195,)),
+    Row("accel", safe=True, programs=True, paths="accel"),
+    Row("apex", safe=True, paths="apex_"),
+    Row("hailo_chardev", safe=True, paths="hailo"),
+    Row("uacce", safe=True, programs=True),
+    Row("dma_heap", programs=True),
+    Row("nvme", host=True, counted="nvme0"),
+    Row("nvme-generic", host=True),
+    Row("block", host=True, counted="sda"),
+    Row("bsg", host=True),
+    Row("scsi", counted="sr0 sg0 st0 nst0"),
+    Row("scsi_generic", host=True),
+    Row("net", host=True),
+    Row("tun", safe=True, misc=True, paths="net/", numbers=(200,)),
+    Row("infiniband_verbs", safe=True, paths="infiniband"),
+    Row("infiniband_mad", host=True),
+    Row("rdma_cm", safe=True, misc=True),
+    Row("vfio", safe=True, paths="vfio"),
+    Row("vfio", safe=True, misc=True, numbers=(196,)),
+    Row("vfio-dev", safe=True),
+    Row("kvm", safe=True, misc=True, paths="kvm", numbers=(232,)),
+    Row("sgx_enclave", safe=True, misc=True),
+    Row("fuse", safe=True, misc=True, paths="fuse", numbers=(229,)),
+    Row("null", safe=True),
+    Row("hw_random", safe=True, misc=True, numbers=(183,)),
 )
-
-
-SAFE_CLASSES: Final = frozenset(r.name for r in _ROWS if SAFE in r.use and MISC not in r.use)
-SAFE_MISC: Final = frozenset(row.name for row in _ROWS if SAFE | MISC in row.use)
-PROGRAM_CLASSES: Final = frozenset(row.name for row in _ROWS if PROGRAM in row.use)
-HOST_CLASSES: Final = frozenset(row.name for row in _ROWS if HOST in row.use)
-_PATHS: Final = tuple(path for row in _ROWS for path in row.paths)
-_BY_MAJOR: Final = {n: r.name for r in _ROWS if MISC not in r.use for n in r.numbers}
-_BY_MISC_MINOR: Final = {n: r.name for r in _ROWS if MISC in r.use for n in r.numbers}
+SAFE_CLASSES: Final = frozenset(row.name for row in _ROWS if row.safe and not row.misc)
+SAFE_MISC: Final = frozenset(row.name for row in _ROWS if row.safe and row.misc)
+PROGRAM_CLASSES: Final = frozenset(row.name for row in _ROWS if row.programs)
+HOST_CLASSES: Final = frozenset(row.name for row in _ROWS if row.host)
+ENUMERATED_NAMES: Final = {row.name: row.counted.split() for row in _ROWS if row.counted}
+_PATHS: Final = tuple(path for row in _ROWS for path in row.paths.split())
+_BY_MAJOR: Final = {n: row.name for row in _ROWS if not row.misc for n in row.numbers}
+_BY_MISC_MINOR: Final = {n: row.name for row in _ROWS if row.misc for n in row.numbers}
 _BY_MEM_MINOR: Final = {**dict.fromkeys((3, 5, 7, 8, 9), "null"), 11: "kmsg"}
 _MEM_MAJOR, _MISC_MAJOR = 1, 10
 # Names of the kernel that tell the class.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
+from devhost.hostfs.device_classes import ENUMERATED_NAMES
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.loading.yamltree import CheckProblem, Path, error, warning
 from devhost.model import limits, pattern
@@ -19,24 +20,6 @@ _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
 _LITERAL: Final = re.compile(r"[\w/-]*", re.ASCII)
 _GLOB_AS_PATTERN: Final = re.compile(r"(?:[\w/-]+[*?]\|?)+", re.ASCII)
-# Names below /dev that the kernel numbers in the order of discovery, so that a reboot may give them
-# to other devices: the first of each kind, by subsystem.
-_ENUMERATED: Final = {
-    "tty": ("ttyUSB0", "ttyACM0"),
-    "hidraw": ("hidraw0",),
-    "video4linux": ("video0", "v4l-subdev0"),
-    "media": ("media0",),
-    "gpio": ("gpiochip0",),
-    "i2c-dev": ("i2c-0",),
-    "iio": ("iio:device0",),
-    "input": ("input/event0", "input/js0", "input/mouse0"),
-    "usbmisc": ("usb/lp0", "cdc-wdm0"),
-    "drm": ("dri/card0", "dri/renderD128"),
-    "nvme": ("nvme0",),
-    "block": ("sda",),
-    "scsi": ("sr0", "sg0", "st0", "nst0"),
-    "sound": ("snd/controlC0", "snd/pcmC0"),
-}
 # Variables that change, when, and the variable that stays.
 _CHANGING: Final = {
     "usb.devnum": ("a replug", "usb.port"),
@@ -164,13 +147,13 @@ def _enumerated_name(kind: Kind) -> str | None:
     texts: list[str] = []
     match kind:
         case Sysfs(subsystem=subsystem, name=globs):
-            names = [name.rpartition("/")[2] for name in _ENUMERATED.get(subsystem, ())]
+            names = [name.rpartition("/")[2] for name in ENUMERATED_NAMES.get(subsystem, ())]
             return next((name for name in names if pattern.matches_any(name, globs or "*")), None)
         case Dev(pattern=text) if not _GLOB_AS_PATTERN.fullmatch(text):
             texts = [text.lstrip("(?:")]
         case Glob(paths=paths):
             texts = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
-    for name in itertools.chain.from_iterable(_ENUMERATED.values()):
+    for name in itertools.chain.from_iterable(ENUMERATED_NAMES.values()):
         beginning = "sd([a-z](?![A-Za-z])|[^A-Za-z])"
         if name != "sda":
             beginning = f"{name.rstrip('0128')}[^A-Za-z]"

@@ -25,8 +25,8 @@ def declared(name: str, count: int) -> config.Resource:
     return resource
 
 
-class Root:
-    """A root that is watched when a test says so."""
+class Reader:
+    """The reader of a location that is watched when a test says so."""
 
     location, polling_reason = None, ""
 
@@ -40,7 +40,7 @@ class Root:
         pass
 
 
-class Roots:
+class FakeLocations:
     """The locations, one for each resource that hangs."""
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class Roots:
     def unsubscribe(self, _: object) -> None:
         pass
 
-    def readers_of(self, user: ResourceScan) -> list[Root]:
-        return [Root(self.hanging[user.name])] if user.name in self.hanging else []
+    def readers_of(self, user: ResourceScan) -> list[Reader]:
+        return [Reader(self.hanging[user.name])] if user.name in self.hanging else []
 
 
 class Resource:
@@ -79,8 +79,8 @@ class Resources:
     """Resources whose scans run."""
 
     def __init__(self) -> None:
-        self.roots, self.applied = Roots(), asyncio.Queue[str]()
-        self.reconciler = Reconciler(cast("Locations", self.roots), Metrics(()))
+        self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
+        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics(()))
         self.resources: dict[str, Resource] = {}
         self.scans: dict[str, ResourceScan] = {}
 
@@ -90,7 +90,7 @@ class Resources:
             self.scans[name] = self.reconciler.add(self.resources[name])
 
     def hang(self, name: str) -> asyncio.Event:
-        released = self.roots.hanging[f"e.com/{name}"] = asyncio.Event()
+        released = self.locations.hanging[f"e.com/{name}"] = asyncio.Event()
         return released
 
     def reconfigure(self, **counts: int) -> None:
@@ -150,7 +150,7 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
 async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
     at: Resources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def start(_: Root) -> None:
+    async def start(_: Reader) -> None:
         at.scans["a"].request()
 
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 0.05)
@@ -160,7 +160,7 @@ async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
     released.set()
     await at.until_applied("b")
     at.hang("a")
-    monkeypatch.setattr(Root, "start", start)
+    monkeypatch.setattr(Reader, "start", start)
     at.declare("abc")
     await at.until_applied("bc")
 
