@@ -38,8 +38,8 @@ class Endpoint:
         *,
         devices: bool = False,
     ) -> None:
-        self._listen = _bound("--listen", listen)
-        self._status_listen = _bound("--status-listen", status_listen)
+        self._listen = _bind("--listen", listen)
+        self._status_listen = _bind("--status-listen", status_listen)
         self._name = status_listen.host if status_listen else ""
         self._devices = devices
 
@@ -72,9 +72,8 @@ class Endpoint:
 
         def readyz() -> Response:
             report = readiness(host)
-            return _json(
-                report, HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
-            )
+            code = HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
+            return _json(report, code)
 
         return {
             "/healthz": lambda: Response(b"ok\n"),
@@ -88,7 +87,7 @@ def _status_routes(host: Host) -> dict[str, Route]:
     return {"/": lambda: content, "/status": throttle(lambda: _json(status(host)))}
 
 
-def _bound(flag: str, address: Address | None) -> socket.socket | None:
+def _bind(flag: str, address: Address | None) -> socket.socket | None:
     try:
         return address.bind() if address else None
     except OSError as error:

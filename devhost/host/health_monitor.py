@@ -82,7 +82,7 @@ class _Watched:
 class HealthMonitor:
     """Checks the devices of one resource for as long as they are found.
 
-    What was `offered` before there were checks is healthy until its first round.
+    A device that was `offered` before there were checks is healthy until its first round.
     `on_change` is called on the event loop when a round has changed a device's reason, or the
     text of what failed or could not be checked; but not by `watch`. All methods belong to the
     event loop.
@@ -139,7 +139,7 @@ class HealthMonitor:
     def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with the health of each device by its checks.
 
-        A verdict is added only where there is none, and not to a device that is leaving.
+        A verdict is added only to a device that has none and is not leaving.
         """
         checks, devices = self._checks, dict(snapshot.devices)
         for device_id, device in devices.items():
@@ -208,9 +208,11 @@ class _CheckCalls:
         constants = {"resource": self._resource, "nodeName": scanner.node_name}
         async with self._slots:
             if device.id in self._hanging:
-                return _failed(late)
+                return _failed_round(late)
             if self._calls.hanging:
-                return _failed("not tried, as too many other checks of the resource do not return")
+                return _failed_round(
+                    "not tried, as too many other checks of the resource do not return"
+                )
             try:
                 return await self._calls.run(
                     lambda: self._check(checks, device, files, constants, allow=allow),
@@ -219,13 +221,13 @@ class _CheckCalls:
                 )
             except NoAnswerError:
                 self._hanging.add(device.id)
-                return _failed(late)
+                return _failed_round(late)
             except OSError as error:  # no thread can be started
-                return _failed(describe_os_error(error))
+                return _failed_round(describe_os_error(error))
             except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
                 fields = {"resource": self._resource, "device": device.id}
                 _LOG.exception("checking failed", extra={"fields": fields})
-                return _failed(f"checking failed: {error!r}")
+                return _failed_round(f"checking failed: {error!r}")
 
 
 def _can_be_checked(device: HostDevice) -> bool:
@@ -246,5 +248,5 @@ def _stamps(device: HostDevice) -> tuple[object, ...]:
     return tuple(node.state and node.state.stamp for node in device.nodes)
 
 
-def _failed(reason: str) -> Checked:
+def _failed_round(reason: str) -> Checked:
     return Checked(datetime.now(UTC), failure=reason)

@@ -34,7 +34,7 @@ def raise_descriptor_limit(resources: int) -> None:
 
 
 def can_start_threads(count: int) -> bool:
-    """Whether so many more threads can run at a time; gRPC crashes where it gets none."""
+    """Return whether `count` more threads can run at a time; without them gRPC crashes."""
     end = threading.Event()
     try:
         for _ in range(count):

@@ -48,7 +48,7 @@ class LastGoodConfig:
             write_atomically(self.path, raw)
 
 
-# ── in a thread ──
+# ── calls that block ──
 
 
 @contextlib.contextmanager

@@ -16,10 +16,9 @@ async def keep_running(
     failed: Callable[[Exception], object] = lambda _error: None,
     fatal: type[Exception] | tuple[()] = (),
 ) -> None:
-    """Run `work` until it returns; start it again, after a growing pause, when it raises.
+    """Run `work` until it returns; run it again, after a growing pause, when it raises.
 
-    `kind` and `name` are for the log. `failed` is called with each exception, except a `fatal`
-    one, which is raised.
+    `kind` and `name` are for the log; `failed` gets each exception, but a `fatal` one is raised.
     """
     clock, pause = asyncio.get_running_loop().time, CRASH_PAUSE_S
     while True:

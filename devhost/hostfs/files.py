@@ -169,10 +169,10 @@ class HostFiles:
             return False
 
     def check_shown(self, directory: str, name: str | None = None) -> str | None:
-        """Refuse (EACCES) to tell what is in a directory that not every user may look into.
+        """Raise EACCES for a directory that not every user may look into, unless `shown` has it.
 
-        Unless `shown` names it; without a name to look for, all its names are read. Blocks. Returns
-        the real path, if it had to be found.
+        With a name, only that is to be looked up; without a name, all names are to be read. Returns
+        the real path; ``None`` where all names may be told. Blocks.
         """
         if self.shown is None:
             return None
@@ -228,9 +228,9 @@ class HostFiles:
         yield "/" + "/".join(done), pending, mode
 
     def _is_magic(self, link: list[str]) -> bool:
-        """Whether the kernel does not follow a link, given as its path's parts, by its text.
+        """Whether a link, given as its path's parts, leads elsewhere than its text says.
 
-        All links below /proc/PID are (proc_pid_link_inode_operations and the like in Linux's
+        All links below /proc/PID do (proc_pid_link_inode_operations and the like in Linux's
         fs/proc/base.c and fd.c). There may be other procfs, as in a chroot, and parts of one
         mounted elsewhere; their links are known by the names that only a procfs has.
         """

@@ -88,8 +88,8 @@ class SysfsFiles:
             except OSError:
                 self._links[path] = None
             else:
-                whole = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-                self._links[path] = whole
+                joined = posixpath.join(posixpath.dirname(path), target)
+                self._links[path] = posixpath.normpath(joined)
         return self._links[path]
 
     def link_name(self, path: str) -> str | None:

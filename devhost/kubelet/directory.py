@@ -10,7 +10,7 @@ from devhost.errors import KubeletError
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.kubelet_socket import KubeletSocket, is_there
 from devhost.kubelet.podresources import PodResources, ServedNames
-from devhost.kubelet.resource_lock import ResourceLock, ResourceLocks
+from devhost.kubelet.resource_lock import ResourceLocks
 from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
@@ -51,11 +51,11 @@ class PluginDirectory:
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.locks.locked_by_other(resource)
+        return self.locks.get(resource).locked_by_other
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
-        return ResourceLock(self.path, resource).exists
+        return self.locks.get(resource).exists
 
     async def run(self, watcher: Watcher) -> None:
         """Watch the directory; check it regularly too, in case the watch missed something.

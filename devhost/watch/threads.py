@@ -26,25 +26,18 @@ PATIENCE_S: Final = 10.0  # for a filesystem to answer
 _RENEWAL: Final = 0.05  # of patience, after that part of it
 
 
-def run_in_thread(
-    name: str, work: Callable[[], T], ended: Callable[[], object] | None = None
-) -> "asyncio.Future[T]":
-    """Run ``work`` in a thread; return a future of its result, or raise `OSError`.
-
-    `ended` is called on the event loop after ``work``, also if the future was cancelled.
-    """
+def run_in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Run ``work`` in a thread; return a future of its result, or raise `OSError`."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
     def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            pass
-        elif error is None:
+        if future.cancelled():
+            return
+        if error is None:
             future.set_result(result)
         else:
             future.set_exception(error)
-        if ended is not None:
-            ended()
 
     def run() -> None:
         threading.current_thread().name = name
@@ -140,28 +133,31 @@ class BlockingCalls:
                         reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
                 measured = work if progress is None else functools.partial(progress.measure, work)
-                call = run_in_thread(self._name, measured, lambda: self._ended(call, on_late))
+                call = run_in_thread(self._name, measured)
+                renewal = None if progress is None else patience * _RENEWAL
                 try:
-                    if progress is not None:
-                        while (await asyncio.wait({call}, timeout=patience * _RENEWAL))[1]:
-                            limit.reschedule(progress.answered_at + patience)
-                    return await call
+                    while (await asyncio.wait({call}, timeout=renewal))[1] and progress is not None:
+                        limit.reschedule(progress.answered_at + patience)
                 except asyncio.CancelledError:
-                    call.cancel()
-                    self._abandoned += call.cancelled()
-                    if not call.cancelled() and on_late is not None:  # the call has just returned
-                        asyncio.get_running_loop().call_soon(on_late)
+                    self._abandon(call, on_late)
                     raise
+                return call.result()
         except TimeoutError:
             if not limit.expired():  # an error of the call
                 raise
             raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
 
-    def _ended(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
-        if call.cancelled():  # nobody waits for the call any longer
-            self._abandoned -= 1
+    def _abandon(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
+        is_late = not call.done()  # else it has just returned
+        self._abandoned += is_late
+
+        def end(call: "asyncio.Future[T]") -> None:
+            call.exception()  # nobody waits for it
+            self._abandoned -= is_late
             if on_late is not None:
                 on_late()
+
+        call.add_done_callback(end)
 
 
 class _Pool:

@@ -176,12 +176,11 @@ class ResolvedTargets:
 
     def _has_room(self, target: WatchTarget) -> bool:
         """Whether another directory of a target may be watched."""
-        count, most = len(self.uses), WATCHES_MAX
-        if count >= WATCHES_FEW and len(self._inotify.watches) >= WATCHES_TOTAL_MAX:
-            most = count
-        if count >= most:
-            self._set_limit_error(f"{most:,} watched directories", target.path)
-        return count < most
+        count, total = len(self.uses), len(self._inotify.watches)
+        is_full = count >= WATCHES_MAX or (count >= WATCHES_FEW and total >= WATCHES_TOTAL_MAX)
+        if is_full:
+            self._set_limit_error(f"{count:,} watched directories", target.path)
+        return not is_full
 
     def _subdirectories(self, path: str) -> Iterator[str]:
         """Yield the directories in a directory."""
@@ -226,7 +225,7 @@ class Subscription:
     def __init__(self, watcher: "Watcher", callback: Callable[[], None]) -> None:
         self._watcher, self._callback = watcher, callback
         self._targets: frozenset[WatchTarget] = frozenset()
-        self._uses: set[Use] = set()
+        self.uses: set[Use] = set()  # set by the watcher
         self._arranging: asyncio.Task[None] | None = None  # done when the watches are right
         self._stale = False  # something has changed since the targets were last resolved
         self._waiting = 0  # calls of `watch`
@@ -258,7 +257,7 @@ class Subscription:
         self._stop()
         self._targets = frozenset()
         self._watcher.subscriptions.discard(self)
-        self._use(set())
+        self._watcher.replace_uses(self, set())
         self.polling_reason = ""
 
     def notify(self) -> None:
@@ -306,7 +305,7 @@ class Subscription:
 
         Of all subscriptions, the first that cannot be watched logs it.
         """
-        uses, error = self._uses, None
+        uses, error = self.uses, None
         try:
             resolved = await self._watcher.resolve(self._targets)
             uses, error = resolved.uses, resolved.error
@@ -316,20 +315,14 @@ class Subscription:
             _LOG.exception("watching failed")
             error = OSError(errno.EIO, f"failed: {failure!r}")
         reason = "" if error is None else describe_os_error(error)
-        changed = uses != self._uses or (reason and not self.polling_reason)
+        changed = uses != self.uses or bool(reason and not self.polling_reason)
         if error and not any(another.polling_reason for another in self._watcher.subscriptions):
             directory = {"directory": error.filename} if error.filename else {}
             fields = {"reason": reason, **directory}
             _LOG.warning("inotify unavailable, polling instead", extra={"fields": fields})
         self.polling_reason = reason
-        self._use(uses)
-        return bool(changed)
-
-    def _use(self, uses: set[Use]) -> None:
-        """Subscribe to the events of these watches alone."""
-        new, unused = uses - self._uses, self._uses - uses
-        self._uses = (self._uses - unused) | new
-        self._watcher.update_uses(self, new, unused)
+        self._watcher.replace_uses(self, uses)
+        return changed
 
 
 class Watcher:
@@ -372,22 +365,20 @@ class Watcher:
             work.add_done_callback(lambda done: self._end_unused(done.result().uses))
             raise
 
-    def update_uses(
-        self, subscription: Subscription, new: Iterable[Use], unused: Iterable[Use]
-    ) -> None:
-        """Deliver the events of new uses to a subscription; end watches that nobody uses now."""
-        for use in new:
-            self._users.setdefault(use.watch, set()).add((subscription, use))
-        for use in unused:
+    def replace_uses(self, subscription: Subscription, uses: set[Use]) -> None:
+        """Deliver the events of these watches alone; end the watches that nobody uses now."""
+        former, subscription.uses = subscription.uses, uses
+        for use in former:
             self._users[use.watch].discard((subscription, use))
-        self._end_unused(unused)
+        for use in uses:
+            self._users.setdefault(use.watch, set()).add((subscription, use))
+        self._end_unused(former)
 
     def _end_unused(self, uses: Iterable[Use]) -> None:
-        for watch in {use.watch for use in uses}:
-            if not self._users.get(watch):
-                self._users.pop(watch, None)
-                if self._inotify is not None and self.is_open:
-                    self._inotify.remove(watch)
+        for watch in {use.watch for use in uses if not self._users.get(use.watch)}:
+            self._users.pop(watch, None)
+            if self._inotify is not None and self.is_open:
+                self._inotify.remove(watch)
 
     # ── events ──
 

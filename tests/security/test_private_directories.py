@@ -25,7 +25,7 @@ def found(node: Victim, source: object, *allow: str) -> Snapshot:
 def home(node: Victim) -> Victim:
     """A directory of root's with a key, and a link of the host that leads there."""
     node.file("/root/.ssh/id")
-    node.file("/root/plain/id")
+    node.file("/root/thesis/id")
     node.link("/link", "/root")
     for path in ("/root", "/root/.ssh"):
         node.at(path).chmod(0o700)
@@ -49,17 +49,17 @@ def test_source_in_a_private_directory_tells_no_name(
     assert snapshot.error is not None
     assert "not every user may look into /root" in snapshot.error
     assert "--allow-path '/root" in snapshot.error
-    assert "plain" not in f"{snapshot}"
+    assert "thesis" not in f"{snapshot}"
     scanner = home.scanner({"sources": [source]})
     listings = list_all(scanner.locations, scanner.files)
     why = explain_sources(scanner, listings, snapshot)
-    assert "plain" not in f"{[*why]}"
+    assert "thesis" not in f"{[*why]}"
 
 
 @pytest.mark.parametrize("glob", ["/root", "/root/*"])
 def test_source_in_a_private_directory_with_its_flag_lists_it(home: Victim, glob: str) -> None:
     source = {"directory": {"path": "/root", "types": "directory"}}
-    assert [*found(home, source, glob).devices] == ["plain"]
+    assert [*found(home, source, glob).devices] == ["thesis"]
     assert found(home, source, "/root/x", "/roo").error is not None
 
 
