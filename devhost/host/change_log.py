@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from devhost.discovery.identity import ID_LIMIT_REACHED
 from devhost.model.device import Cause, Snapshot, Verdict
 
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
@@ -67,6 +68,9 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
     rest = len(devices) + len(skipped) - _LINES_MAX
     if rest > 0:
         _LOG.log(lines[_LINES_MAX][0], "and more", extra=fields(changes=rest))
+    if after.truncated and not before.truncated:
+        left_out = fields(left_out=after.truncated, reason=ID_LIMIT_REACHED)
+        _LOG.warning("devices left out", extra=left_out)
     for note in set(after.notes) - set(before.notes):
         _LOG.info("host path missing", extra=fields(reason=note))
     for reason in after.explain_empty() if before.explain_empty is tuple else ():

@@ -16,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost import __version__
+from devhost.model.device import Snapshot
 from devhost.model.names import printable
 from devhost.model.resource_state import State
 from devhost.observe import logs
@@ -113,6 +114,11 @@ class Metrics(Collector):
         """End the series of a resource."""
         for metric in (*self._plain, self.registrations, self.allocations):
             metric.remove_by_labels({_RESOURCE: resource})
+
+    def observe_scan(self, resource: str, snapshot: Snapshot, seconds: float) -> None:
+        """Count a scan that has ended."""
+        self.discovery_seconds.labels(resource).observe(seconds)
+        self.discovery_errors.labels(resource).inc(snapshot.error is not None)
 
     def expose(self, host: "Host", *, devices: bool) -> None:
         """Add the metrics of a host, with `devices` also which pod holds which device."""

@@ -102,7 +102,7 @@ class ServedResource:
         self.scanner, self.draining = scanner, False
         devices.change_log.repeat_empty()
         self.answers.up_to_date.clear()
-        self.scan.declare()
+        self.scan.apply_spec()
         self.resource_status.restore()
 
     def drain(self) -> None:
@@ -119,7 +119,7 @@ class ServedResource:
         if not self.draining:
             self.answers.up_to_date.clear()  # the scan says when to serve
             self._changed.clear()
-            self.scan.declare()
+            self.scan.apply_spec()
         holders = self._parts.holders
         self._held = holders.held_ids(self.name)
         holders.subscribe(self._held_changed)

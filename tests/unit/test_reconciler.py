@@ -98,7 +98,7 @@ class Resources:
 
     def declare(self, names: str) -> None:
         for name in names:
-            self.scans[name].declare()
+            self.scans[name].apply_spec()
 
     async def until_applied(self, names: str) -> list[str]:
         """Wait until something was found of each; return in which order."""
@@ -137,10 +137,10 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 60.0)
     first, second = at.hang("a"), at.hang("b")
     at.declare("cab")
-    while at.scans["c"].finding is None:
+    while at.scans["c"].outcome is None:
         await asyncio.sleep(0)
     second.set()
-    while at.scans["b"].finding is None:
+    while at.scans["b"].outcome is None:
         await asyncio.sleep(0)
     first.set()
     await at.until_applied("abc")
