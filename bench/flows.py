@@ -151,7 +151,7 @@ async def event(directory: Path, what: str) -> Flow:
                     plug(count)
                     await kubelet.wait(_NAME, count, count, timeout=_PATIENCE_S)
                     (served,) = host.resources
-                    await until(lambda: served._logged is served.snapshot)  # noqa: B023, SLF001
+                    await until(lambda: served.devices.change_log._logged is served.devices.offered)  # noqa: B023, SLF001
         kernel.close()
     return Flow(times[2:])  # some is done once
 

@@ -89,6 +89,10 @@ class KubeletError(DevhostError):
     """Kubelet refused a registration or could not be reached."""
 
 
+class BackendGoneError(KubeletError):
+    """A backend has lost what a restart alone can bring back, such as a container's mount."""
+
+
 def describe_os_error(error: OSError) -> str:
     """Return what an error of the operating system says, without the path that it is about."""
     return error.strerror or str(error)

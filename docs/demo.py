@@ -44,7 +44,7 @@ async def demo(directory: Path) -> None:
     print(text, end="")
     config = loads(text, "demo.yaml").require()
     (directory / "plugins").mkdir()
-    trial = Trial(config, Settings(directory / "plugins", "laptop"))
+    trial = Trial(config, Settings("laptop"), directory / "plugins")
     async with trial.running():
         step("devhost serves it and registers with the (stand-in) kubelet")
         await show(trial, 2, 2)

@@ -103,8 +103,8 @@ def patient() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
-        patch.setattr("devhost.host.resource._CHANGE_WAIT_S", 60.0)
-        patch.setattr("devhost.host.owners._WAIT_S", 60.0)
+        patch.setattr("devhost.host.answers._CHANGE_WAIT_S", 60.0)
+        patch.setattr("devhost.host.claims._WAIT_S", 60.0)
         patch.setattr("devhost.kubelet.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.host.reconciler.RESCAN_S", 3600.0)
         patch.setattr("devhost.host.config_source.POLL_S", 3600.0)

@@ -23,6 +23,7 @@ from devhost.allocation.variables import (
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Resource
 from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
@@ -153,8 +154,12 @@ class Declaration:
         return {"resource": self.resource.name, "nodeName": self.node_name}
 
     def preferred(
-        self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
-    ) -> tuple[str, ...]:
+        self,
+        snapshot: Snapshot,
+        available: Sequence[OfferedId],
+        must: Sequence[OfferedId],
+        size: int,
+    ) -> tuple[OfferedId, ...]:
         """Return which of the available IDs a container should get; none to leave it open."""
         resource = self.resource
         policy = resource.prefer
@@ -171,17 +176,18 @@ class Declaration:
             numa_nodes={device.id: device.numa_nodes for device in snapshot.devices.values()},
         )
 
-    def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
+    def allocate(self, snapshot: Snapshot, ids: Sequence[OfferedId]) -> Allocation:
         """Put together what a container receives, and check that it is there. Blocks.
 
         The error for a device that is unknown, unhealthy, gone or refused names it.
         """
         host_paths = HostPaths(self.files, self.policy)
         try:
-            self._check_shares(advertised_ids)
+            self._check_shares(ids)
+            advertised_ids = [offered.id for offered in ids]
             devices = [
                 self._present(snapshot, device_id, host_paths)
-                for device_id in names.natural(names.distinct(advertised_ids))
+                for device_id in names.natural({offered.device for offered in ids})
             ]
             checked = host_paths.resolve_checked(
                 self._combined(self.rules, devices, advertised_ids)
@@ -223,12 +229,12 @@ class Declaration:
             raise AllocationError(refused[0])
         return whole
 
-    def _check_shares(self, advertised_ids: Iterable[str]) -> None:
+    def _check_shares(self, ids: Iterable[OfferedId]) -> None:
         """Refuse more shares of one device than a container may have: the last resort."""
         most = self.resource.max_per_container
         if most is None:
             return
-        for device_id, shares in Counter(map(names.without_share, advertised_ids)).items():
+        for device_id, shares in Counter(offered.device for offered in ids).items():
             if shares > most:
                 limit = f"maxPerContainer is {most} and no other device had one free"
                 raise AllocationError(f"{shares} shares of device {device_id}, but {limit}")

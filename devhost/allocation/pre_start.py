@@ -1,4 +1,4 @@
-"""What ``preStart`` does for the devices of a container, without doing it; pure."""
+"""The steps of ``preStart`` for the devices of a container, as they would be run; pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypedDict
@@ -27,12 +27,12 @@ class PlannedStep(TypedDict):
     timeout: float
 
 
-def marks(resource: Resource) -> bool:
-    """Whether a step runs once per holder, so that what was allocated has to be marked."""
+def has_holder_steps(resource: Resource) -> bool:
+    """Whether a step runs once per holder."""
     return any(step.repeat == "holder" for step in resource.pre_start)
 
 
-def numbered(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, str]]]:
+def with_index(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, str]]]:
     """Return a container's distinct devices in order, each with its ``index`` and ``count``."""
     ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
     count = str(len(ordered))
@@ -48,7 +48,7 @@ def label(number: int, step: Step) -> str:
     return f"preStart[{number}] ({what})"
 
 
-def awaited(
+def awaited_paths(
     wait_for: Template, device: HostDevice, constants: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the paths of the host that a ``waitFor`` step waits for, equal ones once."""
@@ -59,7 +59,7 @@ def awaited(
     return paths
 
 
-def planned(
+def planned_steps(
     resource: Resource,
     devices: Iterable[HostDevice],
     constants: Mapping[str, str],
@@ -70,7 +70,7 @@ def planned(
     The error for a step that cannot be rendered names it and the device.
     """
     plan: list[PlannedStep] = []
-    for device, own in numbered(devices):
+    for device, own in with_index(devices):
         for number, step in enumerate(resource.pre_start):
             try:
                 plan += _planned(step, device, {**constants, **own}, to_local)
@@ -89,7 +89,7 @@ def _planned(
     elif step.mode is not None:
         found += [("mode", f"{int(step.mode, 8):04o}")]
     elif step.wait_for is not None:
-        found += [("waitFor", path) for path in awaited(step.wait_for, device, constants)]
+        found += [("waitFor", path) for path in awaited_paths(step.wait_for, device, constants)]
     for key, value in found:
         yield PlannedStep(
             device=device.id, step=key, value=value, every=step.repeat, timeout=step.timeout

@@ -1,4 +1,4 @@
-"""Which of a resource's free devices a container should receive; pure.
+"""The choice among a resource's free devices for a container; pure.
 
 An error would fail the pod: there is always an answer, an empty one where there is no preference.
 
@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from devhost.model.names import natural, without_share
+from devhost.model.advertised import OfferedId
+from devhost.model.names import natural, natural_key
 
 Preference = Literal["packed", "spread", "numa"]
 
@@ -30,13 +31,13 @@ NumaNodes = Mapping[str, tuple[int, ...]]  # by device ID
 
 def preferred(
     policy: Preference,
-    available: Iterable[str],
-    must_include: Iterable[str],
+    available: Iterable[OfferedId],
+    must_include: Iterable[OfferedId],
     size: int,
     *,
     replicas: int,
     numa_nodes: NumaNodes,
-) -> tuple[str, ...]:
+) -> tuple[OfferedId, ...]:
     """Return the IDs that a container should receive, as the module's docstring defines it.
 
     None where there is no preference, or there cannot be ``size`` distinct IDs. Else as many, in
@@ -46,9 +47,9 @@ def preferred(
     free = set(available) - must
     if size < 1 or not len(must) <= size <= len(must) + len(free):
         return ()
-    held, spare = Counter(map(without_share, must)), _by_device(free)
+    held, spare = Counter(offered.device for offered in must), _by_device(free)
     # In round k, the devices of which the answer has k shares give one more.
-    rounds: dict[int, dict[str, str]] = {}
+    rounds: dict[int, dict[str, OfferedId]] = {}
     for device, shares in spare.items():
         for level, share in enumerate(shares, held[device]):
             rounds.setdefault(level, {})[device] = share
@@ -58,25 +59,25 @@ def preferred(
         if missing < len(givers):
             devices = natural(givers)
             if policy == "numa":
-                settled = set(map(without_share, chosen))
+                settled = {offered.device for offered in chosen}
                 devices.sort(key=_by_node(missing, devices, settled, numa_nodes))
             else:
-                used = {one: replicas - held[one] - len(spare[one]) for one in devices}
+                used = {device: replicas - held[device] - len(spare[device]) for device in devices}
                 devices.sort(key=used.__getitem__, reverse=policy == "packed")
-            chosen += (givers[one] for one in devices[:missing])
+            chosen += (givers[device] for device in devices[:missing])
             break
         chosen += givers.values()
-    return tuple(natural(chosen))
+    return tuple(sorted(chosen, key=lambda offered: (natural_key(offered.id), offered.id)))
 
 
-def _by_device(advertised_ids: Iterable[str]) -> dict[str, list[str]]:
+def _by_device(ids: Iterable[OfferedId]) -> dict[str, list[OfferedId]]:
     """Return the IDs of each device, the lowest share first."""
-    shares: dict[str, list[str]] = {}
-    for one in advertised_ids:
-        shares.setdefault(without_share(one), []).append(one)
+    shares: dict[str, list[OfferedId]] = {}
+    for offered in ids:
+        shares.setdefault(offered.device, []).append(offered)
     for of_device in shares.values():
         # This is natural order, as shares have no leading zeros, and much faster.
-        of_device.sort(key=lambda one: (len(one), one))
+        of_device.sort(key=lambda offered: (len(offered.id), offered.id))
     return shares
 
 
@@ -84,12 +85,14 @@ def _by_node(
     missing: int, givers: Iterable[str], settled: Iterable[str], numa_nodes: NumaNodes
 ) -> Callable[[str], int]:
     """Return the order in which devices are taken by their nodes; the settled ones are anyway."""
-    here = {node for one in settled for node in numa_nodes.get(one, ())}
-    counts = Counter(node for one in givers for node in numa_nodes.get(one, ()))
+    here = {node for device in settled for node in numa_nodes.get(device, ())}
+    counts = Counter(node for device in givers for node in numa_nodes.get(device, ()))
 
     def turn(node: int) -> tuple[bool, bool, int, int]:
         size = counts[node]
         return node not in here, size < missing, abs(size - missing), node
 
     place = {node: index for index, node in enumerate(sorted(counts, key=turn))}
-    return lambda one: min(map(place.__getitem__, numa_nodes.get(one, ())), default=len(place))
+    return lambda device: min(
+        map(place.__getitem__, numa_nodes.get(device, ())), default=len(place)
+    )

@@ -17,7 +17,8 @@ from typing import Any, Final, NoReturn, TextIO
 import click
 
 from devhost.errors import Excerpt, Problem
-from devhost.model.names import printable, without_share
+from devhost.kubelet.shares import offered_id
+from devhost.model.names import printable
 
 _COLUMNS_MIN: Final = 40
 _TAB: Final = "    "
@@ -149,7 +150,7 @@ def pods_by_device(holders: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the pods that have each device or a share of it."""
     by_device: dict[str, set[str]] = {}
     for advertised_id, names in holders.items():
-        by_device.setdefault(without_share(advertised_id), set()).update(names)
+        by_device.setdefault(offered_id(advertised_id).device, set()).update(names)
     return {device_id: ", ".join(sorted(names)) for device_id, names in by_device.items()}
 
 

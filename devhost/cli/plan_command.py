@@ -67,6 +67,7 @@ def command(
     """
     from devhost.discovery.dry_run import report
     from devhost.hostfs.files import HostFiles
+    from devhost.kubelet.shares import offered_ids
 
     config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
@@ -82,7 +83,9 @@ def command(
     judging = replace(policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
     # All are scanned: which resource offers a node depends on the other resources.
-    reports = report(loaded, files, judging, node_name, requests, explained=explain)
+    reports = report(
+        loaded, files, judging, node_name, requests, explained=explain, offer=offered_ids
+    )
     if names:
         shown = {*names, *requests}
         reports = tuple(report for report in reports if report.resource.name in shown)

@@ -148,7 +148,7 @@ class Playground:
 
     def _devices(self) -> None:
         for served in self._trial.host.resources:
-            shown = resource_report(served, served.snapshot).as_json()
+            shown = resource_report(served, served.devices.offered).as_json()
             held = ((pod, ids.get(served.name, ())) for pod, ids in self._pods.items())
             holders = {device_id: [pod] for pod, ids in held for device_id in ids}
             output.print_resource(shown, output.pods_by_device(holders), wide=False)

@@ -28,9 +28,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
+    from devhost.host.code_resource import CodeResource
     from devhost.host.config_source import ConfigFile
     from devhost.host.host import Host
-    from devhost.host.shared import CodeResource
     from devhost.host.state_files import LastGoodConfig
 
 
@@ -64,6 +64,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     from devhost.host.host import Host, Settings
     from devhost.host.state_files import LastGoodConfig
     from devhost.hostfs.files import HostFiles
+    from devhost.kubelet.backend import device_plugins
 
     policy, state_dir = replace(flags["policy"], enforced=True, by_name=False), flags["state_dir"]
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
@@ -71,16 +72,15 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     to_log = flags["log_format"] == "json" or not on_terminal
     source, first = load_config(config, policy, plugins, copy, to_log=to_log)
     settings = Settings(
-        _check_plugin_dir(flags["plugin_dir"]),
         flags["node_name"],
         HostFiles(flags["root"], policy.shown_paths),
         policy,
         state_dir=state_dir,
-        pod_resources=flags["pod_resources"],
         assume_free=flags["assume_free"],
         cdi_dir=flags["cdi_dir"],
     )
-    host = Host(first, settings, source, plugins)
+    backends = device_plugins(_check_plugin_dir(flags["plugin_dir"]), flags["pod_resources"])
+    host = Host(first, settings, backends, source, plugins)
     serve(host, host.run, source, flags)
 
 

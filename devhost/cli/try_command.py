@@ -15,7 +15,7 @@ from devhost.cli import options, output
 from devhost.cli.run_command import load_config, serve
 
 if TYPE_CHECKING:
-    from devhost.host.shared import CodeResource
+    from devhost.host.code_resource import CodeResource
     from devhost.standin.trial import Trial
 
 
@@ -65,16 +65,15 @@ def run(
             logs.exit_with_error(f"TMPDIR: {problem}")
         judging = replace(flags["policy"], enforced=True)
         settings = Settings(
-            temporary,
             flags["node_name"],
             HostFiles(flags["root"], judging.shown_paths),
             judging,
             state_dir=temporary / "state",
-            pod_resources=temporary / "pod-resources.sock",
             cdi_dir=temporary / "cdi",
             settle_s=0.0 if once else SETTLE_S,
         )
-        trial = Trial(first, settings, source, plugins)
+        pod_resources = temporary / "pod-resources.sock"
+        trial = Trial(first, settings, temporary, pod_resources, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)

@@ -1,6 +1,6 @@
 """The dry run: what this host would advertise, why, and what a container would receive."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field, replace
 from typing import Any, Final
@@ -9,7 +9,7 @@ from pydantic.alias_generators import to_camel
 
 from devhost.allocation.cdi import cdi_devices, named, spec
 from devhost.allocation.policy import Policy
-from devhost.allocation.pre_start import planned
+from devhost.allocation.pre_start import planned_steps
 from devhost.discovery.health import check_device
 from devhost.discovery.resolve import Resolver, ScanFinding
 from devhost.discovery.scan import Scanner
@@ -19,13 +19,15 @@ from devhost.discovery.sources.filter import list_all
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
-from devhost.model.names import distinct, share_ids
 
 _Json = dict[str, Any]
+OfferIds = Callable[[str, int], Sequence[OfferedId]]
+"""Returns the IDs under which a backend offers a device, by its number of replicas."""
 
 _PARALLEL_CHECKS: Final = 8
 _SHOWN_MAX: Final = 100  # of what a source does not select
@@ -116,10 +118,12 @@ def report(
     requests: Mapping[str, str] | None = None,
     *,
     explained: bool = False,
+    offer: OfferIds = lambda device_id, _replicas: (OfferedId(device_id, device_id),),
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
-    `requests` has what to allocate, by resource name: a number, or IDs separated by commas.
+    `requests` has what to allocate, by resource name: a number, or IDs separated by commas. `offer`
+    returns the IDs under which a backend offers a device, for them.
     """
     resources = [one for one in config.resources if one.applies_to(node_name)]
     resolver = Resolver()
@@ -141,7 +145,7 @@ def report(
         if explained:
             more["explain"] = [*explain_sources(scanner, listings, snapshot)]
         if request := (requests or {}).get(resource.name):
-            more["allocation"] = _allocation(scanner, snapshot, request)
+            more["allocation"] = _allocation(scanner, snapshot, request, offer)
         reports.append(ResourceReport(resource, snapshot, warnings, more=more))
     return tuple(reports)
 
@@ -164,13 +168,13 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, devices=devices)
 
 
-def _allocation(scanner: Scanner, snapshot: Snapshot, request: str) -> _Json:
+def _allocation(scanner: Scanner, snapshot: Snapshot, request: str, offer: OfferIds) -> _Json:
     """Return what a container would receive, with the preStart steps and the CDI spec."""
     resource, files = scanner.resource, scanner.files
     try:
-        chosen = choose(scanner, snapshot, request)
-        devices = {device_id: snapshot.devices[device_id] for device_id in distinct(chosen)}
-        steps = planned(
+        chosen = choose_ids(scanner, snapshot, request, offer)
+        devices = {offered.device: snapshot.devices[offered.device] for offered in chosen}
+        steps = planned_steps(
             resource,
             list(devices.values()),
             scanner.constants,
@@ -186,24 +190,30 @@ def _allocation(scanner: Scanner, snapshot: Snapshot, request: str) -> _Json:
     return shown
 
 
-def choose(scanner: Scanner, snapshot: Snapshot, request: str) -> tuple[str, ...]:
+def choose_ids(
+    scanner: Scanner, snapshot: Snapshot, request: str, offer: OfferIds
+) -> tuple[OfferedId, ...]:
     """Return the advertised IDs for a request: a number, or IDs separated by commas."""
     name, replicas = scanner.resource.name, scanner.resource.replicas
-    known = {
-        share: device.healthy
-        for device in snapshot.devices.values()
-        for share in share_ids(device.id, replicas)
-    }
+    ids_by_device = {device_id: offer(device_id, replicas) for device_id in snapshot.devices}
     if request.isdecimal():  # always a number; write "3," for the device 3
-        healthy = [share for share in known if known[share]]
+        healthy = [
+            offered
+            for device_id, ids in ids_by_device.items()
+            for offered in ids
+            if snapshot.devices[device_id].healthy
+        ]
         if (count := int(request)) > len(healthy):
             raise AllocationError(f"{name}: {count} requested, {len(healthy)} available")
         return scanner.preferred(snapshot, healthy, (), count) or tuple(healthy[:count])
-    parts = filter(None, request.split(","))
-    ids = {share_ids(one, replicas)[0] if one in snapshot.devices else one for one in parts}
-    for device_id in ids - known.keys():
-        raise AllocationError(f"{name}: no device {device_id}")
-    return tuple(names.natural(ids))
+    by_id = {offered.id: offered for ids in ids_by_device.values() for offered in ids}
+    chosen = set[OfferedId]()
+    for text in filter(None, request.split(",")):
+        offered = ids_by_device[text][0] if text in ids_by_device else by_id.get(text)
+        if offered is None:
+            raise AllocationError(f"{name}: no device {text}")
+        chosen.add(offered)
+    return tuple(sorted(chosen, key=lambda offered: names.natural_key(offered.id)))
 
 
 # ── why a source finds what it finds: what was looked at, taken and left ──

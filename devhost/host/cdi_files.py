@@ -14,6 +14,7 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits, cdi_devices, named
 from devhost.discovery.scan import Scanner
 from devhost.host.state_files import replace_file
+from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
@@ -79,7 +80,7 @@ class CdiInjection:
             self._written, self._problem = wanted, None
         self._wanted = wanted
 
-    def judge(self, snapshot: Snapshot) -> Snapshot:
+    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with CDI names, where devices that the spec lacks are unhealthy.
 
         Where the spec cannot be written, the former one still serves unchanged devices.

@@ -67,7 +67,7 @@ class Endpoint:
                 await work
 
     def _routes(self, host: Host) -> dict[str, Route]:
-        metrics = host.shared.metrics
+        metrics = host.parts.metrics
         metrics.expose(host, devices=self._devices)
 
         def readyz() -> Response:

@@ -17,7 +17,7 @@ from devhost.discovery.health import check_device
 from devhost.discovery.scan import Scanner
 from devhost.errors import describe_os_error
 from devhost.host.tasks import keep_running
-from devhost.model.config import HealthChecks
+from devhost.model.config import HealthChecks, Resource
 from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.model.immutable import immutable
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -136,7 +136,7 @@ class HealthMonitor:
         watched.device = device
         return watched
 
-    def judge(self, snapshot: Snapshot) -> Snapshot:
+    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with the health of each device by its checks.
 
         A verdict is added only to a device that has none and is not leaving.

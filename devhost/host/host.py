@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,21 +12,21 @@ from typing import Final
 from devhost.allocation.policy import Policy
 from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
+from devhost.errors import BackendGoneError
+from devhost.host.backend import Backend, Backends
 from devhost.host.cdi_files import CdiFiles
+from devhost.host.claims import Claims
+from devhost.host.code_resource import CodeResource
 from devhost.host.config_source import ConfigFile
+from devhost.host.handouts import HandoutFile
 from devhost.host.holders import Holders
 from devhost.host.inventory import Locations
 from devhost.host.metrics import Metrics
-from devhost.host.owners import Owners
+from devhost.host.parts import NodeParts
 from devhost.host.reconciler import Reconciler
 from devhost.host.resource import ServedResource
-from devhost.host.shared import CodeResource, Shared
 from devhost.host.tasks import keep_running
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.backend import PublishedResource
-from devhost.kubelet.device_list import LEAVE_AFTER_S
-from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
-from devhost.kubelet.podresources import PodResources
 from devhost.model.changes import Action, Change
 from devhost.model.changes import changes as changes_between
 from devhost.model.config import Config, Resource
@@ -46,17 +46,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 @immutable
 class Settings:
-    """How a host is run."""
+    """The settings of a host, without those of its backends."""
 
-    plugin_dir: Path  # kubelet's, as this process sees it
     node_name: str
     files: HostFiles = field(default_factory=HostFiles)
     policy: Policy = field(default_factory=Policy)
-    leave_after: float = LEAVE_AFTER_S  # seconds between an ID's Unhealthy and its end
     settle_s: float = SETTLE_S  # seconds that a node waits for an earlier source to name it
     state_dir: Path | None = None  # what outlives this process
-    pod_resources: Path | None = None  # kubelet's socket, where it may be asked
-    assume_free: bool = False  # without that: what has left the list counts as held by no pod
+    assume_free: bool = False  # without pod-resources: what has left the list is held by no pod
     cdi_dir: Path = CDI_DIR  # where container runtimes look for CDI specs
 
 
@@ -67,37 +64,17 @@ class Host:
         self,
         config: Config,
         settings: Settings,
+        backends: Mapping[str, Backend],
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
         self.settings, self.source = settings, source
         self.created = datetime.now(UTC)
-        self._code = {one.resource.name: one for one in plugins}
-        self._first = config
+        self._code = {plugin.resource.name: plugin for plugin in plugins}
         self._config: Config | None = None
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
-        socket = settings.pod_resources
-        pod_resources = PodResources(socket) if socket else None
-        holders = Holders(pod_resources)
-        self._directory = PluginDirectory(settings.plugin_dir, pod_resources, settings.leave_after)
-        metrics = Metrics(ALLOCATE_RESULTS)
-        self._watcher = Watcher()
-        self.shared = Shared(
-            backend=self._directory,
-            publish=functools.partial(PublishedResource, self._directory),
-            reconciler=Reconciler(Locations(settings.files, self._watcher), metrics),
-            holders=holders,
-            owners=Owners(
-                holders,
-                self._directory,
-                settings.state_dir,
-                assume_free=settings.assume_free,
-                leave_after=settings.leave_after,
-            ),
-            cdi_files=CdiFiles(settings.cdi_dir),
-            metrics=metrics,
-        )
+        self.parts = _make_parts(settings, Backends(backends))
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -111,49 +88,56 @@ class Host:
         """What is served, drained resources at the end."""
         names = [resource.name for resource in self._config.resources] if self._config else []
         places = {name: place for place, name in enumerate(names)}
-        return sorted(self._served.values(), key=lambda one: places.get(one.name, len(places)))
+        return sorted(
+            self._served.values(), key=lambda served: places.get(served.name, len(places))
+        )
 
     async def run(self) -> None:
         """Serve until cancelled; then nothing is left, neither tasks nor sockets.
 
         Raises:
-            DirectoryGoneError: The plugin directory was removed for good.
+            BackendGoneError: A backend has lost what only a restart can bring back.
         """
-        shared = self.shared
+        parts, first = self.parts, self._newest
+        backends = parts.backends.by_name.values()
         try:
-            async with self._watcher as watcher, asyncio.TaskGroup() as self._tasks:
-                self._keep("plugin directory", lambda: self._directory.run(watcher))
-                self._keep("holders", shared.holders.run)
-                self._keep("owners", shared.owners.run)
-                self._keep("state file", lambda: shared.owners.records.follow(watcher))
+            async with (
+                parts.reconciler.locations.watcher as watcher,
+                asyncio.TaskGroup() as self._tasks,
+            ):
+                for backend in backends:
+                    self._keep(backend.name, functools.partial(backend.run, watcher))
+                self._keep("holders", parts.holders.run)
+                self._keep("claims", parts.claims.run)
+                self._keep("state file", lambda: parts.handouts.follow(watcher))
                 await keep_running("task", "records", self._load)
-                self._keep("scan", shared.reconciler.run)
-                self._keep("first configuration", self._apply_first)
+                self._keep("scan", parts.reconciler.run)
+                self._keep("first configuration", lambda: self._apply_first(first))
                 if source := self.source:
                     self._keep("configuration", lambda: source.run(watcher, self.apply))
-        except* DirectoryGoneError as errors:
+        except* BackendGoneError as errors:
             raise errors.exceptions[0] from None
         finally:
             try:
-                await shared.owners.records.close()
-                await self._directory.close()
+                await parts.handouts.close()
+                await asyncio.gather(*(backend.close() for backend in backends))
             finally:
-                await asyncio.gather(*(one.ended() for one in self._code.values()))
+                await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
 
     def _keep(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
         """Keep a task of the process running."""
         assert self._tasks is not None  # noqa: S101 (only while running)
-        kept = keep_running("task", name, work, fatal=DirectoryGoneError)
+        kept = keep_running("task", name, work, fatal=BackendGoneError)
         self._tasks.create_task(kept, name=name)
 
     async def _load(self) -> None:
-        self.shared.reconciler.reserve(await self.shared.owners.load())
+        self.parts.reconciler.reserve(await self.parts.claims.reserved())
 
-    async def _apply_first(self) -> None:
+    async def _apply_first(self, config: Config) -> None:
         """Apply the configuration of the start, unless there is a newer one."""
         try:
-            if self._newest is self._first:
-                self.apply(self._first)
+            if self._newest is config:
+                self.apply(config)
         except Exception as error:
             if self.source:
                 self.source.not_applied(error)
@@ -166,13 +150,14 @@ class Host:
         """
         self._newest = config
         first, node_name = self._config is None, self.settings.node_name
-        for clash in (one.name for one in config.resources if one.name in self._code):
-            extra = {"fields": {"resource": clash}}
+        in_code = [resource for resource in config.resources if resource.name in self._code]
+        for resource in in_code:
+            extra = {"fields": {"resource": resource.name}}
             _LOG.warning("not served from the configuration: code serves it", extra=extra)
         config = self._with_code(config)
         changes = changes_between(self._config, config, node_name)
-        here = [one for one in config.resources if one.applies_to(node_name)]
-        self.shared.owners.declare(here)
+        here = [resource for resource in config.resources if resource.applies_to(node_name)]
+        self.parts.claims.reconfigure(here)
         failures: dict[str, Exception] = {}
         for change in changes:
             try:
@@ -180,12 +165,12 @@ class Host:
             except Exception as error:  # noqa: BLE001 (raised when the others are applied)
                 failures[change.name] = error
         former = self._config.resources if self._config else ()
-        applied = [one for one in config.resources if one.name not in failures]
-        kept = [one for one in former if one.name in failures]
+        applied = [resource for resource in config.resources if resource.name not in failures]
+        kept = [resource for resource in former if resource.name in failures]
         self._config = Config(version="v1", resources=(*applied, *kept))
         for served in self._served.values():
-            served.count.accepted = True
-        self.shared.reconciler.reconfigure(here)
+            served.devices.count.accept_next = True
+        self.parts.reconciler.reconfigure(here)
         if failures:
             raise ExceptionGroup(f"cannot apply {', '.join(failures)}", [*failures.values()])
 
@@ -201,21 +186,21 @@ class Host:
         elif served is None:
             self._start(change.resource)
         elif change.action is not Action.KEEP:
-            served.change(self._scanner(change.resource))
+            served.apply_spec(self._scanner(change.resource))
 
     def _start(self, resource: Resource) -> None:
         code = self._code.get(resource.name)
-        served = ServedResource(self._scanner(resource), self.shared, code)
+        served = ServedResource(self._scanner(resource), self.parts, code)
         self._served[resource.name] = served
         assert self._tasks is not None  # noqa: S101 (only while running)
         work = functools.partial(self._serve, served)
-        kept = keep_running("resource", served.name, work, served.failed)
+        kept = keep_running("resource", served.name, work, served.report_failure)
         self._tasks.create_task(kept, name=served.name)
 
     def _with_code(self, config: Config) -> Config:
         """Put the resources in code before those of a configuration; of a name, theirs counts."""
-        kept = (one for one in config.resources if one.name not in self._code)
-        resources = (*(one.resource for one in self._code.values()), *kept)
+        kept = (resource for resource in config.resources if resource.name not in self._code)
+        resources = (*(plugin.resource for plugin in self._code.values()), *kept)
         return Config(version="v1", resources=resources)
 
     def _scanner(self, resource: Resource) -> Scanner:
@@ -241,3 +226,18 @@ class Host:
         served.close()
         del self._served[served.name]
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
+
+
+def _make_parts(settings: Settings, backends: Backends) -> NodeParts:
+    metrics = Metrics(ALLOCATE_RESULTS)
+    holders = Holders(backends.pods)
+    handouts = HandoutFile(settings.state_dir, backends.locked_by_other)
+    return NodeParts(
+        backends=backends,
+        reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
+        holders=holders,
+        handouts=handouts,
+        claims=Claims(holders, backends, handouts, assume_free=settings.assume_free),
+        cdi_files=CdiFiles(settings.cdi_dir),
+        metrics=metrics,
+    )

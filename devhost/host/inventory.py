@@ -187,7 +187,7 @@ class Locations:
     """The locations that resources read."""
 
     def __init__(self, files: HostFiles, watcher: Watcher) -> None:
-        self._files, self._watcher = files, watcher
+        self._files, self.watcher = files, watcher
         self._quota = EntryQuota()
         self.uevents = Uevents()
         self._readers: dict[Location, LocationReader] = {}
@@ -201,7 +201,7 @@ class Locations:
         self._locations[subscriber] = tuple(locations)
         for location in self._locations[subscriber]:
             if location not in self._readers:
-                watch = LocationWatch(location, self._files, self._watcher, self.uevents)
+                watch = LocationWatch(location, self._files, self.watcher, self.uevents)
                 reader = LocationReader(location, self._files, watch, self._quota)
                 self._readers[location] = reader
             self._readers[location].watch.subscribers[subscriber] = on_change

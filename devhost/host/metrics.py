@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost import __version__
-from devhost.model.names import distinct, printable
+from devhost.model.names import printable
 from devhost.model.resource_state import State
 from devhost.observe import logs
 
@@ -146,8 +146,8 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
     yield "devhost_build_info", (__version__, platform.python_version()), 1
     for served in host.resources:
         yield from _of_resource(served)
-        if host.shared.holders.known:
-            in_use = distinct(host.shared.holders.of(served.name))
+        if host.parts.holders.available:
+            in_use = {offered.device for offered in host.parts.holders.pods_by_id(served.name)}
             yield "devhost_devices_in_use", (served.name,), len(in_use)
     if host.source is not None:
         config = host.source.status
@@ -157,19 +157,19 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
         applied = config.applied.timestamp()
         yield "devhost_config_last_reload_success_timestamp_seconds", (), applied
         yield "devhost_config_hash_info", (config.hash,), 1
-    yield "devhost_kubelet_restarts", (), host.shared.backend.restarts
-    yield "devhost_cdi_spec_writes", (), host.shared.cdi_files.writes
+    yield "devhost_kubelet_restarts", (), host.parts.backends.restarts
+    yield "devhost_cdi_spec_writes", (), host.parts.cdi_files.writes
     yield "devhost_log_lines_dropped", (), logs.dropped_lines()
-    yield "devhost_uevent_overruns", (), host.shared.reconciler.locations.uevents.overruns
+    yield "devhost_uevent_overruns", (), host.parts.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
-        for device_id, pods in host.shared.holders.of(served.name).items():
+        for offered, pods in host.parts.holders.pods_by_id(served.name).items():
             for namespace, _, pod in (name.partition("/") for name in pods):
-                values = (served.name, device_id, namespace, pod)  # as kubelet has them
+                values = (served.name, offered.id, namespace, pod)  # as kubelet has them
                 yield "devhost_device_allocated", tuple(map(printable, values)), 1
 
 
 def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
-    name, devices, count = served.name, served.snapshot.present_devices, served.count
+    name, devices, count = served.name, served.devices.offered.present_devices, served.devices.count
     if not served.draining:
         healthy = sum(device.healthy for device in devices)
         yield "devhost_devices", (name, "Healthy"), healthy
@@ -177,7 +177,7 @@ def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
     yield "devhost_devices_expected", (name,), count.expected
     yield "devhost_devices_missing", (name,), count.missing
     yield "devhost_registered", (name,), served.registered
-    published = served.published.state
+    published = served.publication.status
     yield "devhost_streams", (name,), published.streams
     yield "devhost_list_updates", (name,), published.lists_sent
     for state in State:

@@ -8,10 +8,10 @@ from typing import Any
 from devhost import __version__
 from devhost.discovery.dry_run import ResourceReport, mistakes
 from devhost.host.config_source import ConfigFile
+from devhost.host.holders import Holders
 from devhost.host.host import Host
 from devhost.host.reconciler import POLL_S
 from devhost.host.resource import ServedResource
-from devhost.host.shared import Shared
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
 from devhost.observe import logs
@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 def status(host: Host) -> Json:
     """Return the shape of ``/status`` and ``devhost status -o json``, which is a contract."""
-    holders = host.shared.holders
+    holders = host.parts.holders
     shown: Json = {
         "version": __version__,
         "nodeName": host.settings.node_name,
@@ -30,18 +30,18 @@ def status(host: Host) -> Json:
         "troubles": [],
         "config": _config(host.source) if host.source else None,
         "kubelet": {
-            "podResources": holders.unknown or "known",
-            "restarts": host.shared.backend.restarts,
+            "podResources": holders.unavailable_reason or "known",
+            "restarts": host.parts.backends.restarts,
         },
         "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
-        "resources": [_resource(served, host.shared) for served in host.resources],
+        "resources": [_resource(served, holders) for served in host.resources],
     }
-    if holders.asked and holders.unknown:
-        shown["troubles"].append(f"pod-resources unavailable: {holders.unknown}")
-    if problem := host.shared.owners.records.problem:
+    if holders.enabled and holders.unavailable_reason:
+        shown["troubles"].append(f"pod-resources unavailable: {holders.unavailable_reason}")
+    if problem := host.parts.handouts.problem:
         shown["troubles"].append(f"cannot save allocated devices: {problem}")
-    if host.shared.owners.records.lost is not None:
-        shown["troubles"].append(host.shared.owners.records.lost)
+    if host.parts.handouts.damage is not None:
+        shown["troubles"].append(host.parts.handouts.damage)
     shown["troubles"] += _troubles(shown)
     for served, resource in zip(host.resources, shown["resources"], strict=True):
         troubles = _resource_troubles(served, resource)
@@ -79,26 +79,26 @@ def _config(file: ConfigFile) -> Json:
     }
 
 
-def _resource(served: ServedResource, shared: Shared) -> Json:
-    state, holders = served.status, shared.holders.of(served.name)
-    count = served.count
+def _resource(served: ServedResource, holders: Holders) -> Json:
+    state, pods = served.status, holders.pods_by_id(served.name)
+    count = served.devices.count
     return {
         **resource_report(served, _checked_last(served)).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
         "registered": served.registered,
-        "streams": served.published.state.streams,
+        "streams": served.publication.status.streams,
         "expected": count.expected,
         "missing": count.missing,
-        "unhealthy": sum(not device.healthy for device in served.snapshot.present_devices),
-        "holders": {advertised: sorted(pods) for advertised, pods in sorted(holders.items())},
+        "unhealthy": sum(not device.healthy for device in served.devices.offered.present_devices),
+        "holders": {offered.id: sorted(pods[offered]) for offered in sorted(pods)},
     }
 
 
 def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
     """Return the report of a resource, by what kubelet's list has."""
-    published = served.published.state
+    published = served.publication.status
     warnings = (
         *snapshot.notes,
         *snapshot.explain_empty(),
@@ -116,10 +116,10 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
 
 def _checked_last(served: ServedResource) -> Snapshot:
     """Return the snapshot with the last round of checks: most rounds publish nothing."""
-    snapshot = served.snapshot
-    if served.health is None:
+    snapshot = served.devices.offered
+    if served.devices.health is None:
         return snapshot
-    checked = served.health.judge(snapshot).devices
+    checked = served.devices.health.judge(served.resource, snapshot).devices
     devices = {
         device_id: replace(device, checked=checked[device_id].checked)
         for device_id, device in snapshot.devices.items()
@@ -158,7 +158,7 @@ def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
         yield f"{resource['state']}{reason}"
     if resource["error"]:
         yield f"a source failed: {resource['error']}"
-    devices = served.snapshot.devices.values()
+    devices = served.devices.offered.devices.values()
     if unhealthy := resource["unhealthy"]:
         withheld = [device for device in devices if device.is_withheld]
         example = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""

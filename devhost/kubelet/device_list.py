@@ -15,9 +15,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from devhost.kubelet.shares import offered_id, offered_ids
 from devhost.model.device import Snapshot
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
-from devhost.model.names import share_ids, without_share
 
 LEAVE_AFTER_S: Final = 10.0
 # Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
@@ -151,7 +151,7 @@ class DeviceList:
     @property
     def device_ids(self) -> AbstractSet[str]:
         """The devices that are listed, also those that are leaving."""
-        return set(map(without_share, self.entries))
+        return {offered_id(advertised_id).device for advertised_id in self.entries}
 
     @property
     def drained(self) -> bool:
@@ -165,7 +165,7 @@ class DeviceList:
         for device in snapshot.devices.values():
             if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
-                wanted |= dict.fromkeys(share_ids(device.id, replicas), entry)
+                wanted |= {offered.id: entry for offered in offered_ids(device.id, replicas)}
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this
@@ -238,6 +238,27 @@ class DeviceList:
     def is_settled_unhealthy(self, advertised_id: str, now: float) -> bool:
         """Whether kubelet knows a listed ID as unhealthy, and no call can still use it."""
         return self.streams.is_settled_unhealthy(advertised_id, now)
+
+    def lists(self, device_id: str, *, shared: bool) -> bool:
+        """Whether a device is listed, as itself or as shares."""
+        if not shared:
+            return device_id in self.entries
+        if _first_share(device_id) in self.entries:
+            return True
+        # The first share may leave before one that a pod holds.
+        leaving = map(offered_id, self.leaving - {device_id})
+        return any(offered.device == device_id for offered in leaving)
+
+    def may_allocate(self, device_id: str, now: float, *, shared: bool) -> bool:
+        """Whether a pod may still get a device; not if kubelet has settled it as unhealthy."""
+        first = _first_share(device_id) if shared else device_id
+        if first in self.entries and first not in self.leaving:
+            return not self.is_settled_unhealthy(first, now)
+        return self.lists(device_id, shared=shared)
+
+
+def _first_share(device_id: str) -> str:
+    return offered_ids(device_id, 2)[0].id
 
 
 def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:

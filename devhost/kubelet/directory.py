@@ -6,21 +6,17 @@ import math
 from pathlib import Path
 from typing import Final
 
-from devhost.errors import KubeletError
+from devhost.errors import BackendGoneError
 from devhost.kubelet.device_list import LEAVE_AFTER_S
 from devhost.kubelet.kubelet_socket import KubeletSocket, is_there
 from devhost.kubelet.podresources import PodResources, ServedNames
-from devhost.kubelet.resource_lock import ResourceLock, ResourceLocks
+from devhost.kubelet.resource_lock import ResourceLocks
 from devhost.watch.threads import run_in_thread
 from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _GONE_S: Final = 10.0
 _CONCURRENT_MAX: Final = 32
-
-
-class DirectoryGoneError(KubeletError):
-    """The plugin directory was removed; a container's mount of it cannot heal."""
 
 
 class PluginDirectory:
@@ -51,17 +47,18 @@ class PluginDirectory:
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.locks.locked_by_other(resource)
+        return self.locks.get(resource).locked_by_other
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
-        return ResourceLock(self.path, resource).exists
+        return self.locks.get(resource).exists
 
     async def run(self, watcher: Watcher) -> None:
         """Watch the directory; check it regularly too, in case the watch missed something.
 
         Raises:
-            DirectoryGoneError: The directory was removed and the path leads to no new one.
+            BackendGoneError: The directory was removed and the path leads to no new one; a
+                container's mount of it cannot heal.
         """
         subscription = Subscription(watcher, self.kubelet.check)
         targets = frozenset({WatchTarget(str(self.path))})
@@ -83,7 +80,7 @@ class PluginDirectory:
         self.kubelet.check()
         self._gone_since = math.inf if is_there(self.path) else min(self._gone_since, now)
         if now - self._gone_since >= _GONE_S:
-            raise DirectoryGoneError(f"{self.path} was removed and not recreated")
+            raise BackendGoneError(f"{self.path} was removed and not recreated")
 
     async def close(self) -> None:
         """Close the connection to kubelet."""

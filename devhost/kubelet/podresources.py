@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
+from devhost.kubelet.shares import offered_id
 from devhost.kubelet.sockets import connect_error, open_channel, socket_identity
 from devhost.model.resource_state import HeldBy
 from devhost.watch.threads import run_in_thread
@@ -59,7 +60,7 @@ class PodResources:
         return done.pop().result() if done else (None, errno.ETIMEDOUT)
 
     async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
-        """Return which kubelet it is; by resource and device ID, the pods (``namespace/name``).
+        """Return which kubelet it is; by resource and ID, the pods (``namespace/name``).
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
@@ -130,6 +131,9 @@ def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
                 for device_id in entry.device_ids:
                     holders[entry.resource_name][device_id].add(name)
     return {
-        resource: {device_id: frozenset(names) for device_id, names in pods_by_id.items()}
+        resource: {
+            offered_id(advertised_id): frozenset(names)
+            for advertised_id, names in pods_by_id.items()
+        }
         for resource, pods_by_id in holders.items()
     }

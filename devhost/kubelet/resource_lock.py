@@ -141,13 +141,8 @@ class ResourceLocks:
         self._retry = asyncio.Event()  # another one after each retry
 
     def get(self, resource: str) -> ResourceLock:
-        """Return the lock of a resource: one devhost at a time serves it."""
+        """Return the lock of a resource: one devhost at a time serves it; in any thread."""
         return self._locks.setdefault(resource, ResourceLock(self._directory, resource))
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another process serves a resource; may be asked in any thread."""
-        lock = self._locks.get(resource) or ResourceLock(self._directory, resource)
-        return lock.locked_by_other
 
     async def wait_until_locked(self, lock: ResourceLock, waiting: Callable[[], None]) -> None:
         """Take a resource's lock; `waiting` is called while another process has it."""
@@ -172,10 +167,8 @@ class ResourceLocks:
         """Remove the sockets that other processes have left; it blocks, or raises `OSError`."""
         locks = {lock.hash: lock for lock in list(self._locks.values())}
         # All are listed before a lock is asked for: who has made a socket had the lock then.
-        for path in [
-            *self._directory.glob(f"{_PREFIX}*-*"),
-            *self._directory.glob(f"{_LOCKS}/*-*"),
-        ]:
+        glob = self._directory.glob
+        for path in [*glob(f"{_PREFIX}*-*"), *glob(f"{_LOCKS}/*-*")]:
             match = _SOCKET.fullmatch(path.name)
             if match and match["process"] != _PROCESS:
                 lock = locks.get(match["hash"])

@@ -14,6 +14,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.errors import AllocationError, PreStartError
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.kubelet.shares import offered_id
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.names import printable
 from devhost.model.plugin_handler import PluginHandler
@@ -168,7 +169,8 @@ class Servicer(pb_grpc.DevicePluginServicer):
                 shown = advertised_id[:_ID_SHOWN_MAX]
                 raise AllocationError(f"{handler.name}: there is no device {shown}")
         async with asyncio.timeout_at(deadline):
-            return await handler.allocate(advertised_ids, pre_start=pre_start)
+            ids = [*map(offered_id, advertised_ids)]
+            return await handler.allocate(ids, pre_start=pre_start)
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, _context: Context
@@ -188,10 +190,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
     async def _prefer(
         self, container: pb.ContainerPreferredAllocationRequest, deadline: float
     ) -> Sequence[str]:
-        available, must = [*container.available_deviceIDs], [*container.must_include_deviceIDs]
+        available = [*map(offered_id, container.available_deviceIDs)]
+        must = [*map(offered_id, container.must_include_deviceIDs)]
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._handler.prefer(available, must, container.allocation_size)
+                chosen = await self._handler.prefer(available, must, container.allocation_size)
+                return [offered.id for offered in chosen]
         except Exception:  # noqa: BLE001 (logged; the kubelet chooses)
             _LOG.exception(
                 "choosing preferred devices failed, leaving the choice to the kubelet",
@@ -207,7 +211,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            await self._handler.prepare(ids)
+            await self._handler.prepare([*map(offered_id, ids)])
         except asyncio.CancelledError:
             log_failed(_PREPARING, name, ids, _CANCELLED)
             raise

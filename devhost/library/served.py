@@ -19,6 +19,7 @@ from devhost.hostfs.files import HostFiles, Tally
 from devhost.library.methods import CallError, Devices, PluginMethods
 from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
 from devhost.model import names
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
@@ -155,10 +156,10 @@ class CodeScanner(Scanner):
 
     # ── kubelet's calls ──
 
-    def allocate(self, snapshot: Snapshot, advertised_ids: Sequence[str]) -> Allocation:
+    def allocate(self, snapshot: Snapshot, ids: Sequence[OfferedId]) -> Allocation:
         """Put together what a container receives, and check that it is there. Blocks."""
-        declared = super().allocate(snapshot, advertised_ids)
-        chosen = names.natural(names.distinct(advertised_ids))
+        declared = super().allocate(snapshot, ids)
+        chosen = names.natural({offered.device for offered in ids})
         try:
             answer = self.methods.allocate(
                 [plugin_device(snapshot.devices[device_id]) for device_id in chosen]
@@ -170,14 +171,22 @@ class CodeScanner(Scanner):
         return self.checked(replace(answer, device_ids=declared.device_ids))
 
     def preferred(
-        self, snapshot: Snapshot, available: Sequence[str], must: Sequence[str], size: int
-    ) -> tuple[str, ...]:
+        self,
+        snapshot: Snapshot,
+        available: Sequence[OfferedId],
+        must: Sequence[OfferedId],
+        size: int,
+    ) -> tuple[OfferedId, ...]:
         """Return which of the available IDs a container should get; none to leave it open."""
         try:
-            chosen = self.methods.preferred(available, must, size)
+            by_id = {offered.id: offered for offered in (*available, *must)}
+            must_ids = [offered.id for offered in must]
+            chosen = self.methods.preferred([offered.id for offered in available], must_ids, size)
         except CallError:
             return ()
-        return super().preferred(snapshot, available, must, size) if chosen is None else chosen
+        if chosen is None:
+            return super().preferred(snapshot, available, must, size)
+        return tuple(by_id[advertised_id] for advertised_id in chosen)
 
 
 def plugin_device(device: HostDevice) -> Device:

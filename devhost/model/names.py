@@ -50,7 +50,6 @@ DEVICE_ID_MAX: Final = 63  # of the device plugin API (v1beta1/api.proto); kubel
 # A number, or a PCI address, which is hexadecimal.
 _NUMBERS: Final = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+)")
 _ID_HASH_LENGTH: Final = 10
-_SHARE: Final = "::"
 
 
 def resource_name_problem(name: str) -> str | None:
@@ -134,23 +133,6 @@ def device_id(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_HASH_LENGTH]
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
-
-
-def share_ids(device_id: str, replicas: int) -> tuple[str, ...]:
-    """Return the IDs under which a device is advertised: itself, or one for each share."""
-    if replicas == 1:
-        return (device_id,)
-    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
-
-
-def without_share(advertised_id: str) -> str:
-    """Return the device ID of an advertised one; the suffix is cut from the right."""
-    return advertised_id.rpartition(_SHARE)[0] if _SHARE in advertised_id else advertised_id
-
-
-def distinct(advertised_ids: Iterable[str]) -> set[str]:
-    """Return the distinct device IDs behind advertised ones."""
-    return {without_share(advertised_id) for advertised_id in advertised_ids}
 
 
 @functools.lru_cache(maxsize=16_384)  # each scan sorts the same names several times

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 
+DEVICE_PLUGIN: Final = "devicePlugin"  # the name of a backend
 ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
@@ -21,7 +23,7 @@ class PluginHandler(Protocol):
         """Whether kubelet has to call PreStartContainer before each container start."""
         ...
 
-    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`.
 
         `pre_start` says whether kubelet will call PreStartContainer for the devices.
@@ -33,11 +35,11 @@ class PluginHandler(Protocol):
         ...
 
     async def prefer(
-        self, available: Sequence[str], must_include: Sequence[str], size: int
-    ) -> Sequence[str]:
+        self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
+    ) -> Sequence[OfferedId]:
         """Return which IDs a container should get; none to leave the choice to kubelet."""
         ...
 
-    async def prepare(self, advertised_ids: Sequence[str]) -> None:
+    async def prepare(self, ids: Sequence[OfferedId]) -> None:
         """Prepare devices for a container that starts, or raise `PreStartError`."""
         ...

@@ -5,10 +5,11 @@ from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from devhost.model.advertised import OfferedId
 from devhost.model.immutable import immutable
 
-HeldBy = Mapping[str, frozenset[str]]
-"""Device IDs with the pods (``namespace/name``) that hold them."""
+HeldBy = Mapping[OfferedId, frozenset[str]]
+"""The pods (``namespace/name``) that hold each ID."""
 
 
 class State(StrEnum):
@@ -34,7 +35,7 @@ class Status:
 
 
 @immutable
-class Published:
+class PublicationStatus:
     """How many IDs a backend lists, and to how many connections; what is amiss with the list."""
 
     listed: int

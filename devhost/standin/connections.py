@@ -140,7 +140,7 @@ class Plugins:
         return frozenset(*(first.deviceIDs for first in response.container_responses[:1]))
 
     async def pre_start(self, resource: str, ids: Ids) -> None:
-        """Call a resource's plugin before a container starts, if its options say so."""
+        """Ask a resource's plugin to prepare devices, if its options say so."""
         if self._options(resource).pre_start_required:
             request = pb2.PreStartContainerRequest(devices_ids=shuffled(ids))
             call = self._stub(resource).PreStartContainer(request, timeout=_PRE_START_S)

@@ -33,7 +33,7 @@ class HeldDevices:
 
 
 Container = dict[str, HeldDevices]
-"""What a container holds, by resource."""
+"""The devices of a container, by resource."""
 
 
 @dataclass(slots=True)

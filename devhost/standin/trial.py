@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+from devhost.host.code_resource import CodeResource
 from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
-from devhost.host.shared import CodeResource
 from devhost.host.status import resource_report
+from devhost.kubelet.backend import device_plugins
+from devhost.kubelet.shares import offered_id
 from devhost.model.config import Config
-from devhost.model.names import without_share
 from devhost.standin.kubelet import SimulatedKubelet
 from devhost.standin.state import HEALTHY
 
@@ -25,11 +27,14 @@ class Trial:
         self,
         config: Config,
         settings: Settings,
+        plugin_dir: Path,
+        pod_resources: Path | None = None,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
-        self.kubelet = SimulatedKubelet(settings.plugin_dir, settings.pod_resources)
-        self.host = Host(config, settings, source, plugins)
+        self.kubelet = SimulatedKubelet(plugin_dir, pod_resources)
+        backends = device_plugins(plugin_dir, pod_resources)
+        self.host = Host(config, settings, backends, source, plugins)
         self.names = [
             resource.name
             for resource in (*(plugin.resource for plugin in plugins), *config.resources)
@@ -59,7 +64,7 @@ class Trial:
             capacity = await self.kubelet.capacity()
             reports = []
             for served in self.host.resources:
-                report = resource_report(served, served.snapshot).as_json()
+                report = resource_report(served, served.devices.offered).as_json()
                 reports.append(report | {"registered": served.name in capacity})
             return {"resources": reports}
 
@@ -78,7 +83,7 @@ class Trial:
     def _devices(self, name: str, total: int) -> str:
         """Return the first devices of a resource, unhealthy ones in parentheses."""
         shares = self.kubelet.devices(name).items()
-        healths = {without_share(share): health for share, health in shares}
+        healths = {offered_id(share).device: health for share, health in shares}
         ids = [device if health == HEALTHY else f"({device})" for device, health in healths.items()]
         left = f" and {len(ids) - _SHOWN_MAX} more" if len(ids) > _SHOWN_MAX else ""
         unit = "shares allocatable" if total > len(ids) else "allocatable"

@@ -13,6 +13,7 @@ from devhost.discovery.dry_run import ResourceReport
 from devhost.host.config_source import log_problems
 from devhost.host.host import Host, Settings
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.backend import device_plugins
 from devhost.kubelet.resource_lock import path_length_problem
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
@@ -22,7 +23,7 @@ from devhost.standin.kubelet import SimulatedKubelet
 
 # Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3
-_HOLD_S: Final = 0.0
+_SETTLE_S: Final = 0.0
 _PREFIX: Final = "devhost-"
 _SHORTEST: Final = "/tmp"  # noqa: S108 (only the parent of a directory with a random name)
 
@@ -39,10 +40,10 @@ class Served:
         It has the shape of a resource of ``devhost plan -o json``: ``devices`` with their
         reasons, paths and NUMA nodes, what was ``skipped``, and the ``error`` of a source.
         """
-        for served_resource in self._host.resources:
-            if served_resource.name == resource:
-                report = ResourceReport(served_resource.resource, served_resource.snapshot)
-                return report.as_json()
+        for candidate in self._host.resources:
+            if candidate.name == resource:
+                offered = candidate.devices.offered
+                return ResourceReport(candidate.resource, offered).as_json()
         raise KeyError(resource)
 
 
@@ -85,7 +86,8 @@ async def serving(
         read = load(str(configs[0]), policy) if is_file else loads(str(configs[0]), policy=policy)
         config = read.require()
         log_problems(read.problems)  # only warnings: errors are raised
-    host = Host(config, _settings(kubelet, root, node_name, policy), None, plugins)
+    backends = device_plugins(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)
+    host = Host(config, _settings(kubelet, root, node_name, policy), backends, None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
     try:
         yield Served(host)
@@ -116,13 +118,10 @@ def _settings(
     if problem := path_length_problem(directory):
         raise ValueError(problem)
     return Settings(
-        directory,
         node_name,
         HostFiles(os.path.realpath(root), policy.shown_paths),
         policy,
-        _LEAVE_AFTER_S,
-        _HOLD_S,
+        _SETTLE_S,
         state_dir=directory / "state",
-        pod_resources=kubelet.pod_resources,
         cdi_dir=directory / "cdi",
     )

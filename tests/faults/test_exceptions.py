@@ -25,6 +25,7 @@ from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.host.state_files import LastGoodConfig
+from devhost.kubelet.backend import device_plugins
 from devhost.model.resource_state import Status
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from devhost.watch import threads
@@ -134,16 +135,15 @@ class Steps:
         policy = Policy(allow_exec=True)
         self.source = ConfigFile(str(self.file), policy, LastGoodConfig(directory / "state"))
         settings = Settings(
-            directory / "plugins",
             "node-1",
             policy=policy,
-            leave_after=0.1,
             settle_s=0.0,
             state_dir=directory / "state",
-            pod_resources=directory / "pr.sock",
             cdi_dir=directory / "cdi",
         )
-        self.host = Host(self.source.load_first()[0].require(), settings, self.source)
+        backends = device_plugins(directory / "plugins", directory / "pr.sock", 0.1)
+        config = self.source.load_first()[0].require()
+        self.host = Host(config, settings, backends, self.source)
 
     def _write(self) -> None:
         self.file.write_text(
@@ -267,7 +267,7 @@ async def test_edit_that_cannot_be_applied_is_not_called_in_force_and_is_tried_a
     """Only the resource that fails stays as it was."""
     for name, seconds in QUICK.items():
         monkeypatch.setattr(name, seconds)
-    steps, change = Steps(directory, standin), ServedResource.change
+    steps, change = Steps(directory, standin), ServedResource.apply_spec
     running = asyncio.create_task(steps.host.run())
     await steps.all_is_right()
     before = steps.source.status

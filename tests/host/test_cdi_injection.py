@@ -21,6 +21,7 @@ from devhost.model.device import Snapshot
 from devhost.model.sources import Static
 from tests.support.daemon import until
 from tests.support.devices import missing, reason_of, snapshot
+from tests.support.offered import offered
 from tests.support.scanning import selected, snapshot_of
 
 NAME = "example.com/x"
@@ -63,8 +64,8 @@ resources:
 
     def names(self, device: str = "0") -> tuple[str, ...]:
         """What Allocate names now."""
-        judged = self.injection.judge(self.found())
-        return self.scanner.allocate(judged, (device,)).cdi_devices
+        judged = self.injection.judge(self.scanner.resource, self.found())
+        return self.scanner.allocate(judged, offered(device)).cdi_devices
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
         changed = resource.model_copy(update={"sources": (source,)})
         bench.scanner = replace(bench.scanner, resource=changed)
         await bench.write()
-        judged = bench.injection.judge(bench.found()).devices
+        judged = bench.injection.judge(bench.scanner.resource, bench.found()).devices
         assert [one for one in judged if not judged[one].healthy] == beyond
         assert "not in the CDI spec" in (reason_of(judged["2"]) or "")
         assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
@@ -157,10 +158,10 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
         await bench.write()
     await until(lambda: calls, "a thread looks")
     assert calls == 1
-    reason = reason_of(bench.injection.judge(bench.found()).devices["0"])
+    reason = reason_of(bench.injection.judge(bench.scanner.resource, bench.found()).devices["0"])
     assert reason == "its CDI spec could not be written: no answer in 0.01 s"
     release.set()
     await bench.looked.wait()
     monkeypatch.setattr(module, "PATIENCE_S", 10.0)
     await bench.write()
-    assert bench.injection.judge(bench.found()).devices["0"].healthy
+    assert bench.injection.judge(bench.scanner.resource, bench.found()).devices["0"].healthy

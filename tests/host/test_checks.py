@@ -89,10 +89,10 @@ async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_
     bench.start(None)
     await started.wait(DISK, 1, 1)
     (served,) = bench.hosting.hosts[-1].resources
-    before = served.snapshot
+    before = served.devices.offered
     hangs = '{checks: [{exec: [sleep, "600"]}], interval: 100ms, timeout: 30s}'
     bench.hosting.reload(bench.config(hangs))
-    await until(lambda: served.health is not None and served.snapshot is not before)
+    await until(lambda: served.devices.health is not None and served.devices.offered is not before)
     assert bench.reason("a") == ""
 
 

@@ -58,14 +58,14 @@ resources:
     await started.wait(B, 0, 0)
     monkeypatch.setattr(Scanner, "select", slow)
     second = hosting.hosts[-1].resources[1]
-    second.trigger_scan()
+    second.scan.request()
     await asyncio.to_thread(looked.wait, 60)
     (directory / "colas" / "x").unlink()
     await started.wait(A, 1, 0)
     go_on.set()
     looked.clear()
     await asyncio.to_thread(looked.wait, 60)  # it looks again
-    assert second.published.device_list.device_ids == set()
+    assert second.publication.offered_ids.device_ids == set()
 
 
 async def test_node_that_an_earlier_resource_shares_meanwhile_stays(
@@ -95,12 +95,12 @@ resources:
     await started.wait(B, 1, 1)
     monkeypatch.setattr(Scanner, "verify", slow)
     second = hosting.hosts[-1].resources[1]
-    second.trigger_scan()
+    second.scan.request()
     assert await asyncio.to_thread(judged.wait, 60)
     (other / "y").symlink_to(directory / "colas" / "x")
     await started.wait(A, 1, 1)
     go_on.set()
-    second.trigger_scan()
+    second.scan.request()
     judged.clear()
     assert await asyncio.to_thread(judged.wait, 60)
     await started.wait(B, 1, 1)

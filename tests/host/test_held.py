@@ -48,8 +48,8 @@ def state(hosting: Hosting) -> tuple[State, str] | None:
 
 async def known(hosting: Hosting, *ids: str) -> None:
     """Wait until devhost knows that these are held, and no others."""
-    holders = hosting.hosts[-1].shared.holders
-    await until(lambda: holders.held(SLOT) == set(ids), "what pods hold is known")
+    holders = hosting.hosts[-1].parts.holders
+    await until(lambda: holders.held_ids(SLOT) == set(ids), "what pods hold is known")
 
 
 async def still_listed(kubelet: Kubelet, hosting: Hosting, count: int) -> None:

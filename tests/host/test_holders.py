@@ -10,21 +10,21 @@ import pytest
 
 from devhost.errors import KubeletError
 from devhost.host import holders as module
-from devhost.host.holders import AGAIN_S, POLL_S, Holders
-from devhost.host.records import Owner
+from devhost.host.holders import CONFIRM_S, POLL_S, Holders
 from devhost.kubelet.podresources import PodResources
+from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, a_node, healthy
 
 NOBODY: Mapping[str, HeldBy] = {}
-ONE: Mapping[str, HeldBy] = {COLA: {"a": frozenset({"default/one"})}}
-TWO: Mapping[str, HeldBy] = {COLA: {"a": frozenset({"default/two"})}}
+ONE: Mapping[str, HeldBy] = {COLA: {OfferedId("a", "a"): frozenset({"default/one"})}}
+TWO: Mapping[str, HeldBy] = {COLA: {OfferedId("a", "a"): frozenset({"default/two"})}}
 
 Answer = Mapping[str, HeldBy] | KubeletError
 
 
-class Asked(PodResources):
+class FakePodLister(PodResources):
     """Answers when the test does."""
 
     def __init__(self) -> None:
@@ -59,12 +59,12 @@ class Asked(PodResources):
 
 
 @pytest.fixture
-def asked() -> Asked:
-    return Asked()
+def asked() -> FakePodLister:
+    return FakePodLister()
 
 
 @pytest.fixture
-def holders(asked: Asked) -> Holders:
+def holders(asked: FakePodLister) -> Holders:
     return Holders(asked)
 
 
@@ -77,7 +77,7 @@ async def running(holders: Holders) -> AsyncIterator[None]:
         await task
 
 
-async def refresh(holders: Holders, asked: Asked, answer: Answer) -> None:
+async def refresh(holders: Holders, asked: FakePodLister, answer: Answer) -> None:
     await asyncio.gather(holders.refresh(), asked.answer(answer))
 
 
@@ -92,43 +92,43 @@ async def test_holders_without_a_socket_are_unknown() -> None:
     holders.subscribe(lambda: None)
     await holders.run()
     await holders.refresh()
-    assert holders.unknown == "devhost runs without --pod-resources"
-    assert not holders.known
-    assert holders.of(COLA) == {}
+    assert holders.unavailable_reason == "devhost runs without --pod-resources"
+    assert not holders.available
+    assert holders.pods_by_id(COLA) == {}
 
 
 async def test_holders_after_a_failure_are_those_of_the_last_list(
-    holders: Holders, asked: Asked
+    holders: Holders, asked: FakePodLister
 ) -> None:
-    assert not holders.known
+    assert not holders.available
     await refresh(holders, asked, ONE)
-    assert holders.known
-    assert holders.of("example.com/tea") == {}
+    assert holders.available
+    assert holders.pods_by_id("example.com/tea") == {}
     await refresh(holders, asked, KubeletError("away"))
-    assert holders.unknown == "away"
-    assert not holders.known
-    assert holders.of(COLA) == ONE[COLA]
+    assert holders.unavailable_reason == "away"
+    assert not holders.available
+    assert holders.pods_by_id(COLA) == ONE[COLA]
     await refresh(holders, asked, NOBODY)
-    assert holders.known
-    assert holders.of(COLA) == {}
+    assert holders.available
+    assert holders.pods_by_id(COLA) == {}
 
 
 @pytest.mark.parametrize(("answer", "unknown"), [(ONE, None), (KubeletError("away"), "away")])
 async def test_holders_asked_for_during_a_call_share_its_answer(
-    holders: Holders, asked: Asked, answer: Answer, unknown: str | None
+    holders: Holders, asked: FakePodLister, answer: Answer, unknown: str | None
 ) -> None:
     asking = [asyncio.create_task(holders.refresh()) for _ in range(5)]
     await turns()
     await asked.answer(answer)
     await asyncio.gather(*asking)
-    assert (holders.unknown, asked.calls) == (unknown, 1)
+    assert (holders.unavailable_reason, asked.calls) == (unknown, 1)
 
 
-async def test_holders_that_change_are_told(holders: Holders, asked: Asked) -> None:
+async def test_holders_that_change_are_told(holders: Holders, asked: FakePodLister) -> None:
     seen: list[HeldBy] = []
 
     def see() -> None:
-        seen.append(holders.of(COLA))
+        seen.append(holders.pods_by_id(COLA))
 
     holders.subscribe(see)
     for answer in (NOBODY, ONE, dict(ONE), TWO):
@@ -142,7 +142,7 @@ async def test_holders_that_change_are_told(holders: Holders, asked: Asked) -> N
 
 
 async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
-    holders: Holders, asked: Asked, caplog: pytest.LogCaptureFixture
+    holders: Holders, asked: FakePodLister, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     away, mute = KubeletError("away"), KubeletError("mute")
@@ -169,29 +169,29 @@ async def test_holders_come_and_go_through_a_restart_of_kubelet(
     path = short_path / "kubelet.sock"
     holders, changed = Holders(PodResources(path)), asyncio.Event()
     await holders.refresh()
-    assert (holders.unknown or "").endswith("kubelet.sock: no such socket")
+    assert (holders.unavailable_reason or "").endswith("kubelet.sock: no such socket")
     holders.subscribe(changed.set)
     async with a_node(SimulatedKubelet(short_path / "plugins", path)) as node, running(holders):
         await node.registered(*healthy("a"))
         await node.kubelet.admit("one", {"main": {COLA: 1}})
         await changed.wait()
-        assert holders.of(COLA) == ONE[COLA]
+        assert holders.pods_by_id(COLA) == ONE[COLA]
         await node.kubelet.kill()
         await holders.refresh()
-        assert (holders.unknown or "").endswith("connection refused")
-        assert holders.of(COLA) == ONE[COLA]
+        assert (holders.unavailable_reason or "").endswith("connection refused")
+        assert holders.pods_by_id(COLA) == ONE[COLA]
         await node.kubelet.start()
         await holders.refresh()
-        assert holders.of(COLA) == ONE[COLA]
+        assert holders.pods_by_id(COLA) == ONE[COLA]
         await node.kubelet.free("one")
-        while holders.of(COLA):  # it may have been told of the list before, too
+        while holders.pods_by_id(COLA):  # it may have been told of the list before, too
             changed.clear()
             await changed.wait()
-        assert holders.known
+        assert holders.available
 
 
 async def test_holders_are_not_asked_for_while_an_allocate_runs(
-    holders: Holders, asked: Asked
+    holders: Holders, asked: FakePodLister
 ) -> None:
     """A question then could make the kubelet hand a device out twice."""
     asked.inflight_since.append(0.0)
@@ -201,7 +201,7 @@ async def test_holders_are_not_asked_for_while_an_allocate_runs(
     asked.inflight_since.clear()
     await asked.answer(ONE)
     await asking
-    assert holders.of(COLA) == ONE[COLA]
+    assert holders.pods_by_id(COLA) == ONE[COLA]
 
 
 # ── a kubelet that has just started lists only the pods that it has admitted so far ──
@@ -211,7 +211,7 @@ class Clock:
     """The event loop's clock, and a kubelet that answers immediately."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.now = Asked(), 1000.0
+        self.asked, self.now = FakePodLister(), 1000.0
         self.holders = Holders(self.asked)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
@@ -224,7 +224,7 @@ class Clock:
         await asking
 
     def unheld(self, since: float = 0.0) -> bool:
-        return self.holders.unheld(Owner(COLA, "a", shared=False), since)
+        return self.holders.confirmed_free(AdvertisedName(COLA, "a", shared=False), since)
 
 
 @pytest.fixture
@@ -233,11 +233,11 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def test_holders_of_a_device_are_none_by_two_lists_that_are_apart(clock: Clock) -> None:
-    for after, unheld in ((0, False), (POLL_S, False), (AGAIN_S / 2, False), (AGAIN_S, True)):
+    for after, unheld in ((0, False), (POLL_S, False), (CONFIRM_S / 2, False), (CONFIRM_S, True)):
         await clock.list(NOBODY, after)
         assert clock.unheld() is unheld
     assert not clock.unheld(since=clock.now)
-    await clock.list(ONE, AGAIN_S)
+    await clock.list(ONE, CONFIRM_S)
     assert not clock.unheld()
 
 
@@ -246,11 +246,11 @@ async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
 ) -> None:
     """Not after devhost's own start, and not after a restart of kubelet."""
     for _ in range(2):
-        for after in (0.0, AGAIN_S, AGAIN_S, AGAIN_S):
+        for after in (0.0, CONFIRM_S, CONFIRM_S, CONFIRM_S):
             await clock.list(NOBODY, after)
             assert not clock.unheld()
-        await clock.list(NOBODY, AGAIN_S)
-        await clock.list(NOBODY, AGAIN_S)
+        await clock.list(NOBODY, CONFIRM_S)
+        await clock.list(NOBODY, CONFIRM_S)
         assert clock.unheld()
         clock.asked.now += 1
 
@@ -260,7 +260,7 @@ async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: C
     for answer in (NOBODY, NOBODY):
         await clock.list(answer, POLL_S)
     clock.asked.now += 1
-    await clock.list(NOBODY, AGAIN_S)
+    await clock.list(NOBODY, CONFIRM_S)
     assert not clock.unheld()
     await clock.list(NOBODY, POLL_S)
     assert not clock.unheld()
@@ -275,11 +275,11 @@ async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whol
     for _ in range(4):
         clock.asked.now += 1
         for _ in range(3):
-            await clock.list(NOBODY, AGAIN_S)
-            assert clock.holders.of(COLA) == {}
-            assert clock.holders.held(COLA) == {"a"}
+            await clock.list(NOBODY, CONFIRM_S)
+            assert clock.holders.pods_by_id(COLA) == {}
+            assert clock.holders.held_ids(COLA) == {"a"}
     await clock.list(NOBODY, POLL_S)
-    assert clock.holders.held(COLA) == frozenset()
+    assert clock.holders.held_ids(COLA) == frozenset()
 
 
 async def test_holders_listed_while_kubelet_was_replaced_confirm_nothing(

@@ -193,7 +193,7 @@ async def test_cdi_spec_of_a_waiting_instance_is_written_when_it_takes_over(
     await until(lambda: [*map(_state, hosting.hosts[1].resources)] == [State.WAITING], "the second")
     (second,) = hosting.hosts[1].resources
     bench.plug("b", 2)
-    await until(lambda: {"new-a", "new-b"} <= second.snapshot.devices.keys(), "its look")
+    await until(lambda: {"new-a", "new-b"} <= second.devices.offered.devices.keys(), "its look")
     await until(lambda: bench.numbers().keys() == {"a", "b"}, "a look of the first one")
     await hosting.stop(0)
     await until(lambda: bench.numbers().keys() == {"new-a", "new-b"}, "its spec")

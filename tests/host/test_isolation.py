@@ -80,10 +80,18 @@ async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
         short.setattr(Inotify, "add", fail)
         host = hosting.start(tokens())
         await until(
-            lambda: any(one.polling_reason for one in host._watcher.subscriptions), "the failure"
+            lambda: any(
+                one.polling_reason for one in host.parts.reconciler.locations.watcher.subscriptions
+            ),
+            "the failure",
         )
     await until(
-        lambda: not any(one.polling_reason for one in host._watcher.subscriptions), "a watch"
+        lambda: (
+            not any(
+                one.polling_reason for one in host.parts.reconciler.locations.watcher.subscriptions
+            )
+        ),
+        "a watch",
     )
 
 
@@ -99,7 +107,7 @@ async def test_rescan_of_a_directory_that_is_mounted_over_watches_what_is_there_
     await standin.wait(name, 0, 0)
     with tmpfs(place):
         (place / "a").touch()
-        host.resources[0].rescan()
+        host.resources[0].scan.rescan()
         await standin.wait(name, 1, 1)
         (place / "b").touch()
         await standin.wait(name, 2, 2)

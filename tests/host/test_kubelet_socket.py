@@ -6,12 +6,17 @@ import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.host.host import Host
+from devhost.kubelet.backend import DevicePluginBackend
+from devhost.kubelet.kubelet_socket import KubeletSocket
+from devhost.model.plugin_handler import DEVICE_PLUGIN
 from devhost.model.resource_state import State
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, tokens
@@ -19,6 +24,11 @@ from tests.support.hosting import Hosting, Kubelet, contract
 
 T = "example.com/t"
 MANY = 50
+
+
+def kubelet_of(host: Host) -> KubeletSocket:
+    backend = host.parts.backends.by_name[DEVICE_PLUGIN]
+    return cast("DevicePluginBackend", backend)._directory.kubelet
 
 
 def sockets(directory: Path) -> set[Path]:
@@ -60,7 +70,7 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     monkeypatch.setattr("devhost.kubelet.registration.END_TIMEOUT_S", 0.5)
     before = sockets(directory)
     touch(directory / "plugins" / "kubelet.sock")
-    host._directory.kubelet.check()
+    kubelet_of(host).check()
     await asyncio.sleep(1)  # after half of it a stream was given up
     assert sockets(directory) == before
     assert {runner.status.state for runner in host.resources} == {State.REGISTERED}
@@ -84,7 +94,7 @@ async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
     await hosting.until(T, State.REGISTERED)
     (before,), first = sockets(directory), directory / "first"
     first.hardlink_to(before)
-    host._directory.kubelet._reached_until = 0.0  # it was not reached just now
+    kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
     (after,) = sockets(directory)
@@ -123,7 +133,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
     shutil.rmtree(directory / "plugins" / "devhost-locks")
-    host._directory.kubelet._reached_until = 0.0  # it was not reached just now
+    kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
     assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host.records import FILE
+from devhost.host.handouts import FILE
 from tests.support.daemon import until
 from tests.support.devices import reasons
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -87,7 +87,7 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     host = hosting.start(renamed, state_dir=state, pod_resources=hosting.pod_resources)
     await started.wait(BETA, 2, 0)
     await started.wait(OTHER, 1, 1)
-    for reason in reasons(host.resources[0].snapshot).values():
+    for reason in reasons(host.resources[0].devices.offered).values():
         assert "is held by default/one, and no record says" in str(reason)
     assert not recorded(state)
     await started.free("one")

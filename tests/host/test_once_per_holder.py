@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, cast
 from unittest.mock import patch
 
 import pytest
@@ -17,17 +17,20 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.errors import AllocationError, PreStartError
-from devhost.host import preparation, records
+from devhost.host import handouts, pre_start_steps
+from devhost.host.backend import Backend, Backends
+from devhost.host.claims import Claims
+from devhost.host.handouts import HandoutFile, Steps
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
-from devhost.host.preparation import Preparation, Start
+from devhost.host.pre_start_steps import PreStart, StepRun
 from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.backend import DevicePluginBackend
 from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.directory import PluginDirectory
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
 from tests.support import devices
+from tests.support.offered import offered
 
 NAME: Final = "example.com/disk"
 HOLDER: Final = {"run": ["format", "${path}"]}
@@ -55,28 +58,30 @@ class World:
         self.resource = resource(HOLDER, EACH)
         self.devices: Mapping[str, HostDevice] = DEVICES
         self.ran: list[str] = []
-        self.starts: list[Start] = []
+        self.starts: list[StepRun] = []
         self.act: Callable[[str], Awaitable[None]] | None = None
         self.new()
 
     def new(self, *, durable: bool = True) -> None:
         """Go on as another process does, perhaps one without a state directory."""
-        backend, state = PluginDirectory(Path("/nowhere")), self.state if durable else None
-        self.owners = Owners(Holders(None), backend, state, assume_free=False, leave_after=0.0)
-        self.owners.serve(NAME, DeviceList(), lambda: None)
-        self.preparation = Preparation(
+        backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
+        backends = Backends({"devicePlugin": cast("Backend", backend)})
+        file = HandoutFile(self.state if durable else None, backends.locked_by_other)
+        self.claims = Claims(Holders(None), backends, file, assume_free=False)
+        self.claims.add(NAME, DeviceList(), lambda: None)
+        self.pre_start = PreStart(
             NAME,
             node_name="node-1",
             files=HostFiles(),
             policy=Policy(allow_exec=True),
-            records=self.owners.records,
+            handouts=file,
         )
 
-    async def run_steps(self, steps: Iterable[tuple[int, Step]], start: Start) -> str | None:
+    async def run_steps(self, steps: Iterable[tuple[int, Step]], run: StepRun) -> str | None:
         for _, step in steps:
             words = "format" if step.repeat == "holder" else "check"
-            self.ran.append(f"{words} {start.device.id}")
-            self.starts.append(start)
+            self.ran.append(f"{words} {run.device.id}")
+            self.starts.append(run)
             if self.act is not None:
                 try:
                     await self.act(self.ran[-1])
@@ -85,30 +90,30 @@ class World:
         return None
 
     async def allocate(self, *ids: str) -> None:
-        fresh = self.preparation.allocated(self.resource, ids)
-        await self.owners.allocated(self.resource, (), fresh)
+        steps: Steps = "pending" if self.pre_start.needs_steps(self.resource) else "none"
+        await self.claims.hand_out(self.resource, DEVICES, offered(*ids), steps=steps)
 
     async def start(self, *ids: str) -> list[str]:
         """Return what has run, sorted: devices are prepared side by side."""
-        await self.preparation.prepare(self.resource, self.devices, ids)
+        await self.pre_start.run_steps_for(self.resource, self.devices, offered(*ids))
         ran, self.ran = sorted(self.ran), []
         return ran
 
     async def refused(self, *ids: str) -> str:
         with pytest.raises(PreStartError) as caught:
-            await self.preparation.prepare(self.resource, self.devices, ids)
+            await self.pre_start.run_steps_for(self.resource, self.devices, offered(*ids))
         return str(caught.value)
 
     def marks(self) -> dict[str, bool]:
         """What the disk has."""
-        entries = json.loads((self.state / records.FILE).read_text())
-        return {one["id"]: one["prepared"] for one in entries}
+        entries = json.loads((self.state / handouts.FILE).read_text())
+        return {one["id"]: one["steps"] == "done" for one in entries if one["steps"] != "none"}
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "state")
-    monkeypatch.setattr(preparation, "run_steps", world.run_steps)
+    monkeypatch.setattr(pre_start_steps, "run_steps", world.run_steps)
     return world
 
 
@@ -119,7 +124,7 @@ def full() -> Iterator[None]:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    with patch.object(records, "write_atomically", fail):
+    with patch.object(handouts, "write_atomically", fail):
         yield
 
 
@@ -152,7 +157,7 @@ async def test_steps_get_the_variables_of_their_device_and_container(world: Worl
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
 async def test_start_without_a_record_is_refused(world: World, lost: str) -> None:
     """It is not known whether a container has started with it: it would be wiped on a guess."""
-    path = world.state / records.FILE
+    path = world.state / handouts.FILE
     if lost != "never":
         await world.allocate("a")
         path.unlink() if lost == "file" else path.write_bytes(b"{")
@@ -176,8 +181,8 @@ async def test_start_after_a_restart_without_a_state_directory_is_refused(world:
 
 async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:
     await world.allocate("a")
-    (world.state / records.FILE).unlink()
-    (world.state / records.FILE).mkdir()
+    (world.state / handouts.FILE).unlink()
+    (world.state / handouts.FILE).mkdir()
     reason = await world.refused("a")
     assert reason.startswith("cannot tell whether device a was prepared: ")
     assert "Is a directory" in reason
@@ -236,7 +241,7 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
-    answers, update = threading.Event(), records._update
+    answers, update = threading.Event(), handouts._update
 
     def slow(*arguments: Any) -> Any:
         assert answers.wait(60)
@@ -245,9 +250,9 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     await world.allocate("b")
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
-        disk.setattr(records, "_update", slow)
-        disk.setattr("devhost.host.owners._WAIT_S", 0.0)
-        disk.setattr(preparation, "_SYNC_S", 0.0)
+        disk.setattr(handouts, "_update", slow)
+        disk.setattr("devhost.host.claims._STEPS_S", 0.0)
+        disk.setattr(pre_start_steps, "_SYNC_S", 0.0)
         await world.allocate("a")
         with pytest.raises(AllocationError, match="cannot mark b as fresh: the state directory"):
             await world.allocate("b")
@@ -296,7 +301,7 @@ async def test_start_that_waits_too_long_for_another_one_fails(
     await world.allocate("a")
     first = asyncio.ensure_future(world.start("a"))
     await gate.at.get()
-    monkeypatch.setattr(preparation, "WITHIN_S", 0.05)
+    monkeypatch.setattr(pre_start_steps, "PRE_START_TIMEOUT_S", 0.05)
     assert await world.refused("a") == "device a is still being prepared for another start"
     gate.open.set()
     await first
@@ -335,19 +340,19 @@ async def test_device_started_while_there_were_no_steps_is_not_wiped_after_a_rel
     """It was handed out while there was a step for holders, and started while there was none."""
     await world.allocate("a")
     with_step, world.resource = world.resource, resource(*between)
-    await world.preparation.declared(world.resource)
+    await world.pre_start.spec_changed(world.resource)
     assert world.marks() == {}
     assert await world.start("a") == ["check a"] * len(between)
-    await world.preparation.declared(with_step)
+    await world.pre_start.spec_changed(with_step)
     world.resource = with_step
     assert "no record of its allocation" in await world.refused("a")
     assert not world.ran
 
 
 async def test_allocate_by_a_former_declaration_leaves_no_record(world: World) -> None:
-    await world.preparation.declared(resource())
+    await world.pre_start.spec_changed(resource())
     await world.allocate("a")  # it starts unmarked
-    await world.preparation.declared(world.resource)
+    await world.pre_start.spec_changed(world.resource)
     assert "no record of its allocation" in await world.refused("a")
     await world.allocate("a")
     assert await world.start("a") == FIRST
@@ -368,7 +373,7 @@ class Fate:
 
     def __init__(self, state: Path) -> None:
         self.world, self.state = World(state), state
-        self.sibling = self.world.owners, self.world.preparation
+        self.sibling = self.world.claims, self.world.pre_start
         self.world.new()
         self.pods: dict[str, Pod] = {}
         self.full = False
@@ -428,8 +433,8 @@ class Fate:
 
     async def take_over(self, _: str) -> None:
         world, other = self.world, self.sibling
-        self.sibling = world.owners, world.preparation
-        world.owners, world.preparation = other
+        self.sibling = world.claims, world.pre_start
+        world.claims, world.pre_start = other
 
     async def lose_state(self, _: str) -> None:
         shutil.rmtree(self.state, ignore_errors=True)
@@ -478,8 +483,8 @@ def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str
     async def live(directory: Path) -> None:
         fate = Fate(directory / "state")
         with (
-            patch.object(preparation, "run_steps", fate.world.run_steps),
-            patch.object(records, "write_atomically", fate.write),
+            patch.object(pre_start_steps, "run_steps", fate.world.run_steps),
+            patch.object(handouts, "write_atomically", fate.write),
         ):
             for what, one in events:
                 await getattr(fate, what)(one)

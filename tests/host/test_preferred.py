@@ -7,14 +7,19 @@ import pytest
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.shares import offered_id
 from devhost.loading.loader import loads
-from devhost.model.names import without_share
 from devhost.standin.kubelet import AdmissionError, Answer
 from tests.support.devices import device, snapshot
 from tests.support.hosting import Hosting, Kubelet, contract
+from tests.support.offered import offered
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 SLOT = "example.com/slot"
+
+
+def device_of(advertised_id: str) -> str:
+    return offered_id(advertised_id).device
 
 
 def config(devices: str, more: str) -> str:
@@ -33,7 +38,7 @@ def ids(answers: dict[str, Answer], container: str = "app") -> list[str]:
 async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str]:
     """Admit pods that want one device each; return the devices, in that order."""
     found = [await given(kubelet, f"{name}-{number}") for number in range(pods)]
-    return [without_share(one) for (one,) in found]
+    return [offered_id(one).device for (one,) in found]
 
 
 @contract
@@ -64,7 +69,7 @@ async def test_prefer_with_replicas_gives_a_container_distinct_devices_first(
     hosting.start(config("[a, b, c]", f"replicas: 3{more}"))
     await started.wait(SLOT, 9, 9)
     for pod in range(3):
-        assert sorted(map(without_share, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
+        assert sorted(map(device_of, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
 
 
 @contract
@@ -91,7 +96,7 @@ async def test_max_per_container_limits_the_shares_of_a_container(
     with pytest.raises(AdmissionError, match=r"3 shares of device a, but maxPerContainer is 2"):
         await given(started, "greedy", 5)
     for pod in ("one", "two"):
-        shares = Counter(map(without_share, await given(started, pod, 4)))
+        shares = Counter(map(device_of, await given(started, pod, 4)))
         assert shares == {"a": 2, "b": 2}
 
 
@@ -113,4 +118,4 @@ def test_prefer_numa_takes_devices_of_one_node() -> None:
     nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
     found = snapshot(*(device(one, numa_nodes=(at,)) for one, at in nodes.items()))
     scanner = Scanner.of(resource, HostFiles(), Policy(), "node-1", settle_s=0.0)
-    assert scanner.preferred(found, list(nodes), [], 3) == ("1", "3", "4")
+    assert scanner.preferred(found, offered(*nodes), (), 3) == offered("1", "3", "4")

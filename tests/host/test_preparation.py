@@ -149,10 +149,10 @@ async def test_prestart_formats_a_disk_for_each_pod_and_none_that_is_mounted(
     assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path.resolve())]
     with mounted(disk.device, disk.place) as place:  # by the pod, where all see it
         (place / "file").write_text("precious\n")
-        hosting.hosts[-1].resources[0].trigger_scan()
+        hosting.hosts[-1].resources[0].scan.request()
         await started.wait(DISK, 1, 0)
         await started.start_container("pod", "app")
-    hosting.hosts[-1].resources[0].trigger_scan()
+    hosting.hosts[-1].resources[0].scan.request()
     await started.wait(DISK, 1, 1)
     await started.start_container("pod", "app")
     with container(disk.device, disk.place, "cat file") as content:  # and its process hangs

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host import preparation
-from devhost.host.preparation import Start, run_steps
+from devhost.host import pre_start_steps
+from devhost.host.pre_start_steps import StepRun, run_steps
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
 from devhost.model.device import FileKind, Node
@@ -40,8 +40,8 @@ def node(path: str, files: HostFiles | None = None) -> Node:
 
 def start_of(
     *nodes: Node, policy: Policy = ALL, root: str = "/", calls: BlockingCalls | None = None
-) -> Start:
-    return Start(
+) -> StepRun:
+    return StepRun(
         resource="example.com/disk",
         device=device("X", *(nodes or (token("X"),))),
         constants=CONSTANTS,
@@ -56,11 +56,11 @@ def step(**options: Any) -> Step:
     return Step.model_validate({"timeout": "28s", **options})
 
 
-async def run(start: Start, **options: Any) -> None:
+async def run(start: StepRun, **options: Any) -> None:
     assert await run_steps([(0, step(**options))], start) is None
 
 
-async def failure(start: Start, **options: Any) -> str:
+async def failure(start: StepRun, **options: Any) -> str:
     text = await run_steps([(0, step(**options))], start)
     assert text is not None
     return text
@@ -170,7 +170,7 @@ async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path:
 async def test_command_of_a_cancelled_step_is_killed_before_the_cancellation_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "_KILL_S", 60.0)
+    monkeypatch.setattr(pre_start_steps, "_KILL_S", 60.0)
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; wait"
     running = asyncio.ensure_future(run(start_of(), run=shell(script)))
     await until((tmp_path / "pids").exists)
@@ -262,7 +262,7 @@ async def test_wait_step_for_a_path_that_does_not_appear_names_it(tmp_path: Path
 # ── in use ──
 
 
-async def refused(start: Start, number: int) -> str | None:
+async def refused(start: StepRun, number: int) -> str | None:
     """Why a device is refused that the kernel does not let us open for the reason `number`."""
     real = os.open
 

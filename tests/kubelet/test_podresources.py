@@ -12,7 +12,6 @@ from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.errors import KubeletError
 from devhost.kubelet import podresources
 from devhost.kubelet.podresources import PodResources, ServedNames
-from devhost.model.resource_state import HeldBy
 from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy
 
@@ -27,8 +26,11 @@ def client(path: Path) -> PodResources:
     return PodResources(path)
 
 
-async def held(client: PodResources) -> Mapping[str, HeldBy]:
-    return (await client.holders())[1]
+async def held(client: PodResources) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    _, holders = await client.holders()
+    return {
+        name: {offered.id: pods for offered, pods in ids.items()} for name, ids in holders.items()
+    }
 
 
 async def test_holders_are_known_also_after_a_restart(node: Node) -> None:

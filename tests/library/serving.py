@@ -10,6 +10,7 @@ from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.backend import device_plugins
 from devhost.library.served import served
 from devhost.loading.loader import loads
 from devhost.model.config import Config
@@ -36,11 +37,9 @@ class Serving:
         policy = Policy(enforced=True)
         files = HostFiles(str(root))
         settings = Settings(
-            self._plugins,
             "node-1",
             files,
             policy=policy,
-            leave_after=0.3,
             settle_s=0.0,
             assume_free=True,
         )
@@ -50,7 +49,9 @@ class Serving:
             first = loads(config, policy=policy).require()
             source = ConfigFile(str(self.config), policy)
             source.load_first()
-        self._host = Host(first, settings, source, served(plugins))
+        self._host = Host(
+            first, settings, device_plugins(self._plugins, None, 0.3), source, served(plugins)
+        )
         self._task = asyncio.create_task(self._host.run())
 
     async def stop(self) -> None:
@@ -65,7 +66,7 @@ class Serving:
         return next(runner for runner in self._host.resources if runner.name == name)
 
     def snapshot(self, name: str) -> Snapshot:
-        return self.runner(name).snapshot
+        return self.runner(name).devices.offered
 
     async def reasons(self, name: str, expected: dict[str, str | None]) -> None:
         """Wait until the devices have these reasons."""

@@ -230,7 +230,7 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
         (hang, 5.0, r": no answer in \d"),
         (failing, 28.0, " raised ValueError"),
     ):
-        monkeypatch.setattr("devhost.host.resource.WITHIN_S", within)
+        monkeypatch.setattr("devhost.host.answers.PRE_START_TIMEOUT_S", within)
         plugin.then["pre_start"] = work
         with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\){text}"):
             await standin.start_container("pod", "app")

@@ -22,7 +22,7 @@ from devhost.host.config_source import ConfigFile
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.host.state_files import LastGoodConfig
-from devhost.kubelet.backend import PublishedResource
+from devhost.kubelet.backend import PluginPublication, device_plugins
 from devhost.kubelet.device_list import AdvertisedDevice, ListStreams, Stream
 from devhost.loading.loader import loads
 from devhost.model.resource_state import State
@@ -272,17 +272,16 @@ class Bench:
         loaded, copy = source.load_first()
         used = loaded.config or (copy.config if copy else None)
         assert used is not None, "a devhost without any configuration"
+        pod_resources = self.root / "pr.sock" if self.asked else None
+        backends = device_plugins(self.plugins, pod_resources, LEAVE_AFTER_S)
         settings = Settings(
-            self.plugins,
             NODE,
-            leave_after=LEAVE_AFTER_S,
             settle_s=0.0,
             state_dir=self.root / "records" if self.durable else None,
-            pod_resources=self.root / "pr.sock" if self.asked else None,
             assume_free=self.assume_free,
             cdi_dir=self.root / "cdi",
         )
-        host = Host(used, settings, source)
+        host = Host(used, settings, backends, source)
         task = asyncio.get_running_loop().create_task(host.run(), name="host")
         self.instances.append(Running(host, task))
         self.listener.forget()
@@ -363,8 +362,8 @@ class Bench:
 
     def entries(self, resource: str) -> dict[str, bool]:
         """Return what devhost lists."""
-        published = cast("PublishedResource", self.runners[resource].published)
-        return {one: it.healthy for one, it in published.device_list.entries.items()}
+        publication = cast("PluginPublication", self.runners[resource].publication)
+        return {one: it.healthy for one, it in publication.offered_ids.entries.items()}
 
     def configured(self, text: str) -> None:
         """Check that a configuration is in force, and the file has been read."""
@@ -391,7 +390,7 @@ class Bench:
             status = self.runners[name].status
             if status.state is not State.REGISTERED:
                 raise Problem(f"{name}: {status}")
-            if self.runners[name].published.state.streams != 1:
+            if self.runners[name].publication.status.streams != 1:
                 raise Problem(f"{name}: not one stream")
         if len(self.sockets()) != len(served):
             raise Problem(f"sockets: {self.sockets()}")

@@ -210,6 +210,6 @@ class HoldingMachine(Sequence):
         return [
             device
             for one in runners
-            for device, held in one.snapshot.devices.items()
+            for device, held in one.devices.offered.devices.items()
             if held.is_withheld
         ]

@@ -197,8 +197,8 @@ class Sequence(RuleBasedStateMachine):
                 lines += [f"{path.name}: {sorted(one.name for one in path.iterdir())}"]
         for name, one in self.bench.runners.items():
             lines.append(f"{name}: {one.status} {self.bench.entries(name)}")
-            lines += [f"  {key}: {reason}" for key, reason in reasons(one.snapshot).items()]
-            skipped = skip_reasons(one.snapshot.skipped)
+            lines += [f"  {key}: {reason}" for key, reason in reasons(one.devices.offered).items()]
+            skipped = skip_reasons(one.devices.offered.skipped)
             lines += [f"  skipped {candidate}: {reason}" for candidate, reason in skipped.items()]
         return "\n".join(lines)
 
@@ -209,7 +209,7 @@ class Sequence(RuleBasedStateMachine):
         """Scan everything, as the slow rescan does: of a link's target there is no event."""
         for host in self.bench.hosts:
             for one in host.resources:
-                one.trigger_scan()
+                one.scan.request()
 
     def touch(self, name: str) -> None:
         """Make a file; a former one of that name was another node."""

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.host.records import FILE as STATE_FILE
-from devhost.host.records import Allocated, Mark, Records
+from devhost.host.handouts import FILE as STATE_FILE
+from devhost.host.handouts import Handout, HandoutFile
 from devhost.hostfs.mounts import read_mounts, read_swaps
 from devhost.loading.loader import load, loads
 from devhost.model import pattern
@@ -133,22 +133,28 @@ _JSON: Final = st.recursive(
     max_leaves=12,
 )
 RECORD: Final = {
-    "resource": NAME, "device": "0", "shared": False, "key": "char 1:3", "names": ["/dev/x"],
-    "boot": "boot", "overlap": False,
-}  # fmt: skip
-MARK: Final = {"resource": NAME, "id": "0", "prepared": False}
-OTHER: Final = Allocated.model_validate(
-    {**RECORD, "device": "1", "key": "char 1:5", "names": frozenset({"/dev/y"})}
-)
+    "resource": NAME,
+    "id": "0",
+    "device": "0",
+    "nodes": [{"entity": "char 1:3", "names": ["/dev/x"]}],
+    "boot": "",
+    "overlap": False,
+    "steps": "pending",
+}
+FORMER: Final = {"resource": NAME, "id": "0", "prepared": False}
+OTHER: Final = Handout.model_validate_json(json.dumps({**RECORD, "id": "1", "device": "1"}))
 _JSON_PIECES: Final = st.sampled_from(
     [b'"', b"{", b"}", b"[", b"]", b",", b"null", b"NaN", b"Infinity", b"-1", b"1e999", b"\n",
      b"9" * 5000, b"[" * 2000, b'{"a":' * 2000, b'"\\ud800"', b"true", b"{}", b"[]"]
 )  # fmt: skip
 _ENTRIES: Final = st.one_of(
-    *(some(_JSON, **{key: st.just(value) for key, value in one.items()}) for one in (RECORD, MARK))
+    *(
+        some(_JSON, **{key: st.just(value) for key, value in one.items()})
+        for one in (RECORD, FORMER)
+    )
 )
 _STATES: Final = st.one_of(
-    inputs.changed(_JSON_PIECES, json.dumps([RECORD, MARK]).encode(), most=3),
+    inputs.changed(_JSON_PIECES, json.dumps([RECORD, FORMER]).encode(), most=3),
     st.one_of(_JSON, st.lists(_ENTRIES, max_size=2)).map(lambda value: json.dumps(value).encode()),
     st.sampled_from([b"[" * 100_000, b'{"a":' * 100_000]),
 )
@@ -162,19 +168,18 @@ def test_any_state_file(content: bytes) -> None:
     """
 
     async def use(place: Path) -> None:
-        records = Records(place, lambda _: False)
-        assert await records.sync(10) is None
-        mark = records.marks(NAME).get("0")
-        if mark is not None:
-            its = {"resource": NAME, "id": "0", "prepared": mark.prepared}
-            assert its in json.loads(content)
-        records.put([OTHER, Mark(resource=NAME, id="new", prepared=False)])
-        assert await records.sync(10) is None
-        again = Records(place, lambda _: False)
+        file = HandoutFile(place, lambda _: False)
+        assert await file.sync(10) is None
+        handout = file.table.find((NAME, "0"))
+        if handout is not None and handout.steps != "none":
+            entries = json.loads(content)
+            assert any(entry.get("steps") == handout.steps for entry in entries)
+        new = OTHER.model_copy(update={"id": "new"})
+        file.set({OTHER.key: OTHER, new.key: new})
+        assert await file.sync(10) is None
+        again = HandoutFile(place, lambda _: False)
         assert await again.sync(10) is None
-        assert again.allocated == records.allocated
-        assert "new" in again.marks(NAME)
-        assert OTHER in again.allocated
+        assert set(again.table) == set(file.table) >= {OTHER, new}
 
     with tempfile.TemporaryDirectory() as place, bounded():
         (Path(place) / STATE_FILE).write_bytes(content)

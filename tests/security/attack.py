@@ -20,7 +20,7 @@ from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
-from devhost.host.preparation import Start, run_steps
+from devhost.host.pre_start_steps import StepRun, run_steps
 from devhost.hostfs.files import HostFiles
 from devhost.kubelet import servicer
 from devhost.loading.loader import loads
@@ -29,6 +29,7 @@ from devhost.model.config import Step
 from devhost.model.device import HostDevice, Snapshot
 from devhost.watch.threads import BlockingCalls
 from tests.support.devices import skip_reasons
+from tests.support.offered import offered
 from tests.support.scanning import selected, snapshot_of
 
 NAME: Final = "example.com/loot"
@@ -178,7 +179,7 @@ def allocated(
     refusals, answers = [], {}
     for device_id in snapshot.devices:
         try:
-            answers[device_id] = scanner.allocate(snapshot, (device_id,))
+            answers[device_id] = scanner.allocate(snapshot, offered(device_id))
         except AllocationError as error:
             refusals.append(str(error))
         else:
@@ -224,6 +225,6 @@ async def run_step(step: Step, device: HostDevice, files: HostFiles, allowed: Po
     """Run a step of the loader's for a device, or raise `PreStartError`."""
     deadline = asyncio.get_running_loop().time() + 60
     calls = BlockingCalls("preStart")
-    start = Start(NAME, device, CONSTANTS, files, allowed, calls, deadline)
+    start = StepRun(NAME, device, CONSTANTS, files, allowed, calls, deadline)
     if (why := await run_steps([(0, step)], start)) is not None:
         raise PreStartError(why)

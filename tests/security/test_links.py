@@ -13,6 +13,7 @@ import pytest
 
 from devhost.hostfs.files import HostFiles
 from tests.security.attack import DISK, FULL, MEM, NULL, Victim, allocated, asks, written
+from tests.support.offered import offered
 from tests.support.root import needs_root
 
 SHADOW: dict[str, Any] = {"sources": [{"directory": "/in"}]}
@@ -112,7 +113,7 @@ def test_optional_path_that_appears_after_the_scan_is_judged_at_allocate(node: V
     node.directory("/in")
     snapshot = node.scan(scanner)
     node.link("/in/late", "/etc/shadow")
-    assert scanner.allocate(snapshot, ("0",)).mounts == ()
+    assert scanner.allocate(snapshot, offered("0")).mounts == ()
 
 
 EXCHANGES = {

@@ -13,6 +13,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from tests.security.attack import NAME, Victim, allocated, config, written
+from tests.support.offered import offered
 from tests.support.scanning import selected, snapshot_of
 
 NONE: Final = Policy(enforced=True)
@@ -145,6 +146,6 @@ def test_name_made_only_by_two_devices_is_refused_at_allocate(name: str) -> None
     """``${index}`` is 0 at the scan; ``${count}`` is 1."""
     scanned = Scanned({"cdi": [name]}, ["a", "b"], replace(NONE, allow_cdi=("v/c=0", "v/c=x1")))
     assert scanned.reason("a") is None
-    assert scanned.scanner.allocate(scanned.snapshot, ("b",)).cdi_devices
+    assert scanned.scanner.allocate(scanned.snapshot, offered("b")).cdi_devices
     with pytest.raises(AllocationError, match="--allow-cdi"):
-        scanned.scanner.allocate(scanned.snapshot, ("a", "b"))
+        scanned.scanner.allocate(scanned.snapshot, offered("a", "b"))

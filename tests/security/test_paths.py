@@ -8,6 +8,7 @@ import pytest
 from devhost.errors import AllocationError
 from tests.security.attack import DISK, FULL, NULL, Victim, asks
 from tests.support.mounts import bound, mounted
+from tests.support.offered import offered
 from tests.support.root import needs_root
 
 # ── `..`, and what looks like below /dev ──
@@ -86,7 +87,7 @@ def test_path_by_an_index_that_the_scan_has_not_tried_is_judged_at_allocate(node
     snapshot = node.scan(scanner)
     assert all(device.healthy for device in snapshot.devices.values())
     with pytest.raises(AllocationError, match="--allow-device '/dev/n1'"):
-        scanner.allocate(snapshot, ("0", "1"))
+        scanner.allocate(snapshot, offered("0", "1"))
 
 
 # ── other processes' views ──

@@ -11,6 +11,7 @@ from devhost.allocation.policy import Policy
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.registration import run_server
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.resource_state import State
 from tests.support.answers import Nobody
@@ -29,8 +30,8 @@ class Vendor(Nobody):
 
     name = GPU
 
-    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
-        return Allocation(device_ids=tuple(advertised_ids), envs={"WHO": "vendor"})
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
+        return Allocation(device_ids=tuple(offered.id for offered in ids), envs={"WHO": "vendor"})
 
     def observe_allocate(self, result: str, seconds: float) -> None:
         pass

@@ -41,7 +41,7 @@ async def left(hosting: Hosting, name: str = "x") -> None:
         return any(
             candidate.endswith(name) and reason == f"{HSM} offers it already"
             for runner in hosting.hosts[-1].resources
-            for candidate, reason in skip_reasons(runner.snapshot.skipped).items()
+            for candidate, reason in skip_reasons(runner.devices.offered.skipped).items()
         )
 
     await until(skipped, "the tenant's link is left to the other resource")
@@ -63,7 +63,7 @@ async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
     await left(hosting)
     hosting.reload(config(directory, tenant=", maxDevices: 7", hsm=", maxDevices: 8"))
     for runner in hosting.hosts[-1].resources:
-        runner.rescan()
+        runner.scan.rescan()
     (directory / "tenant" / "x").rename(directory / "tenant" / "y")
     await left(hosting, "y")
     assert (await standin.capacity())[HSM] == (1, 1)
@@ -121,8 +121,8 @@ async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     await standin.wait(TENANT, 1, 1)  # at the start it has no link
     os.mknod(dev / "tty1", 0o020660, os.makedev(1, 5))
     (runner,) = (one for one in hosting.hosts[-1].resources if one.name == TENANT)
-    await until(lambda: runner.snapshot.settling, "the new node waits")
-    assert list(runner.snapshot.devices) == ["tty0"]
+    await until(lambda: runner.devices.offered.settling, "the new node waits")
+    assert list(runner.devices.offered.devices) == ["tty0"]
     (links / "usb-x").symlink_to("../../tty1")
     await standin.wait(HSM, 1, 1)
     assert (await standin.capacity())[TENANT] == (1, 1)

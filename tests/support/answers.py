@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 
 
@@ -11,7 +12,7 @@ class Nobody:
     name = "example.com/a"
     pre_start_required = False
 
-    async def allocate(self, advertised_ids: Sequence[str], *, pre_start: bool) -> Allocation:
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
         """Fail."""
         raise NotImplementedError
 
@@ -20,11 +21,11 @@ class Nobody:
         raise NotImplementedError
 
     async def prefer(
-        self, available: Sequence[str], must_include: Sequence[str], size: int
-    ) -> Sequence[str]:
+        self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
+    ) -> Sequence[OfferedId]:
         """Fail."""
         raise NotImplementedError
 
-    async def prepare(self, advertised_ids: Sequence[str]) -> None:
+    async def prepare(self, ids: Sequence[OfferedId]) -> None:
         """Fail."""
         raise NotImplementedError

@@ -20,8 +20,8 @@ BY_EVENTS = {"host.config_source.POLL_S": 3600.0, "host.reconciler.RESCAN_S": 36
 # Tests change much in a short time.
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,
-    "host.resource._LOG_EVERY_S": 0.0,
-    "host.owners._WAIT_S": 5.0,  # the machine may be busy
+    "host.change_log._EVERY_S": 0.0,
+    "host.claims._WAIT_S": 5.0,  # the machine may be busy
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy

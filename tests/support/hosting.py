@@ -12,6 +12,7 @@ from devhost.allocation.policy import Policy
 from devhost.host.host import Host, Settings
 from devhost.host.resource import ServedResource
 from devhost.hostfs.files import HostFiles
+from devhost.kubelet.backend import device_plugins
 from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
@@ -79,19 +80,17 @@ class Hosting:
         """
         if assume_free is None:
             assume_free = pod_resources is None
+        backends = device_plugins(self.plugins, pod_resources, self.leave_after)
         settings = Settings(
-            self.plugins,
             "node-1",
             HostFiles(str(root)),
             policy or Policy(),
-            self.leave_after,
             self.settle_s,
             state_dir=state_dir,
-            pod_resources=pod_resources,
             assume_free=assume_free,
             cdi_dir=cdi_dir or self.cdi,
         )
-        host = Host(config, settings)
+        host = Host(config, settings, backends)
         self.hosts.append(host)
         self._tasks.append(asyncio.create_task(host.run()))
         return host
@@ -122,7 +121,7 @@ class Hosting:
     def device(self, resource: str, device_id: str) -> HostDevice | None:
         """Return a device as the host that was started last advertises it."""
         served = self.served(resource)
-        return served.snapshot.devices.get(device_id) if served else None
+        return served.devices.offered.devices.get(device_id) if served else None
 
     def reason(self, resource: str, device_id: str) -> str | None:
         """Return why a device is unhealthy, if it is there and is so."""

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import cast
 
-from devhost.host import resource
-from devhost.host.backend import ListedDevices
+from devhost.host import resource_devices
+from devhost.host.backend import OfferedIds
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.model.device import Cause, Verdict
 from tests.support.devices import device, reasons, snapshot
@@ -12,7 +12,7 @@ from tests.support.devices import device, reasons, snapshot
 
 def test_advertised_withdrawn_devices_all_leave() -> None:
     """They are unhealthy with the reason, and out of what is declared."""
-    found = resource.withdrawn(
+    found = resource_devices.with_all_leaving(
         snapshot(device("a"), device("b")), Verdict(Cause.REMOVED, "removed"), 5.0
     )
     assert reasons(found) == {"a": "removed", "b": "removed"}
@@ -24,8 +24,8 @@ def test_advertised_withdrawn_devices_all_leave() -> None:
 def test_advertised_replaced_device_is_dropped_when_its_ids_have_left() -> None:
     found = snapshot(device("a", replaced=True), device("b"))
     for listed, kept in (({"a"}, {"a", "b"}), (set[str](), {"b"})):
-        device_list = cast("ListedDevices", SimpleNamespace(device_ids=listed))
-        assert resource.without_left(found, device_list).devices.keys() == kept
+        device_list = cast("OfferedIds", SimpleNamespace(device_ids=listed))
+        assert resource_devices.without_unlisted(found, device_list).devices.keys() == kept
 
 
 def test_advertised_shares_have_health_and_topology_of_their_device() -> None:

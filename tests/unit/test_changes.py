@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from devhost.host.resource import DeviceCount, log_changes
+from devhost.host.change_log import log_changes
+from devhost.host.device_count import DeviceCount
 from devhost.model.config import Resource
 from devhost.model.device import Cause, Verdict
 from tests.support.devices import device, snapshot
@@ -55,7 +56,7 @@ def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
     expected = []
     for found in (ONE, snapshot(), None, snapshot(), ONE, snapshot()):
         if found is None:
-            tested.accepted = True
+            tested.accept_next = True
         else:
             tested.update(RESOURCE, found)
         expected.append(tested.expected)

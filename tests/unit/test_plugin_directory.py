@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from devhost.errors import BackendGoneError
 from devhost.kubelet import kubelet_socket
-from devhost.kubelet.directory import DirectoryGoneError, PluginDirectory
+from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket
 
 
@@ -81,5 +82,5 @@ def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:
         plugins._check(began + 10)
         plugins.path.rmdir()
     plugins._check(300)
-    with pytest.raises(DirectoryGoneError, match="was removed and not recreated"):
+    with pytest.raises(BackendGoneError, match="was removed and not recreated"):
         plugins._check(310)

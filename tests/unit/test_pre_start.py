@@ -1,8 +1,8 @@
-"""Which steps before a start need marks; what steps would do is shown in scans/steps.txt."""
+"""Which steps before a start need has_holder_steps; what steps would do is shown in scans/steps.txt."""
 
 from typing import Any
 
-from devhost.allocation.pre_start import marks
+from devhost.allocation.pre_start import has_holder_steps
 from devhost.model.config import Resource
 
 
@@ -12,8 +12,8 @@ def resource(*steps: dict[str, Any]) -> Resource:
     )
 
 
-def test_pre_start_marks_are_needed_for_steps_of_holders_only() -> None:
+def test_pre_start_has_holder_steps_are_needed_for_steps_of_holders_only() -> None:
     start = {"mode": "0660", "every": "start"}
-    assert not marks(resource())
-    assert not marks(resource(start))
-    assert marks(resource(start, {"mode": "0660"}))
+    assert not has_holder_steps(resource())
+    assert not has_holder_steps(resource(start))
+    assert has_holder_steps(resource(start, {"mode": "0660"}))

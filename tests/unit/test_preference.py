@@ -11,9 +11,39 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.preference import Preference, preferred
-from devhost.model.names import natural, share_ids, without_share
+from devhost.kubelet.shares import offered_id, offered_ids
+from devhost.model.names import natural
+from tests.support.offered import offered
 
 POLICIES: tuple[Preference, ...] = ("packed", "spread", "numa")
+
+
+def device_of(advertised_id: str) -> str:
+    return offered_id(advertised_id).device
+
+
+def share_texts(device: str, replicas: int) -> list[str]:
+    return [share.id for share in offered_ids(device, replicas)]
+
+
+def chosen_ids(
+    policy: Preference,
+    available: Iterable[str],
+    must: Iterable[str],
+    size: int,
+    *,
+    replicas: int,
+    numa_nodes: Mapping[str, tuple[int, ...]],
+) -> tuple[str, ...]:
+    answer = preferred(
+        policy,
+        offered(*available),
+        offered(*must),
+        size,
+        replicas=replicas,
+        numa_nodes=numa_nodes,
+    )
+    return tuple(share.id for share in answer)
 
 
 def ask(
@@ -28,7 +58,7 @@ def ask(
     """Ask and answer in words separated by blanks, for tests to be read."""
     ids = available.split() if isinstance(available, str) else available
     return " ".join(
-        preferred(
+        chosen_ids(
             policy,
             ids,
             must.split(),
@@ -63,7 +93,7 @@ class Case:
         return natural({*self.available, *self.must})
 
     def answer(self) -> tuple[str, ...]:
-        return preferred(
+        return chosen_ids(
             self.policy,
             self.available,
             self.must,
@@ -76,29 +106,29 @@ class Case:
 def fair(case: Case, answer: Iterable[str]) -> bool:
     """Say whether no device gives its k+1-th share while another could give its k-th."""
     taken = set(answer)
-    counts = Counter(map(without_share, taken))
-    giving = {without_share(one) for one in taken - set(case.must)}
-    able = {without_share(one) for one in set(case.ids) - taken}
+    counts = Counter(map(device_of, taken))
+    giving = {device_of(one) for one in taken - set(case.must)}
+    able = {device_of(one) for one in set(case.ids) - taken}
     return not any(counts[giver] >= counts[other] + 2 for giver in giving for other in able)
 
 
 def numa_score(case: Case, answer: Iterable[str]) -> tuple[int, int]:
     """Return how many devices without a node, and how many nodes, an answer has."""
-    nodes = [case.numa.get(without_share(one), ()) for one in answer]
+    nodes = [case.numa.get(device_of(one), ()) for one in answer]
     return nodes.count(()), len({node for of_device in nodes for node in of_device})
 
 
 def score(case: Case, answer: Iterable[str]) -> tuple[Any, ...]:
     """Return what the best answer has the least of; no two answers have the same."""
     answer = list(answer)
-    order = natural({without_share(one) for one in case.ids})
-    free = Counter(map(without_share, case.ids))
-    devices = sorted(order.index(without_share(one)) for one in answer)
+    order = natural({device_of(one) for one in case.ids})
+    free = Counter(map(device_of, case.ids))
+    devices = sorted(order.index(device_of(one)) for one in answer)
     policy: tuple[Any, ...] = ()
     if case.policy in ("packed", "spread"):
         sign = 1 if case.policy == "packed" else -1
         policy = tuple(sorted((sign * free[order[index]], index) for index in devices))
-    lowest = sorted((order.index(without_share(one)), case.ids.index(one)) for one in answer)
+    lowest = sorted((order.index(device_of(one)), case.ids.index(one)) for one in answer)
     return policy, devices, lowest
 
 
@@ -107,7 +137,7 @@ def cases(draw: st.DrawFn, policies: tuple[Preference, ...] = POLICIES) -> Case:
     replicas = draw(st.sampled_from([1, 1, 2, 3]))
     names = st.sampled_from(["d", "d1", "d01", "d2", "d10", "e", "e:5", "f9"])
     devices = draw(st.lists(names, unique=True, min_size=1, max_size=8 if replicas == 1 else 5))
-    everything = [one for device in devices for one in share_ids(device, replicas)]
+    everything = [one for device in devices for one in share_texts(device, replicas)]
     available = draw(st.lists(st.sampled_from(everything), unique=True, max_size=9))
     must = draw(st.lists(st.sampled_from(everything), unique=True, max_size=3))
     nodes = st.lists(st.integers(0, 4), max_size=1)
@@ -140,7 +170,7 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
 
 @given(cases(), st.integers(-2, 12))
 def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None:
-    answer = preferred(
+    answer = chosen_ids(
         case.policy,
         case.available,
         case.must,

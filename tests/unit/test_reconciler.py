@@ -60,7 +60,7 @@ class Resource:
     """A resource of tokens, and what was found of it."""
 
     def __init__(self, test: "Resources", name: str, count: int) -> None:
-        self.test, self.name, self.known = test, name, Snapshot()
+        self.test, self.name, self.found = test, name, Snapshot()
         self.declare(count)
 
     def declare(self, count: int) -> None:
@@ -68,10 +68,10 @@ class Resource:
         self.scanner = Scanner.of(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
     async def apply_scan(self, snapshot: Snapshot) -> None:
-        self.known = snapshot
+        self.found = snapshot
         self.test.applied.put_nowait(self.name)
 
-    def failed(self, error: Exception) -> None:
+    def report_failure(self, error: Exception) -> None:
         raise AssertionError(error)
 
 
@@ -109,7 +109,7 @@ class Resources:
         return order
 
     def devices(self) -> Mapping[str, int]:
-        return {name: len(one.known.devices) for name, one in self.resources.items()}
+        return {name: len(one.found.devices) for name, one in self.resources.items()}
 
 
 @pytest.fixture

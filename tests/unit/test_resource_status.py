@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from devhost.host.resource import ResourceStatus
+from devhost.host.resource_status import ResourceStatus
 from devhost.model.resource_state import State
 
 
@@ -18,9 +18,9 @@ def test_resource_status_logs_only_changes(caplog: pytest.LogCaptureFixture) -> 
     caplog.set_level(logging.INFO)
     status = ResourceStatus("example.com/a")
     status.set(State.WAITING, "no kubelet")
-    since = status.shown.since
+    since = status.current.since
     status.set(State.WAITING, "no kubelet")
-    assert status.shown.since == since
+    assert status.current.since == since
     status.set(State.BACKING_OFF, "refused")
     assert shown(caplog) == [(logging.INFO, "Waiting"), (logging.WARNING, "BackingOff")]
 
@@ -44,8 +44,8 @@ def test_resource_status_overridden_comes_back() -> None:
     status.set(State.REGISTERED)
     status.override(State.DRAINING, "removed")
     status.set(State.WAITING, "no kubelet")
-    assert str(status.shown.state) == "Draining"
+    assert str(status.current.state) == "Draining"
     status.restore()
-    assert (status.shown.state, status.shown.reason) == (State.WAITING, "no kubelet")
+    assert (status.current.state, status.current.reason) == (State.WAITING, "no kubelet")
     status.restore()
-    assert str(status.shown.state) == "Waiting"
+    assert str(status.current.state) == "Waiting"

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.pre_start import planned
+from devhost.allocation.pre_start import planned_steps
 from devhost.discovery.scan import for_new_spec
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.device import HostDevice
@@ -31,6 +31,7 @@ from devhost.testing import NotPermittedError
 from tests.support.devices import reason_of, remaining_nodes
 from tests.support.hardware import HostTree
 from tests.support.mounts import tmpfs
+from tests.support.offered import offered
 from tests.support.scanning import Scans, selected
 
 HERE: Final = Path(__file__).parent
@@ -128,10 +129,12 @@ class Host(Scans):
     def _given(self, ids: list[str]) -> Iterator[str]:
         self.scan()
         try:
-            answer = self.scanner.allocate(self.last, ids)
+            answer = self.scanner.allocate(self.last, offered(*ids))
             devices = [self.last.devices[one] for one in ids if one in self.last.devices]
             names = {"resource": "e.com/a", "nodeName": "node"}
-            steps = planned(self.scanner.resource, devices, names, self.scanner.files.to_local)
+            steps = planned_steps(
+                self.scanner.resource, devices, names, self.scanner.files.to_local
+            )
         except (AllocationError, PreStartError) as error:
             yield f"refused: {error}"
             return

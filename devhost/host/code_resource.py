@@ -1,32 +1,12 @@
-"""What all resources of a process share."""
+"""The protocol of a resource whose devices and answers come from code."""
 
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from devhost.discovery.scan import Scanner
-from devhost.host.backend import Backend, Publication
-from devhost.host.cdi_files import CdiFiles
-from devhost.host.holders import Holders
-from devhost.host.metrics import Metrics
-from devhost.host.owners import Owners
-from devhost.host.reconciler import Reconciler
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.model.immutable import immutable
-
-
-@immutable
-class Shared:
-    """What all resources of a process share."""
-
-    backend: Backend
-    publish: Callable[..., Publication]  # `devhost.kubelet.backend.PublishedResource`
-    reconciler: Reconciler
-    holders: Holders
-    owners: Owners
-    cdi_files: CdiFiles
-    metrics: Metrics
 
 
 class CodeResource(Protocol):
@@ -44,8 +24,8 @@ class CodeResource(Protocol):
         """Compile the resource."""
         ...
 
-    def started(self, look_again: Callable[[], None]) -> None:
-        """It is served from now on; ``look_again`` has it scanned."""
+    def started(self, request_scan: Callable[[], None]) -> None:
+        """It is served from now on; ``request_scan`` has it scanned."""
         ...
 
     def registered(self) -> None:

@@ -3,54 +3,76 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from devhost.errors import AllocationError
-from devhost.host import owners as owners_module
-from devhost.host import records as module
+from devhost.host import claims as claims_module
+from devhost.host import handouts as handouts_module
+from devhost.host.backend import Backend, Backends
+from devhost.host.claims import Claims
+from devhost.host.handouts import HandoutFile, Steps
 from devhost.host.holders import Holders
-from devhost.host.owners import Owners
-from devhost.host.records import Mark, Owner
 from devhost.host.state_files import directory_lock
+from devhost.kubelet.backend import DevicePluginBackend
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
-from devhost.kubelet.directory import PluginDirectory
+from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
+from devhost.model.resource_state import HeldBy
 from tests.support import devices
 from tests.support.devices import missing, reasons, snapshot
+from tests.support.offered import offered
 
 A, B = "example.com/a", "example.com/b"
 
 
-class Told(Holders):
+class FakeHolders(Holders):
     """Says of every device which pods hold it."""
 
-    asked = True
+    enabled = True
 
     def __init__(self, *pods: str) -> None:
         super().__init__(None)
         self.pods = list(pods)
 
-    def unheld(self, *_: object, **__: object) -> bool:
+    def confirmed_free(self, *_: object, **__: object) -> bool:
         return not self.pods
 
-    def holding(self, *_: object, **__: object) -> frozenset[str]:
+    def pods_of_device(self, *_: object, **__: object) -> frozenset[str]:
         return frozenset(self.pods)
 
 
-class Holding(Holders):
+class FakeList(Holders):
     """Says which pods hold which devices."""
 
-    asked = True
+    enabled = True
 
-    def __init__(self, pods: Mapping[Owner, frozenset[str]]) -> None:
+    def __init__(self, by_name: Mapping[AdvertisedName, HeldBy]) -> None:
         super().__init__(None)
-        self._by_owner = pods
+        self._by_name = by_name
 
     @property
-    def by_owner(self) -> Mapping[Owner, frozenset[str]]:
-        return self._by_owner
+    def by_name(self) -> Mapping[AdvertisedName, HeldBy]:
+        return self._by_name
+
+
+class FakeBackend(DevicePluginBackend):
+    """Says which resources another instance serves, and which devhost has served."""
+
+    def __init__(self, leave_after: float = 0.0) -> None:
+        super().__init__(Path("/nowhere"), None, leave_after)
+        self.locked: set[str] = set()
+        self.served: set[str] = set()
+
+        def locked_by_other(resource: str) -> bool:
+            return resource in self.locked
+
+        def has_served(resource: str) -> bool:
+            return resource in self.served
+
+        self.locked_by_other, self.has_served = locked_by_other, has_served
 
 
 def resource(name: str, **keys: object) -> Resource:
@@ -61,30 +83,46 @@ def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) ->
     return devices.device(name, devices.node(path, (4, number), inode=inode, changed=inode))
 
 
-def owners(state: Path | None = None, told: Holders | None = None, **more: bool) -> Owners:
-    who = Owners(
-        told or Holders(None),
-        PluginDirectory(Path("/nowhere")),
-        state,
-        assume_free=more.get("assume_free", False),
-        leave_after=0.0,
-    )
-    for name in (A, B):
-        who.serve(name, DeviceList(0.0), lambda: None)
-    return who
+class ClaimsFixture(Claims):
+    """The claims of a process with two resources, and with their file."""
+
+    def __init__(
+        self,
+        state: Path | None = None,
+        holders: Holders | None = None,
+        *,
+        assume_free: bool = False,
+        leave_after: float = 0.0,
+    ) -> None:
+        self.backend = FakeBackend(leave_after)
+        backends = Backends({"devicePlugin": cast("Backend", self.backend)})
+        self.file = HandoutFile(state, backends.locked_by_other)
+        super().__init__(holders or Holders(None), backends, self.file, assume_free=assume_free)
+        for name in (A, B):
+            self.add(name, DeviceList(0.0), lambda: None)
+
+    @property
+    def recorded(self) -> set[str]:
+        return {f"{handout.id} {handout.steps}" for handout in self.file.table}
+
+    async def give(
+        self, declared: Resource, *given: HostDevice, steps: Steps = "none", waited: float = 0.0
+    ) -> None:
+        by_id = {one.id: one for one in given}
+        await self.hand_out(declared, by_id, offered(*by_id), steps=steps, waited=waited)
 
 
-def published(who: Owners, declared: Resource, *found: HostDevice) -> list[str | None]:
+def published(who: Claims, declared: Resource, *found: HostDevice) -> list[str | None]:
     """Publish devices, and return why they are unhealthy."""
-    judged = who.judged(declared, snapshot(*found))
-    who.published(declared, judged)
+    judged = who.judge(declared, snapshot(*found))
+    who.set_listed(declared, judged)
     return list(reasons(judged).values())
 
 
-async def allocated(who: Owners, declared: Resource, one: HostDevice) -> bool:
+async def allocated(who: ClaimsFixture, declared: Resource, one: HostDevice) -> bool:
     """Publish a device, allocate it if it is healthy, and return whether that was so."""
     if published(who, declared, one) == [None]:
-        await who.allocated(declared, [one])
+        await who.give(declared, one)
         return True
     return False
 
@@ -110,32 +148,32 @@ def send(device_list: DeviceList, stream: Stream, one: HostDevice) -> None:
     ],
 )
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_owners_offer_what_was_allocated_under_one_name(
+async def test_claims_offer_what_was_allocated_under_one_name(
     tmp_path: Path, later: Resource, again: HostDevice, free: bool, restarted: bool
 ) -> None:
-    first = owners(tmp_path)
+    first = ClaimsFixture(tmp_path)
     assert await allocated(first, resource(A), device("a"))
     second = first
     if restarted:
-        second = owners(tmp_path)
-        assert await second.load() == {A: {"/dev/x"}}
+        second = ClaimsFixture(tmp_path)
+        assert await second.reserved() == {A: {"/dev/x"}}
     assert await allocated(second, later, again) is free
 
 
-async def test_owners_withhold_hardware_without_a_node_under_another_name() -> None:
+async def test_claims_withhold_hardware_without_a_node_under_another_name() -> None:
     """What is owned is a place in the kernel, such as that of a network interface."""
     at = Hardware("/sys/0", "pci 0", "/sys/0/net/n", None, "net", "/sys/0")
-    found, who = devices.device("n", devices.token("n", at)), owners()
+    found, who = devices.device("n", devices.token("n", at)), ClaimsFixture()
     assert await allocated(who, resource(A), found)
     assert not await allocated(who, resource(B), found)
     assert await allocated(who, resource(A), found)
 
 
-async def test_owners_withhold_what_was_not_allocated_until_its_id_left_the_list() -> None:
+async def test_claims_withhold_what_was_not_allocated_until_its_id_left_the_list() -> None:
     """No pod has it; once its former name has left the kubelet's list, it is anybody's."""
-    who, device_list, looks = owners(), DeviceList(0.0), asyncio.Event()
-    who.serve(A, device_list, lambda: None)
-    who.serve(B, DeviceList(0.0), looks.set)
+    who, device_list, looks = ClaimsFixture(), DeviceList(0.0), asyncio.Event()
+    who.add(A, device_list, lambda: None)
+    who.add(B, DeviceList(0.0), looks.set)
     published(who, resource(A), device("a"))
     device_list.update({"a": AdvertisedDevice(True)})
     gone = missing(device("a"), 1.0, "left to another one", replaced=True)
@@ -151,28 +189,28 @@ async def test_owners_withhold_what_was_not_allocated_until_its_id_left_the_list
     assert published(who, resource(A)) == []
     assert looks.is_set()
     assert published(who, resource(B), device("b")) == [None]
-    assert not who.records.allocated
+    assert not any(handout.nodes for handout in who.file.table)
 
 
-async def test_owners_of_two_instances_that_allocate_one_node_refuse_the_second(
+async def test_claims_of_two_instances_that_allocate_one_node_refuse_the_second(
     tmp_path: Path,
 ) -> None:
     """Both offer it, because neither has a record when it learns of it; the second looks again."""
-    one, two, looks = owners(tmp_path), owners(tmp_path), asyncio.Event()
-    two.serve(B, DeviceList(0.0), looks.set)
+    one, two, looks = ClaimsFixture(tmp_path), ClaimsFixture(tmp_path), asyncio.Event()
+    two.add(B, DeviceList(0.0), looks.set)
     assert published(one, resource(A), device("a")) == [None]
     assert published(two, resource(B), device("b")) == [None]
-    await one.allocated(resource(A), [device("a")])
+    await one.give(resource(A), device("a"))
     with pytest.raises(AllocationError, match=f"device b: it was handed out as {A} a"):
-        await two.allocated(resource(B), [device("b")])
+        await two.give(resource(B), device("b"))
     assert looks.is_set()
     assert published(two, resource(B), device("b")) != [None]
     with pytest.raises(AllocationError, match=f"device b: it was handed out as {A} a"):
-        await two.allocated(resource(B), [device("b")])
+        await two.give(resource(B), device("b"))
 
 
-async def test_owners_write_once_for_two_allocates_of_a_device(tmp_path: Path) -> None:
-    who = owners(tmp_path)
+async def test_claims_write_once_for_two_allocates_of_a_device(tmp_path: Path) -> None:
+    who = ClaimsFixture(tmp_path)
     assert await allocated(who, resource(A), device("a"))
     written = (tmp_path / "state.json").stat().st_ino
     assert await allocated(who, resource(A), device("a"))
@@ -182,54 +220,55 @@ async def test_owners_write_once_for_two_allocates_of_a_device(tmp_path: Path) -
 @pytest.mark.parametrize("former", ["allow", "deny"])
 @pytest.mark.parametrize("later", ["allow", "deny"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_owners_share_nodes_by_overlap(
+async def test_claims_share_nodes_by_overlap(
     tmp_path: Path, former: str, later: str, declared: bool
 ) -> None:
     """Where both are declared one of them is enough, as everywhere; else both have to say so."""
-    who = owners(tmp_path)
+    who = ClaimsFixture(tmp_path)
     one, two = resource(A, overlap=former), resource(B, overlap=later)
-    who.declare([one, two])
+    who.reconfigure([one, two])
     assert await allocated(who, one, device("a"))
-    who.declare([one, two] if declared else [two])
+    who.reconfigure([one, two] if declared else [two])
     said = [former, later].count("allow")
     assert await allocated(who, two, device("b")) is (said >= (1 if declared else 2))
 
 
-async def test_owners_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
+async def test_claims_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
     """An Allocate does not fail for that, nor wait long, together with what it has waited."""
-    who = owners(tmp_path)
+    who = ClaimsFixture(tmp_path)
     with directory_lock(tmp_path):
-        await who.allocated(resource(A), [device("a")], waited=60.0)
-    assert await who.records.sync(60) is None
+        await who.give(resource(A), device("a"), waited=60.0)
+    assert await who.file.sync(60) is None
     assert A in (tmp_path / "state.json").read_text()
 
 
-async def test_owners_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
+async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark of a former pod has to be replaced."""
-    monkeypatch.setattr(owners_module, "_MARK_S", 60.0)
-    who = owners(tmp_path)
-    await who.records.save([Mark(resource=A, id="a", prepared=True)], 60)
-    fresh = [Mark(resource=A, id="a", prepared=False)]
+    monkeypatch.setattr(claims_module, "_STEPS_S", 60.0)
+    who = ClaimsFixture(tmp_path)
+    await who.give(resource(A), device("a"), steps="pending")
+    (handout,) = who.file.table
+    assert await who.file.save([handout.with_steps("done")], 60) is None
     with directory_lock(tmp_path):
-        allocate = asyncio.ensure_future(who.allocated(resource(A), [device("a")], fresh))
+        allocate = asyncio.ensure_future(who.give(resource(A), device("a"), steps="pending"))
         # Longer than an Allocate that does not fail waits.
         assert not (await asyncio.wait({allocate}, timeout=0.3))[0]
     await allocate
-    assert who.records.marks(A) == {"a": fresh[0]}
+    assert who.recorded == {"a pending"}
 
 
-async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> Owners:
-    """Return the owners after a boot, before which a resource was given a device."""
-    assert await allocated(owners(state), resource(A), device("a"))
-    monkeypatch.setattr(module, "boot_id", lambda: "another")
-    after = owners(state)
-    await after.load()
+async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimsFixture:
+    """Return the claims after a boot, before which a resource was given a device."""
+    assert await allocated(ClaimsFixture(state), resource(A), device("a"))
+    monkeypatch.setattr(handouts_module, "boot_id", lambda: "another")
+    after = ClaimsFixture(state)
+    await after.reserved()
     return after
 
 
-async def test_owners_after_a_boot_know_a_node_by_its_path(
+async def test_claims_after_a_boot_know_a_node_by_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Numbers are others then, and the kubelet's answers name paths."""
@@ -240,13 +279,13 @@ async def test_owners_after_a_boot_know_a_node_by_its_path(
     assert published(after, resource(A), device("a", number=77)) == [None]
     assert published(after, resource(B), device("b", number=77, path="/dev/z")) != [None]
     assert published(after, resource(B), device("b", path="/dev/x")) == [None]
-    await after.load()
-    again = owners(tmp_path)
-    await again.load()
+    await after.reserved()
+    again = ClaimsFixture(tmp_path)
+    await again.reserved()
     assert published(again, resource(B), device("b", number=77, path="/dev/z")) != [None]
 
 
-async def test_owners_after_a_boot_keep_the_path_of_what_is_found_elsewhere(
+async def test_claims_after_a_boot_keep_the_path_of_what_is_found_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pod that had it may get what comes to be at its path."""
@@ -255,90 +294,83 @@ async def test_owners_after_a_boot_keep_the_path_of_what_is_found_elsewhere(
     assert published(after, resource(B), device("b", number=78)) != [None]
 
 
-async def test_owners_free_a_node_that_no_pod_holds_and_have_others_scanned() -> None:
+async def test_claims_free_a_node_that_no_pod_holds_and_have_others_scanned() -> None:
     """And not before it has left the list."""
-    told, looks = Told("default/pod"), asyncio.Event()
-    who = owners(None, told)
-    who.serve(B, DeviceList(0.0), looks.set)
+    told, looks = FakeHolders("default/pod"), asyncio.Event()
+    who = ClaimsFixture(None, told)
+    who.add(B, DeviceList(0.0), looks.set)
     published(who, resource(A), device("a"))
-    fresh = [Mark(resource=A, id=one, prepared=False) for one in "ab"]
-    await who.allocated(resource(A), [device("a")], fresh)
+    await who.give(resource(A), device("a"), steps="pending")
     published(who, resource(A))
-    who.drop_free()
+    who.end_free()
     held = "withheld: held as example.com/a a by default/pod"
     assert published(who, resource(B), device("b")) == [held]
-    assert who.records.marks(A).keys() == {"a", "b"}
+    assert who.recorded == {"a pending"}
     assert not looks.is_set()
     told.pods.clear()
-    who.drop_free()
+    who.end_free()
     assert looks.is_set()
-    assert who.records.marks(A).keys() == {"b"}
+    assert not who.recorded
     assert await allocated(who, resource(B), device("b"))
 
 
-async def test_owners_free_a_node_on_offer_that_no_pod_holds() -> None:
+async def test_claims_free_a_node_on_offer_that_no_pod_holds() -> None:
     """It is recorded again when it is allocated again; so the records are as many as held nodes."""
-    told = Told("default/pod")
-    who = owners(None, told)
+    told = FakeHolders("default/pod")
+    who = ClaimsFixture(None, told)
     assert await allocated(who, resource(A), device("a"))
-    who.drop_free()
-    assert who.records.allocated
+    who.end_free()
+    assert who.recorded
     told.pods.clear()
-    who.drop_free()
-    assert not who.records.allocated
+    who.end_free()
+    assert not any(handout.nodes for handout in who.file.table)
     assert await allocated(who, resource(A), device("a"))
-    assert who.records.allocated
-
-
-class Plugins(PluginDirectory):
-    """Says of some resources that devhost has served them."""
-
-    def has_served(self, resource: str) -> bool:
-        return resource == A
+    assert who.recorded
 
 
 @pytest.mark.parametrize(("held", "waits"), [(A, True), ("vendor.com/gpu", False)])
-async def test_owners_withhold_nodes_while_pods_hold_what_is_not_recorded_of_devhost_alone(
+async def test_claims_withhold_nodes_while_pods_hold_what_is_not_recorded_of_devhost_alone(
     held: str, waits: bool
 ) -> None:
     """What another device plugin gave to pods is none of ours."""
-    pods = {Owner(held, "gone", shared=False): frozenset({"default/pod"})}
-    who = owners(None, Holding(pods))
-    who._backend = Plugins(Path("/nowhere"))
-    await who.load()
+    name = AdvertisedName(held, "gone", shared=False)
+    pods = {name: {OfferedId("gone", "gone"): frozenset({"default/pod"})}}
+    who = ClaimsFixture(None, FakeList(pods))
+    who.backend.served.add(A)
+    await who.reserved()
     (reason,) = published(who, resource(B), device("b"))
     assert (reason is not None) is waits
     assert published(who, resource(B, overlap="allow"), device("b")) == [None]
 
 
-async def test_owners_without_pod_resources_keep_what_is_on_offer() -> None:
+async def test_claims_without_pod_resources_keep_what_is_on_offer() -> None:
     """Nobody tells whether a pod has it."""
-    who = owners(assume_free=True)
+    who = ClaimsFixture(assume_free=True)
     assert await allocated(who, resource(A), device("a"))
-    who.drop_free()
-    assert who.records.allocated
+    who.end_free()
+    assert who.recorded
 
 
-async def test_owners_without_pod_resources_free_what_went_away() -> None:
+async def test_claims_without_pod_resources_free_what_went_away() -> None:
     """A node that is no longer found is nobody's."""
-    who = owners()
+    who = ClaimsFixture()
     assert await allocated(who, resource(A), device("a"))
     published(who, resource(A))
-    who.drop_free()
+    who.end_free()
     assert published(who, resource(B), device("b")) != [None]
     published(who, resource(A), missing(device("a"), 1.0))
-    who.drop_free()
+    who.end_free()
     assert published(who, resource(B), device("b")) == [None]
 
 
-async def test_owners_without_pod_resources_keep_what_is_left_of_a_missing_device() -> None:
+async def test_claims_without_pod_resources_keep_what_is_left_of_a_missing_device() -> None:
     """Of a group one part is gone: the other one's node is there, and may be in a pod."""
-    who = owners()
+    who = ClaimsFixture()
     card, port = device("a"), device("b", number=65, path="/dev/y")
     both = devices.device("a", *card.nodes, *port.nodes)
     assert await allocated(who, resource(A), both)
     published(who, resource(A), missing(both, 1.0, remaining={"/dev/y"}))
-    who.drop_free()
+    who.end_free()
     assert published(who, resource(B), card) == [None]
     handed_out = f"withheld: it was handed out as {A} a, and without --pod-resources devhost"
     (reason,) = published(who, resource(B), port)
@@ -346,10 +378,10 @@ async def test_owners_without_pod_resources_keep_what_is_left_of_a_missing_devic
     assert "--assume-free" in str(reason)
 
 
-async def test_owners_without_pod_resources_withhold_a_node_that_was_exchanged() -> None:
+async def test_claims_without_pod_resources_withhold_a_node_that_was_exchanged() -> None:
     """Its former device is listed with another node: what a pod was given is this one."""
-    who, device_list = owners(), DeviceList(0.0)
-    who.serve(A, device_list, lambda: None)
+    who, device_list = ClaimsFixture(), DeviceList(0.0)
+    who.add(A, device_list, lambda: None)
     assert await allocated(who, resource(A), device("a"))
     device_list.update({"a": AdvertisedDevice(True)})
     published(who, resource(A), device("a", number=65, path="/dev/y"))
@@ -357,89 +389,86 @@ async def test_owners_without_pod_resources_withhold_a_node_that_was_exchanged()
     assert str(reason).startswith(f"withheld: it was handed out as {A} a, and without")
 
 
-async def test_owners_wait_as_long_as_an_id_has_to_before_a_node_is_free(
+async def test_claims_wait_as_long_as_an_id_has_to_before_a_node_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a resource that is gone: another instance's Allocate may still run."""
-    who, now = owners(assume_free=True), asyncio.get_running_loop().time()
-    who._leave_after = 10.0
+    who, now = ClaimsFixture(assume_free=True, leave_after=10.0), asyncio.get_running_loop().time()
     assert await allocated(who, resource(A), device("a"))
     looks = asyncio.Event()
-    who.serve(B, DeviceList(0.0), looks.set)
+    who.add(B, DeviceList(0.0), looks.set)
     assert published(who, resource(B), device("b")) != [None]
-    who.end(A)
+    who.remove(A)
     assert looks.is_set()
     for after, free in ((0.0, False), (9.0, False), (10.1, True)):
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=now + after: at)
-        who.drop_free()
+        who.end_free()
         assert (published(who, resource(B), device("b")) == [None]) is free
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_owners_of_two_devices_that_exchange_their_nodes_wait_for_pods_alone(
+async def test_claims_of_two_devices_that_exchange_their_nodes_wait_for_pods_alone(
     held: bool,
 ) -> None:
     """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
-    who, declared = owners(assume_free=True), resource(A)
+    who, declared = ClaimsFixture(assume_free=True), resource(A)
     first = [device("a"), device("b", number=65, path="/dev/y")]
     assert published(who, declared, *first) == [None, None]
     if held:
-        await who.allocated(declared, first)
+        await who.give(declared, *first)
     exchanged = [device("a", number=65, path="/dev/y"), device("b")]
     seen = published(who, declared, *exchanged)
     if held:
         handed_out = "withheld: it was handed out as example.com/a"
         assert [str(one).startswith(handed_out) for one in seen] == [True, True]
-        who.drop_free()  # by `assume_free`
+        who.end_free()  # by `assume_free`
         seen = published(who, declared, *exchanged)
     assert seen == [None, None]
 
 
-async def test_owners_free_the_node_of_a_missing_device_that_stays_listed() -> None:
+async def test_claims_free_the_node_of_a_missing_device_that_stays_listed() -> None:
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
-    device_list, who = DeviceList(0.0), owners(assume_free=True)
-    who.serve(A, device_list, lambda: None)
+    device_list, who = DeviceList(0.0), ClaimsFixture(assume_free=True)
+    who.add(A, device_list, lambda: None)
     stream = device_list.streams.open(lambda: None)
     was, other = device("a"), device("b", path="/dev/y")
     published(who, resource(A), was)
-    await who.allocated(resource(A), [was], [Mark(resource=A, id="a", prepared=True)])
+    await who.give(resource(A), was, steps="pending")
     send(device_list, stream, was)
     gone = missing(was, 0.0)
     published(who, resource(A), gone)
-    who.drop_free()
+    who.end_free()
     assert published(who, resource(B), other) != [None]
     send(device_list, stream, gone)
-    who.drop_free()
+    who.end_free()
     assert published(who, resource(B), other) == [None]
     assert "a" in device_list
-    assert not who.records.allocated
-    assert who.records.marks(A).keys() == {"a"}, "a pod may get it again, prepared as it is"
+    assert not any(handout.nodes for handout in who.file.table)
+    assert who.recorded == {"a pending"}, "its container may start again"
 
 
-async def test_owners_take_two_nodes_of_one_number_in_one_resource_for_two_devices() -> None:
+async def test_claims_take_two_nodes_of_one_number_in_one_resource_for_two_devices() -> None:
     """Both are there, so the file means that; under another resource they are that number."""
-    who, declared = owners(), resource(A)
+    who, declared = ClaimsFixture(), resource(A)
     twins = [device("a"), device("b", path="/dev/y")]
     assert published(who, declared, *twins) == [None, None]
-    await who.allocated(declared, twins[:1])
+    await who.give(declared, twins[0])
     assert published(who, declared, *twins) == [None, None]
-    await who.allocated(declared, twins[1:])
+    await who.give(declared, twins[1])
     assert published(who, resource(B), device("c", path="/dev/z")) != [None]
     alone = [missing(twins[0], 1.0), twins[1]]
     assert published(who, declared, *alone) != ["gone", None]
 
 
-async def test_owners_withhold_what_another_instance_serves(tmp_path: Path) -> None:
+async def test_claims_withhold_what_another_instance_serves() -> None:
     """Its kubelet's list may have the former name, which this process does not know."""
-    who = owners(assume_free=True)
+    who = ClaimsFixture(assume_free=True)
     assert await allocated(who, resource(A), device("a"))
     published(who, resource(A))
-    who._backend = PluginDirectory(tmp_path)
-    other = PluginDirectory(tmp_path).locks.get(A)
-    assert other.acquire()
-    who.drop_free()
+    who.backend.locked.add(A)
+    who.end_free()
     why = f"withheld: another instance of devhost serves {A}, which had it as {A} a"
     assert published(who, resource(B), device("b")) == [why]
-    other.release()
-    who.drop_free()
+    who.backend.locked.clear()
+    who.end_free()
     assert published(who, resource(B), device("b")) == [None]

@@ -1,0 +1,297 @@
+"""The file of what pods were given: shared by instances, whatever has become of it."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devhost.host import handouts, state_files
+from devhost.host.handouts import FILE, HandedNode, Handout, HandoutFile, Steps, boot_id
+from devhost.model.device import FileKind, Hardware
+from devhost.model.node_id import NodeId
+from tests.support.devices import node, token
+
+A = "example.com/a"
+BOOT = boot_id()
+PLACE = "/sys/devices/pci0000:00/net/eth0"
+
+
+def handout(device: str = "a", number: int = 64, steps: Steps = "none", **more: Any) -> Handout:
+    nodes = (HandedNode(entity=f"char 4:{number}", names=frozenset({f"/dev/{number}"})),)
+    fields = {"resource": A, "id": device, "device": device, "nodes": nodes, "boot": BOOT}
+    return Handout.model_validate({**fields, "overlap": False, "steps": steps, **more})
+
+
+def of_node(node_id: NodeId) -> Handout:
+    return handout(nodes=(HandedNode(entity=node_id.entity, names=node_id.names),))
+
+
+def opened(state: Path, elsewhere: Callable[[str], bool] = lambda _: False) -> HandoutFile:
+    return HandoutFile(state, elsewhere)
+
+
+async def put(file: HandoutFile, *given: Handout) -> None:
+    file.set({one.key: one for one in given})
+    assert await file.sync(10) is None
+
+
+async def end(file: HandoutFile, *ended: Handout) -> None:
+    file.set({one.key: None for one in ended})
+    assert await file.sync(10) is None
+
+
+async def read(state: Path) -> set[Handout]:
+    """Return what another process reads."""
+    file = opened(state)
+    assert await file.sync(10) is None
+    return set(file.table)
+
+
+async def test_handouts_that_one_instance_writes_another_reads(tmp_path: Path) -> None:
+    one, two, other = opened(tmp_path), opened(tmp_path), handout("b", 65)
+    await put(one, handout())
+    await put(two, other)
+    assert set(two.table) == {other, handout()}
+    await end(two, handout())
+    assert await read(tmp_path) == {other}
+
+
+async def test_steps_are_what_the_file_says_and_nodes_what_the_process_knows(
+    tmp_path: Path,
+) -> None:
+    """A file that was lost is written again, and whether the steps are done is not known."""
+    one, two = opened(tmp_path), opened(tmp_path)
+    await put(one, handout(steps="pending"))
+    await put(two, handout(steps="done"))
+    assert await one.sync(10) is None
+    assert set(one.table) == {handout(steps="done")}
+    (tmp_path / FILE).unlink()
+    assert await one.sync(10) is None
+    assert set(one.table) == await read(tmp_path) == {handout()}
+
+
+async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_serves_it(
+    tmp_path: Path,
+) -> None:
+    """That one has ended it, because no pod has it any longer."""
+    seen: list[Handout] = []
+    one, two = opened(tmp_path), HandoutFile(tmp_path, lambda _: True, seen.extend)
+    await put(one, handout())
+    assert await two.sync(10) is None
+    await end(one, handout())
+    assert await two.sync(10) is None
+    assert (set(two.table), seen) == (set(), [handout(), handout()])
+
+
+async def test_steps_of_what_another_instance_serves_now_are_left_as_they_are(
+    tmp_path: Path,
+) -> None:
+    """This process has recorded them when it served the resource, and writes that late."""
+    one, two = opened(tmp_path), opened(tmp_path, lambda _: True)
+    await put(one, handout(steps="done"))
+    await put(two, handout(number=65, steps="pending"), handout("b", 66, "pending"))
+    nodes = (*handout().nodes, *handout(number=65).nodes)
+    assert set(two.table) == await read(tmp_path)
+    assert set(two.table) == {handout(steps="done", nodes=nodes), handout("b", 66)}
+
+
+async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on, update = threading.Event(), threading.Event(), handouts._update
+
+    def slow(*arguments: Any) -> Any:
+        entered.set()
+        assert go_on.wait(60)
+        return update(*arguments)
+
+    monkeypatch.setattr(handouts, "_update", slow)
+    one = opened(tmp_path)
+    one.set({handout().key: handout()})
+    assert await asyncio.to_thread(entered.wait, 60)
+    one.set({handout().key: None})
+    go_on.set()
+    await one.close()
+    assert await read(tmp_path) == set()
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b'{"key": "x"}', b"\xff", b"[" * 9999])
+async def test_state_file_that_is_damaged_is_moved_aside(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes,
+) -> None:
+    """Also one that is larger than any that devhost writes."""
+    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 998)
+    path, file = tmp_path / FILE, opened(tmp_path)
+    path.write_bytes(content)
+    await put(file, handout())
+    aside = path.with_name("state.json.damaged")
+    assert file.damage is not None
+    assert file.damage.endswith(f": moved to {aside}")
+    assert file.damage in caplog.messages
+    assert aside.read_bytes() == content
+    again = opened(tmp_path)
+    assert await again.sync(10) is None
+    assert (set(again.table), again.damage) == ({handout()}, None)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        pytest.param({"resource": A, "claim": "1f-9"}, id="kind"),
+        pytest.param({**handout().model_dump(mode="json"), "steps": "twice"}, id="value"),
+        pytest.param("a text", id="text"),
+    ],
+)
+async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
+    tmp_path: Path, foreign: object
+) -> None:
+    path, newer = tmp_path / FILE, {**handout().model_dump(mode="json"), "claim": "1f-9"}
+    path.write_text(json.dumps([foreign, newer]))
+    file, other = opened(tmp_path), handout("b", 65)
+    await put(file, other)
+    assert [each.device for each in file.table.by_node(["char 4:64"])] == ["a"]
+    assert (file.damage, path.with_name("state.json.damaged").exists()) == (None, False)
+    await end(file, other)
+    assert json.loads(path.read_text()) == [foreign, newer]
+
+
+async def test_state_file_of_the_first_format_is_read(tmp_path: Path) -> None:
+    """It had an entry for each node, and one for the steps of each ID."""
+    name = {"resource": A, "boot": BOOT, "overlap": False}
+    nodes = [
+        {**name, "device": device, "shared": shared, "key": f"char 4:{number}", "names": [path]}
+        for device, shared, number, path in (
+            ("a", False, 64, "/dev/64"),
+            ("a", False, 65, "/dev/65"),
+            ("b", True, 66, "/dev/66"),
+        )
+    ]
+    token_entry = {**name, "device": "t", "shared": False, "key": "", "names": []}
+    steps = [
+        {"resource": A, "id": "a", "prepared": True},
+        {"resource": A, "id": "b::1", "prepared": False},
+        {"resource": A, "id": "gone", "prepared": True},
+    ]
+    (tmp_path / FILE).write_text(json.dumps([*nodes, token_entry, *steps]))
+    both = (*handout().nodes, *handout(number=65).nodes)
+    shared = handout("b", 66)
+    assert await read(tmp_path) == {
+        handout(steps="done", nodes=both),
+        shared.model_copy(update={"id": "b::"}),
+        shared.model_copy(update={"id": "b::1", "steps": "pending"}),
+        handout("t", nodes=()),
+    }
+
+
+async def test_state_file_does_not_grow_beyond_what_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = opened(tmp_path)
+    await put(file, handout())
+    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 800)
+    await put(file, *(handout(str(number), number) for number in range(9)))  # it was read
+    assert "File too large" in str(file.problem)
+    assert len(json.loads((tmp_path / FILE).read_text())) == 1
+
+
+async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
+    assert await file.save([done], 10) is None
+    with monkeypatch.context() as full:
+        full.setattr(handouts, "write_atomically", fail)
+        pending = [handout(steps="pending"), handout("b", steps="pending")]
+        problem = await file.save([*pending, without], 10)
+        assert problem == file.problem == f"{tmp_path / FILE}: No space left on device"
+    assert await file.sync(60) is None  # as `Claims.run` does it
+    assert set(file.table) == await read(tmp_path) == {done, without}
+
+
+async def test_steps_that_a_slow_disk_does_not_have_in_time_are_written_later_if_they_replace_none(
+    tmp_path: Path,
+) -> None:
+    """Or the next process would take the former pod's for them."""
+    file, pending = opened(tmp_path), [handout(steps="pending"), handout("b", steps="pending")]
+    assert await file.save([handout("b", steps="done")], 10) is None
+    for _ in range(2):  # as for a second container of the pod
+        assert await file.save(pending, 0) == handouts.NO_ANSWER
+        assert [one in file.table for one in pending] == [True, False]
+    assert await file.sync(10) is None
+    assert await file.save(pending, 10) is None
+    await file.close()
+    assert await read(tmp_path) == set(pending)
+
+
+async def test_state_directory_that_hangs_is_written_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    answers, update = threading.Event(), handouts._update
+
+    def hanging(*arguments: Any) -> Any:
+        assert answers.wait(60)
+        return update(*arguments)
+
+    monkeypatch.setattr(handouts, "_update", hanging)
+    monkeypatch.setattr(handouts, "PATIENCE_S", 0.01)
+    file, other = opened(tmp_path), handout("b", 65)
+    file.set({handout().key: handout()})
+    for _ in range(9):
+        assert await file.sync(0.01) == handouts.NO_ANSWER
+    assert file.problem == f"{tmp_path / FILE}: no answer in 0.01 s"
+    file.set({other.key: other})  # while the first attempt has not returned
+    answers.set()
+    assert await file.sync(10) is None
+    assert await read(tmp_path) == {handout(), other}
+    assert caplog.messages == [
+        f"cannot save allocated devices: {file._path}: no answer in 0.01 s",
+        "allocated devices saved again",
+    ]
+
+
+async def test_state_file_without_a_record_is_not_made(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    await end(opened(state), handout())
+    assert not state.exists()
+
+
+async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) -> None:
+    odd = node("", None, realpath="/d/\udcff").id
+    await put(opened(tmp_path), of_node(odd))
+    file = opened(tmp_path)
+    assert await file.sync(10) is None
+    assert file.table.by_node(odd.keys) == [of_node(odd)]
+
+
+def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
+    """A block device is another one than a character device of its number."""
+    assert [node("/dev/x", kind=kind).id.entity for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
+        "char 4:64",
+        "block 4:64",
+    ]
+    assert node("/d/x", None).id.entity == "file 5 1 0"
+    interface = token("eth0", Hardware(PLACE, "eth0", PLACE, None, "net", ""))
+    assert (interface.id.entity, interface.id.names) == (PLACE, frozenset({PLACE}))
+
+
+async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
+    """Whether it was renamed, or another one has taken its place."""
+    file = opened(tmp_path)
+    first, moved, replaced, other = (
+        node(path, None, inode=inode).id for inode in (1, 2) for path in ("/d/x", "/d/y")
+    )
+    await put(file, of_node(first))
+    by_node = file.table.by_node
+    assert by_node(moved.keys) == by_node(replaced.keys) == [of_node(first)]
+    assert by_node(other.keys) == []
