@@ -117,9 +117,10 @@ class CompiledSource:
         for listing in of_source:
             judge.add_unreadable(listing.unreadable)
         judge.add(self._source.find(listings, self._previous))
-        self._previous = {node.path: node for node in judge.nodes}
-        selection = judge.selection()
-        if judge.nodes or judge.skipped:
+        nodes, skipped = tuple(judge.nodes), tuple(judge.skipped)
+        self._previous = {node.path: node for node in nodes}
+        selection = Selection(nodes, skipped, unreadable=judge.unreadable)
+        if nodes or skipped:
             return selection
         # Only a bus can be missing: classes come with the first device of them.
         needed = of_source[:1] if isinstance(self.spec.kind, Usb | Pci | Sysfs) else of_source
@@ -135,7 +136,7 @@ class CompiledSource:
 
 
 class CandidateFilter:
-    """Judges the candidates of a source, as parts of a `Selection`. Blocks."""
+    """Judges the candidates of a source, as parts of a `Selection`. Its methods block."""
 
     def __init__(self, index: int, spec: SourceSpec) -> None:
         kind = spec.kind
@@ -144,22 +145,15 @@ class CandidateFilter:
         self._in_use = isinstance(kind, Static) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
-        self._unreadable: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
         self._skipped_units: set[str] = set()
-
-    def selection(self) -> Selection:
-        """Return the nodes, and what is skipped."""
-        unreadable = self._unreadable
-        return Selection(tuple(self.nodes), tuple(self.skipped), unreadable=unreadable)
 
     def add_unreadable(self, reasons: Mapping[str, str]) -> None:
         """Skip what cannot be read, by path."""
         for path, reason in reasons.items():
-            self._unreadable[path] = reason
-            self._skip(path, Verdict(Cause.UNREADABLE, f"cannot be read: {reason}"))
-
-    def _skip(self, candidate: str, verdict: Verdict) -> None:
-        self.skipped.append(Skipped(names.printable(candidate), verdict))
+            self.unreadable[path] = reason
+            text = f"cannot be read: {reason}"
+            self.skipped.append(Skipped.because(Cause.UNREADABLE, names.printable(path), text))
 
     def add(self, candidates: Iterable[Candidate | Node | Skipped]) -> None:
         """Add the nodes of a source; candidates are judged before."""
@@ -195,8 +189,9 @@ class CandidateFilter:
                 if error.errno != errno.ENAMETOOLONG:
                     self.add_unreadable({path: describe_read_error(error)})
         if problem is not None:
-            if path not in self._unreadable:
-                self._skip(path or candidate.name, problem)
+            if path not in self.unreadable:
+                label = names.printable(path or candidate.name)
+                self.skipped.append(Skipped(label, problem))
             if hardware is not None:
                 self._skipped_units.add(hardware.unit)
             return
