@@ -39,23 +39,24 @@ class HostPaths:
         self._cached = CachedFiles(files)
         self._classes: DeviceClasses | None = None
         self._use: BlockUse | None = None  # most resources have no disks
-        self._places: dict[str, ResolvedPath] = {}
+        self._resolved: dict[str, ResolvedPath] = {}
         self._visible: tuple[str, ...] | None = None
 
     def remember(self, path: str, state: FileState) -> None:
         """Set the state of a path that was just read."""
-        self._places[path] = ResolvedPath(state.realpath, state)
+        self._resolved[path] = ResolvedPath(state.realpath, state)
 
     def resolve(self, path: str) -> ResolvedPath:
         """Return where a host path leads, and the state of the file there. Blocks."""
-        if path not in self._places:
+        if path not in self._resolved:
             try:
                 state = self._cached.stat(path)
-                place = ResolvedPath(state.realpath if state else self._files.realpath(path), state)
+                realpath = state.realpath if state else self._files.realpath(path)
+                self._resolved[path] = ResolvedPath(realpath, state)
             except OSError as error:
-                place = ResolvedPath(path, problem=f"{path}: {describe_os_error(error)}")
-            self._places[path] = place
-        return self._places[path]
+                problem = f"{path}: {describe_os_error(error)}"
+                self._resolved[path] = ResolvedPath(path, problem=problem)
+        return self._resolved[path]
 
     # ── what containers receive ──
 
@@ -94,11 +95,11 @@ class HostPaths:
 
     def _resolve_spec(self, spec: Spec) -> Sequence[Spec]:
         path, mount = spec.host_path, isinstance(spec, MountSpec)
-        place = self.resolve(path)
-        state = place.state
-        if place.problem is not None:
-            raise AllocationError(place.problem)
-        if problem := names.path_problem(place.realpath):
+        resolved = self.resolve(path)
+        state = resolved.state
+        if resolved.problem is not None:
+            raise AllocationError(resolved.problem)
+        if problem := names.path_problem(resolved.realpath):
             raise AllocationError(f"{path} leads to a name that cannot be handed out: {problem}")
         if state is None and (spec.optional or not self.is_invisible(spec)):
             hint = "" if self._files.is_host else f" (below {self._files.root})"
@@ -110,10 +111,10 @@ class HostPaths:
                 raise AllocationError(f"{path} is a {state.kind.value}, not a device node")
         if self._policy.enforced and (refusal := self._refused(path, mount=mount)):
             raise AllocationError(refusal)
-        if state is None or place.realpath == path or self._files.stays_in_dev(path):
+        if state is None or resolved.realpath == path or self._files.stays_in_dev(path):
             return [spec]
-        self.remember(place.realpath, state)
-        return [replace(spec, host_path=place.realpath)]
+        self.remember(resolved.realpath, state)
+        return [replace(spec, host_path=resolved.realpath)]
 
     def _nodes_below(self, spec: DeviceSpec, directory: FileState) -> Sequence[Spec]:
         """Return a spec for each node in a directory, whose links are left out.
@@ -149,23 +150,23 @@ class HostPaths:
         Below a root that is not a mount point, only the mounts below it show the host's files, as
         in the chart's container: the runtime made the directories between them.
         """
-        place = self.resolve(spec.host_path)
-        if isinstance(spec, DeviceSpec) or place.state or place.problem:
+        resolved = self.resolve(spec.host_path)
+        if isinstance(spec, DeviceSpec) or resolved.state or resolved.problem:
             return False
         if self._visible is None:
             self._visible = _visible_below(self._files)
-        where = f"{place.realpath}/"
+        where = f"{resolved.realpath}/"
         return bool(self._visible) and not any(map(where.startswith, self._visible))
 
     # ── what the policy refuses ──
 
     def _refused(self, path: str, *, mount: bool = False) -> str | None:
         """Return why a path that could be read may not be given to others, or ``None``."""
-        place = self.resolve(path)
-        state = place.state
+        resolved = self.resolve(path)
+        state = resolved.state
         if state is not None and state.number is not None and not mount:
-            return self.policy_problem(place.realpath, state.kind, state.number)
-        if refusal := self._policy.file_problem(place.realpath, mount=mount):
+            return self.policy_problem(resolved.realpath, state.kind, state.number)
+        if refusal := self._policy.file_problem(resolved.realpath, mount=mount):
             return refusal
         if state is None:
             return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
@@ -189,12 +190,12 @@ class HostPaths:
         """
         if node.state is None:
             return None
-        place, kind = self.resolve(node.path), node.state.kind
-        if place.state is None:
-            return place.problem or f"{node.path} no longer exists"
-        if place.state.kind is not kind:
+        resolved, kind = self.resolve(node.path), node.state.kind
+        if resolved.state is None:
+            return resolved.problem or f"{node.path} no longer exists"
+        if resolved.state.kind is not kind:
             return f"{node.path} is no longer a {kind.value}{' device' if kind.is_node else ''}"
-        same = place.state.number == node.state.number
+        same = resolved.state.number == node.state.number
         if same or (not same_number and self._files.stays_in_dev(node.path)):
             return None
         return f"{node.path} is another device than at the last scan; a scan is due"

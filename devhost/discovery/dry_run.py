@@ -15,7 +15,7 @@ from devhost.discovery.resolve import Resolver, ScanFinding
 from devhost.discovery.scan import Scanner
 from devhost.discovery.sources import explain
 from devhost.discovery.sources.base import Listing, Listings, Location
-from devhost.discovery.sources.filter import list_all
+from devhost.discovery.sources.selection import list_all
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
-from devhost.discovery.sources.filter import Selection
+from devhost.discovery.sources.selection import Selection
 from devhost.model import limits, names
 from devhost.model.config import Resource
 from devhost.model.device import (

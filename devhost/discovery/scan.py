@@ -12,7 +12,7 @@ from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
 from devhost.discovery.identity import SETTLE_S, SOURCE_REMOVED, Identified, OwnerOf, ScanContext
 from devhost.discovery.sources.base import Listings, Location
-from devhost.discovery.sources.filter import CompiledSource, Selection, select
+from devhost.discovery.sources.selection import CompiledSource, Selection, select
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _RESOURCE: Final = "resource_name"
 REGISTRATION_RESULTS: Final = {True: "ok", False: "error"}
-# What is read of a host when it is scraped: the labels, and the text.
+# Read from a host at each scrape: the labels, and the text.
 _GAUGES: Final = {
     "devhost_build_info": ("version python", "The version of devhost and of Python."),
     "devhost_devices": ("resource_name health", "Distinct devices that are there, by health."),
@@ -151,7 +151,7 @@ def _families(host: "Host", *, devices: bool) -> Iterable[Metric]:
 def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
     yield "devhost_build_info", (__version__, platform.python_version()), 1
     for served in host.resources:
-        yield from _of_resource(served)
+        yield from _resource_samples(served)
         if host.parts.holders.available:
             in_use = {offered.device for offered in host.parts.holders.pods_by_id(served.name)}
             yield "devhost_devices_in_use", (served.name,), len(in_use)
@@ -174,7 +174,7 @@ def _samples(host: "Host", *, devices: bool) -> Iterator[_Sample]:
                 yield "devhost_device_allocated", tuple(map(printable, values)), 1
 
 
-def _of_resource(served: "ServedResource") -> Iterator[_Sample]:
+def _resource_samples(served: "ServedResource") -> Iterator[_Sample]:
     name, devices, count = served.name, served.devices.offered.present_devices, served.devices.count
     if not served.draining:
         healthy = sum(device.healthy for device in devices)

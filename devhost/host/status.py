@@ -36,23 +36,14 @@ def status(host: Host) -> Json:
         "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
         "resources": [_resource(served, holders) for served in host.resources],
     }
-    if holders.enabled and holders.unavailable_reason:
-        shown["troubles"].append(f"pod-resources unavailable: {holders.unavailable_reason}")
-    if problem := host.parts.handouts.problem:
-        shown["troubles"].append(f"cannot save allocated devices: {problem}")
-    if host.parts.handouts.damage is not None:
-        shown["troubles"].append(host.parts.handouts.damage)
-    shown["troubles"] += _troubles(shown)
-    for served, resource in zip(host.resources, shown["resources"], strict=True):
-        troubles = _resource_troubles(served, resource)
-        shown["troubles"] += [f"{served.name}: {trouble}" for trouble in troubles]
+    shown["troubles"] += _troubles(host, shown)
     return shown
 
 
 def readiness(host: Host) -> Json:
     """Return the shape of ``/readyz``: ready once each resource was registered or awaits something.
 
-    What starts from a last good copy is not ready: it may serve what nobody has asked for any more.
+    A host that starts from a last good copy is not ready: it may serve resources that were removed.
     A kubelet that restarts, or has not started yet, does not make a host unready: a rollout would
     wait for something that it cannot influence.
     """
@@ -83,7 +74,7 @@ def _resource(served: ServedResource, holders: Holders) -> Json:
     state, pods = served.status, holders.pods_by_id(served.name)
     count = served.devices.count
     return {
-        **resource_report(served, _checked_last(served)).as_json(),
+        **resource_report(served, _with_last_checks(served)).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
@@ -114,8 +105,8 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
     return ResourceReport(served.resource, snapshot, warnings, listed=listed)
 
 
-def _checked_last(served: ServedResource) -> Snapshot:
-    """Return the snapshot with the last round of checks: most rounds publish nothing."""
+def _with_last_checks(served: ServedResource) -> Snapshot:
+    """Return the snapshot with the last round of its checks: most rounds publish nothing."""
     snapshot = served.devices.offered
     if served.devices.health is None:
         return snapshot
@@ -140,8 +131,14 @@ def _readiness(served: ServedResource) -> Json:
 # ── problems, as sentences ──
 
 
-def _troubles(shown: Json) -> Iterator[str]:
-    config = shown["config"]
+def _troubles(host: Host, shown: Json) -> Iterator[str]:
+    config, holders, handouts = shown["config"], host.parts.holders, host.parts.handouts
+    if holders.enabled and holders.unavailable_reason:
+        yield f"pod-resources unavailable: {holders.unavailable_reason}"
+    if handouts.problem:
+        yield f"cannot save allocated devices: {handouts.problem}"
+    if handouts.damage is not None:
+        yield handouts.damage
     if config is not None:
         if config["problems"]:
             problem = config["unreadable"] or "invalid"
@@ -150,6 +147,9 @@ def _troubles(shown: Json) -> Iterator[str]:
             yield f"cannot save the last good configuration: {config['unsaved']}"
     if shown["log"]["dropping"]:
         yield "the log is not read fast enough: lines are being dropped"
+    for served, resource in zip(host.resources, shown["resources"], strict=True):
+        for trouble in _resource_troubles(served, resource):
+            yield f"{served.name}: {trouble}"
 
 
 def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:

@@ -5,7 +5,6 @@ They are looked at by path, and found below a directory by globs, within bounds.
 
 import ctypes
 import errno
-import fnmatch
 import os
 import re
 import stat
@@ -20,6 +19,7 @@ from devhost.model import names
 from devhost.model.device import FileKind, FileState
 from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_CHARACTERS
+from devhost.model.pattern import matches_any, matches_name
 
 _T = TypeVar("_T")
 
@@ -185,7 +185,7 @@ class HostFiles:
                 continue
             whole = "/".join(filter(None, (place, *reversed(rest), name)))
             forms = (whole, f"{whole}/")  # names that are allowed below a directory may be listed
-            if not any(fnmatch.fnmatchcase(form, glob) for form in forms for glob in self.shown):
+            if not any(matches_any(form, self.shown) for form in forms):
                 text = f"not every user may look into {place}: it needs --allow-path '{whole}'"
                 raise OSError(errno.EACCES, text)
         return place.rstrip("/")
@@ -399,7 +399,7 @@ class Walk:
         if part == "**":
             shown = self._hidden or not entry.name.startswith(".")
             return pattern if shown and _is_directory(entry) else None
-        if not matches_glob(entry.name, part, hidden=self._hidden):
+        if not matches_name(entry.name, part, hidden=self._hidden):
             return None
         return tuple(rest) if not rest or _is_link(entry) or _is_directory(entry) else None
 
@@ -438,13 +438,6 @@ def _is_link(entry: os.DirEntry[str]) -> bool:
 def is_wild(part: str) -> bool:
     """Whether a glob may match more than one text."""
     return any(character in part for character in "*?[")
-
-
-def matches_glob(name: str, part: str, *, hidden: bool = False) -> bool:
-    """Whether a name matches a glob; without `hidden`, a dot at its front needs one there."""
-    if not hidden and name.startswith(".") and not part.startswith("."):
-        return False
-    return part == "*" or fnmatch.fnmatchcase(name, part)
 
 
 def describe_read_error(error: OSError) -> str:

@@ -26,8 +26,8 @@ def read_mounts(path: str) -> Iterator[tuple[Number, str, str]]:
     A mount is the number of its filesystem, as its files have it, the mount point and the source.
     """
     for line in read_lines(path):
-        place, _, filesystem = line.partition(" - ")
-        fields = place.split(" ")
+        mount, _, filesystem = line.partition(" - ")
+        fields = mount.split(" ")
         if len(fields) > 4 and (number := number_of(fields[2])) is not None:
             yield number, _unescaped(fields[4]), _unescaped([*filesystem.split(" "), "", ""][1])
 

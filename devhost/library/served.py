@@ -13,7 +13,7 @@ from devhost.allocation.declaration import rules_of
 from devhost.discovery.identity import Identified
 from devhost.discovery.scan import Scanner
 from devhost.discovery.sources.base import Listing, Listings, Location, Source
-from devhost.discovery.sources.filter import CompiledSource
+from devhost.discovery.sources.selection import CompiledSource
 from devhost.errors import AllocationError, PreStartError, describe_os_error
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.library.methods import CallError, Devices, PluginMethods

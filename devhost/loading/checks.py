@@ -113,11 +113,11 @@ def _offers(kind: Kind, path: str) -> bool:
     name, below, included = path.rpartition("/")[2], path, True
     match kind:
         case Glob(paths=globs):
-            matches = any(pattern.glob_matches(glob, path) for glob in globs)
+            matches = any(pattern.matches_path(path, glob) for glob in globs)
         case Directory(path=directory, recursive=recursive, include=include):
             globs = (f"{directory}/{'**' if recursive else '*'}",)
             included = include is None or pattern.matches_name_or_path(path, name, include)
-            matches = pattern.glob_matches(globs[0], path)
+            matches = pattern.matches_path(path, globs[0])
         case Dev(pattern=text):
             globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
             matches = below != path and pattern.fullmatch(text, below) is not None

@@ -4,7 +4,6 @@ They check keys, types and single values; `devhost.loading.checks` checks severa
 loader rejects nulls, so ``None`` always means that a key is absent.
 """
 
-import fnmatch
 import functools
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -12,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
 from devhost.model import values
+from devhost.model.pattern import matches_any
 from devhost.model.sources import SourceEntry, Static
 from devhost.model.template import Template
 from devhost.model.values import (
@@ -235,7 +235,7 @@ class Resource(ConfigModel):
     def applies_to(self, node_name: str) -> bool:
         """Return whether the resource is served on a node."""
         globs = self.node_names
-        return globs is None or any(fnmatch.fnmatchcase(node_name, glob) for glob in globs)
+        return globs is None or matches_any(node_name, globs)
 
 
 def _templates(

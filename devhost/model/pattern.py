@@ -110,12 +110,19 @@ def fullmatch(text: str, subject: str) -> dict[str, str] | None:
     return {name: value for name, value in match.groupdict().items() if value is not None}
 
 
-def glob_matches(text: str, path: str) -> bool:
+def matches_path(path: str, glob: str) -> bool:
     """Return whether a glob of whole paths matches a path."""
-    parts, names = text.split("/"), path.split("/")
+    parts, names = glob.split("/"), path.split("/")
     if "**" in parts:
-        return fnmatch.fnmatchcase(path, text)
+        return fnmatch.fnmatchcase(path, glob)
     return len(names) == len(parts) and all(map(fnmatch.fnmatchcase, names, parts))
+
+
+def matches_name(name: str, glob: str, *, hidden: bool = False) -> bool:
+    """Return whether a glob matches a name; unless `hidden`, a dot at its front needs one there."""
+    if not hidden and name.startswith(".") and not glob.startswith("."):
+        return False
+    return glob == "*" or fnmatch.fnmatchcase(name, glob)
 
 
 def matches_any(text: str, globs: Iterable[str]) -> bool:

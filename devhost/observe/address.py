@@ -36,8 +36,8 @@ class Address:
     @property
     def local(self) -> "Address":
         """The address to connect to from the same machine."""
-        here = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (not bound)
-        return Address(here.get(self.host, self.host), self.port)
+        loopback = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (not bound)
+        return Address(loopback.get(self.host, self.host), self.port)
 
     def bind(self) -> socket.socket:
         """Return a listening socket, or raise `OSError`."""

@@ -90,14 +90,14 @@ class LogQueue(logging.Handler):
             self.dropped += 1
 
 
-def set_up(level: str, form: str | None) -> None:
-    """Send all logs to stderr, as text on a terminal and else JSON, unless there is a `form`.
+def set_up(level: str, log_format: str | None) -> None:
+    """Send all logs to stderr, as text on a terminal and else JSON, unless there is a `log_format`.
 
     Crashes and Python's warnings go there, too.
     """
     stderr = sys.__stderr__  # None if the process was started without it
     handler = LogQueue(stderr.fileno()) if stderr else logging.NullHandler()
-    text = form == "text" or (form is None and stderr is not None and stderr.isatty())
+    text = log_format == "text" or (log_format is None and stderr is not None and stderr.isatty())
     handler.setFormatter(_Text() if text else _Json())
     root = logging.getLogger()
     root.handlers[:] = [handler]

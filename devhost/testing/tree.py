@@ -57,10 +57,10 @@ class HostTree:
     def file(self, path: str, text: str = "", mode: int = 0o644) -> None:
         """Write a regular file, or overwrite it; links are followed."""
         self.at(path)
-        here = self._resolved(path)
-        _make(here.parent)
-        here.write_text(text, encoding="utf-8")
-        here.chmod(mode)
+        local = self._resolved(path)
+        _make(local.parent)
+        local.write_text(text, encoding="utf-8")
+        local.chmod(mode)
 
     def directory(self, path: str) -> None:
         """Create a directory if it does not exist."""
@@ -90,31 +90,31 @@ class HostTree:
 
     def remove(self, path: str) -> None:
         """Remove a file, a node, a link (not its target), or a directory with its content."""
-        here = self.at(path)
-        if here.is_dir() and not here.is_symlink():
-            shutil.rmtree(here)
+        local = self.at(path)
+        if local.is_dir() and not local.is_symlink():
+            shutil.rmtree(local)
         else:
-            here.unlink()
+            local.unlink()
 
     def _node(self, path: str, kind: int, number: tuple[int, int], mode: int) -> None:
-        here = self._new(path)
+        local = self._new(path)
         try:
-            os.mknod(here, kind | 0o600, os.makedev(*number))
+            os.mknod(local, kind | 0o600, os.makedev(*number))
         except PermissionError as error:
             reason = "creating device nodes needs root, outside of user namespaces"
-            raise NotPermittedError(f"{here}: {reason}; see can_make_nodes()") from error
-        here.chmod(mode)  # not in mknod, which applies the umask
+            raise NotPermittedError(f"{local}: {reason}; see can_make_nodes()") from error
+        local.chmod(mode)  # not in mknod, which applies the umask
 
     def _resolved(self, path: str) -> Path:
-        here = Path(self._files.to_local(self._files.resolve(path)))
-        if Path(os.path.realpath(here)) != here:  # a loop of links, which might leave the root
+        local = Path(self._files.to_local(self._files.resolve(path)))
+        if Path(os.path.realpath(local)) != local:  # a loop of links, which might leave the root
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        return here
+        return local
 
     def _new(self, path: str) -> Path:
-        here = self.at(path)
-        _make(here.parent)
-        return here
+        local = self.at(path)
+        _make(local.parent)
+        return local
 
 
 def _make(directory: Path) -> None:

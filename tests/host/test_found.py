@@ -9,7 +9,7 @@ import pytest
 
 from devhost.discovery.scan import Scanner
 from devhost.discovery.sources.base import Listings
-from devhost.discovery.sources.filter import Selection
+from devhost.discovery.sources.selection import Selection
 from devhost.model.device import Snapshot
 from tests.support.hosting import Hosting, Kubelet
 

@@ -7,7 +7,7 @@ import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.filter import list_all
+from devhost.discovery.sources.selection import list_all
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads

@@ -3,7 +3,7 @@
 import pytest
 
 from devhost.discovery.dry_run import explain_sources
-from devhost.discovery.sources.filter import list_all
+from devhost.discovery.sources.selection import list_all
 from devhost.model.device import Snapshot
 from tests.security.attack import Victim
 from tests.support.devices import skip_reasons

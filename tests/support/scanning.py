@@ -7,7 +7,7 @@ from pathlib import Path
 from devhost.allocation.policy import Policy
 from devhost.discovery.identity import OwnerOf
 from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.filter import Selection, list_all
+from devhost.discovery.sources.selection import Selection, list_all
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.config import Resource

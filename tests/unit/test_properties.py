@@ -16,7 +16,7 @@ from devhost.allocation.policy import Policy
 from devhost.discovery.dry_run import report
 from devhost.discovery.identity import SETTLE_S
 from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.filter import Selection
+from devhost.discovery.sources.selection import Selection
 from devhost.hostfs.files import HostFiles
 from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Snapshot

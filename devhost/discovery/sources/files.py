@@ -15,7 +15,7 @@ from devhost.discovery.sources.base import (
     WatchedDirectory,
 )
 from devhost.hostfs.device_classes import may_be_proposed
-from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild, matches_glob
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
@@ -173,7 +173,7 @@ class FileSource(Source):
             return NO_VARIABLES
         if isinstance(self.options, Dev):
             return pattern.fullmatch(wanted, name)
-        return NO_VARIABLES if matches_glob(name, wanted) else None
+        return NO_VARIABLES if pattern.matches_name(name, wanted) else None
 
     def _exclusion(self, path: str, name: str) -> str | None:
         options, last = self.options, path.rpartition("/")[2]

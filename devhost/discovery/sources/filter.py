@@ -1,28 +1,14 @@
-"""The candidates of a resource's sources that are nodes of devices, and why others are not."""
+"""Judges which candidates of a source are nodes of devices."""
 
 import errno
-import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from devhost.discovery.sources import explain
-from devhost.discovery.sources.base import (
-    Candidate,
-    Listings,
-    Location,
-    Source,
-    Unmatched,
-    list_location,
-)
-from devhost.discovery.sources.files import FileListing, FileSource
-from devhost.discovery.sources.kernel import KernelSource
-from devhost.discovery.sources.static import StaticSource
-from devhost.hostfs.files import HostFiles, describe_read_error
+from devhost.discovery.sources.base import Candidate
+from devhost.discovery.sources.files import FileListing
+from devhost.hostfs.files import describe_read_error
 from devhost.model import names
 from devhost.model.device import Cause, FileKind, FileState, Hardware, Node, Skipped, Verdict
-from devhost.model.hardware_sources import Pci, Sysfs, Usb
-from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 
@@ -31,111 +17,8 @@ _DIRECTORY: Final = Verdict(Cause.WRONG_TYPE, "a directory: name it in `types` t
 _TOO_LONG: Final = Verdict(Cause.UNREADABLE, "its path is too long for the kernel")
 
 
-@immutable
-class Selection:
-    """The nodes that sources find.
-
-    Attributes:
-        nodes: In the order of the sources, then in natural order of their names.
-        failed_sources: By source, why it could not be read.
-        unreadable: By path, why it or what is below it could not be read.
-        notes: What is not there yet.
-        explain_empty: Returns why nothing is found, where nothing is missing and no source finds
-            anything; of a group, which needs a node of each, why a source finds nothing. Else
-            `tuple`.
-    """
-
-    nodes: tuple[Node, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
-    failed_sources: Mapping[int, str] = field(default_factory=dict)
-    unreadable: Mapping[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
-
-
-def list_all(locations: Iterable[Location], files: HostFiles) -> Listings:
-    """List locations, one after the other. Blocks."""
-    return {location: list_location(location, files) for location in locations}
-
-
-def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: bool) -> Selection:
-    """Return what a resource's sources find.
-
-    Blocks: it reads what is at the names. Never raises for what the host does.
-    """
-    selections = [source.select(listings) for source in sources]
-    if len(selections) == 1:
-        return selections[0]
-    nodes = tuple(node for selection in selections for node in selection.nodes)
-    skipped = tuple(skip for selection in selections for skip in selection.skipped)
-    failed_sources, unreadable = dict[int, str](), dict[str, str]()
-    for selection in selections:
-        failed_sources |= selection.failed_sources
-        unreadable |= selection.unreadable
-    notes = tuple(note for selection in selections for note in selection.notes)
-    empty = [selection.explain_empty for selection in selections]
-    if ((nodes or skipped) and not grouped) or all(explain is tuple for explain in empty):
-        return Selection(nodes, skipped, failed_sources, unreadable, notes)
-
-    def explain_empty() -> tuple[str, ...]:
-        return tuple(text for explain in empty for text in explain())
-
-    return Selection(nodes, skipped, failed_sources, unreadable, notes, explain_empty)
-
-
-class CompiledSource:
-    """A source, and what the resource says of its nodes."""
-
-    def __init__(self, index: int, spec: SourceSpec, source: Source) -> None:
-        self.spec, self._index, self._source = spec, index, source
-        self.locations = source.locations
-        self._previous: Mapping[str, Node] = {}  # the nodes that were found last, by path
-
-    @classmethod
-    def of(cls, index: int, spec: SourceSpec, mentioned: frozenset[str]) -> "CompiledSource":
-        """Compile a source of the file; templates have `mentioned` variables."""
-        source: Source
-        match spec.kind:
-            case Directory() | Glob() | Dev() as options:
-                source = FileSource(options)
-            case Static() as options:
-                source = StaticSource(options)
-            case Usb() | Pci() | Sysfs() as options:
-                source = KernelSource(options, mentioned)
-        return cls(index, spec, source)
-
-    def unmatched(self, listings: Listings) -> Iterable[Unmatched]:
-        """Return what the source has not matched. Blocks."""
-        return self._source.unmatched(listings)
-
-    def select(self, listings: Listings) -> Selection:
-        """Return what the source finds. Blocks."""
-        of_source = [listings[location] for location in self.locations]
-        if reason := next((listing.failure for listing in of_source if listing.failure), None):
-            return Selection(failed_sources={self._index: reason})
-        judge = CandidateFilter(self._index, self.spec)
-        for listing in of_source:
-            judge.add_unreadable(listing.unreadable)
-        judge.add(self._source.find(listings, self._previous))
-        self._previous = {node.path: node for node in judge.nodes}
-        selection = judge.selection()
-        if judge.nodes or judge.skipped:
-            return selection
-        # Only a bus can be missing: classes come with the first device of them.
-        needed = of_source[:1] if isinstance(self.spec.kind, Usb | Pci | Sysfs) else of_source
-        notes = tuple(listing.missing for listing in needed if listing.missing)[:1]
-        if notes or self.spec.optional:
-            return replace(selection, notes=notes)
-        explain_empty = functools.cache(lambda: (self._explain_empty(listings),))
-        return replace(selection, explain_empty=explain_empty)
-
-    def _explain_empty(self, listings: Listings) -> str:
-        text = self._source.empty_text
-        return text or explain.explain_empty(self.spec.kind, self.unmatched(listings))
-
-
 class CandidateFilter:
-    """Judges the candidates of a source, as parts of a `Selection`. Blocks."""
+    """Judges the candidates of a source, as parts of a `Selection`. Its methods block."""
 
     def __init__(self, index: int, spec: SourceSpec) -> None:
         kind = spec.kind
@@ -144,22 +27,15 @@ class CandidateFilter:
         self._in_use = isinstance(kind, Static) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
-        self._unreadable: dict[str, str] = {}
+        self.unreadable: dict[str, str] = {}
         self._skipped_units: set[str] = set()
-
-    def selection(self) -> Selection:
-        """Return the nodes, and what is skipped."""
-        unreadable = self._unreadable
-        return Selection(tuple(self.nodes), tuple(self.skipped), unreadable=unreadable)
 
     def add_unreadable(self, reasons: Mapping[str, str]) -> None:
         """Skip what cannot be read, by path."""
         for path, reason in reasons.items():
-            self._unreadable[path] = reason
-            self._skip(path, Verdict(Cause.UNREADABLE, f"cannot be read: {reason}"))
-
-    def _skip(self, candidate: str, verdict: Verdict) -> None:
-        self.skipped.append(Skipped(names.printable(candidate), verdict))
+            self.unreadable[path] = reason
+            text = f"cannot be read: {reason}"
+            self.skipped.append(Skipped.because(Cause.UNREADABLE, names.printable(path), text))
 
     def add(self, candidates: Iterable[Candidate | Node | Skipped]) -> None:
         """Add the nodes of a source; candidates are judged before."""
@@ -195,8 +71,9 @@ class CandidateFilter:
                 if error.errno != errno.ENAMETOOLONG:
                     self.add_unreadable({path: describe_read_error(error)})
         if problem is not None:
-            if path not in self._unreadable:
-                self._skip(path or candidate.name, problem)
+            if path not in self.unreadable:
+                label = names.printable(path or candidate.name)
+                self.skipped.append(Skipped(label, problem))
             if hardware is not None:
                 self._skipped_units.add(hardware.unit)
             return

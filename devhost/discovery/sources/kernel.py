@@ -43,17 +43,22 @@ _UNUSED: Final = "pci-stub"
 class KernelSource(Source):
     """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
-    Some variables are read only if templates have `mentioned` them. Its locations are the bus or
-    subsystem (`main`), /dev (`nodes`), and the subsystems of the nodes.
+    Some variables are read only if templates have `mentioned` them.
+
+    Attributes:
+        main: The bus or subsystem; the other locations are /dev (`nodes`) and the subsystems of
+            the nodes.
+        is_bus: Whether it selects the devices of a bus, which have nodes of other subsystems.
+        splits: Whether each node is a device of its own.
     """
 
     def __init__(self, options: Usb | Pci | Sysfs, mentioned: frozenset[str]) -> None:
-        self.options = options
         matchers = [*map(Matcher.of_device, (options, *options.exclude))]
         self.matcher, self.excluded = matchers[0], matchers[1:]
         self.links = {name.rpartition(".")[2] for name in mentioned} & LINK_VARIABLES.keys()
         self.nodes = NodesLocation(links=bool(self.links))
         self.attributes: tuple[str, ...] = ()
+        self.splits, self.is_bus = False, not isinstance(options, Sysfs)
         choices: tuple[NodeChoice, ...]
         if isinstance(options, Sysfs):
             selectors = (options, *options.exclude)
@@ -63,7 +68,8 @@ class KernelSource(Source):
             self.attributes = tuple(name for name in mentioned if name.startswith("attr."))
             choices = (NodeChoice(subsystem=options.subsystem),)
         else:
-            self.main, choices = USB if isinstance(options, Usb) else PCI, options.node
+            self.main = USB if isinstance(options, Usb) else PCI
+            self.splits, choices = options.split, options.node
         self.choices = [(choice, Matcher.of_device(choice)) for choice in choices]
         locations: list[Location] = [self.main, self.nodes]
         if self.is_bus:
@@ -72,16 +78,6 @@ class KernelSource(Source):
         locations += [_NUMBERS] if USB_NODE in self.subsystems else []
         locations += [NET] if any("pf" in matcher.globs for matcher in matchers) else []
         self.locations = tuple(dict.fromkeys(locations))
-
-    @property
-    def is_bus(self) -> bool:
-        """Whether it selects the devices of a bus, which have nodes of other subsystems."""
-        return not isinstance(self.options, Sysfs)
-
-    @property
-    def splits(self) -> bool:
-        """Whether each node is a device of its own."""
-        return not isinstance(self.options, Sysfs) and self.options.split
 
     @property
     def subsystems(self) -> list[str]:
