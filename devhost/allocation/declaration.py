@@ -130,13 +130,17 @@ def rules_of(resource: Resource) -> Rules:
 
 @dataclass(frozen=True)  # no slots: what follows from the declaration is kept in it
 class Declaration:
-    """What is fixed for a resource until the configuration changes; `rules` is its ``allocate``."""
+    """The rules of a resource's ``allocate`` on a host, compiled once for a configuration."""
 
     resource: Resource
-    rules: Rules
     files: HostFiles
     policy: Policy
     node_name: str
+
+    @functools.cached_property
+    def rules(self) -> Rules:
+        """The compiled rules."""
+        return rules_of(self.resource)
 
     @functools.cached_property
     def self_contained(self) -> bool:

@@ -131,7 +131,7 @@ def report(
     listings: dict[Location, Listing] = {}  # of all resources
     reports = []
     for resource in resources:
-        scanner = Scanner.of(resource, files, policy, node_name, settle_s=0.0)
+        scanner = Scanner(resource, files, policy, node_name, settle_s=0.0)
         new = (location for location in scanner.locations if location not in listings)
         listings |= list_all(new, files)
         finding = ScanFinding(scanner, scanner.select(listings), Snapshot(), now=0.0)

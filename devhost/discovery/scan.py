@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from devhost.allocation.declaration import Declaration, Rules, rules_of
+from devhost.allocation.declaration import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths, Spec
-from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.discovery import identity
 from devhost.discovery.identity import SETTLE_S, SOURCE_REMOVED, Identified, OwnerOf, ScanContext
@@ -31,19 +30,6 @@ class Scanner(Declaration):
 
     settle_s: float = SETTLE_S
 
-    @classmethod
-    def of(
-        cls,
-        resource: Resource,
-        files: HostFiles,
-        policy: Policy,
-        node_name: str,
-        *,
-        settle_s: float,
-    ) -> "Scanner":
-        """Compile a resource."""
-        return cls(resource, rules_of(resource), files, policy, node_name, settle_s)
-
     @functools.cached_property
     def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
@@ -52,7 +38,7 @@ class Scanner(Declaration):
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """What has to be read of the host."""
+        """The places of the host that have to be read."""
         return tuple(
             dict.fromkeys(location for source in self.sources for location in source.locations)
         )
@@ -66,8 +52,8 @@ class Scanner(Declaration):
     def _clashing(self) -> Rules:
         """The rules by which two devices may come to the same name or container path."""
         exclusive = tuple(rule for rule in self.rules if rule.exclusive)
-        made_of = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
-        return () if len(exclusive) == 1 and made_of in ({"id"}, {"realpath"}) else exclusive
+        variables = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
+        return () if len(exclusive) == 1 and variables in ({"id"}, {"realpath"}) else exclusive
 
     @functools.cached_property
     def _host_rules(self) -> Rules:
@@ -84,7 +70,7 @@ class Scanner(Declaration):
         return select(self.sources, listings, grouped=self.resource.group is not None)
 
     def failed(self, reason: str) -> Selection:
-        """Return what is found where the host does not say."""
+        """Return the selection of a host that does not answer."""
         return Selection(failed_sources=dict.fromkeys(range(len(self.resource.sources)), reason))
 
     def identify(

@@ -23,10 +23,11 @@ from typing import Final
 
 from devhost.errors import AllocationError
 from devhost.host.backend import Backends, OfferedIds
+from devhost.host.claim_conflicts import ClaimConflicts, advertised_name
 from devhost.host.claim_ends import ClaimEnds, Listing
 from devhost.host.handouts import HandedNode, Handout, HandoutFile, Steps
 from devhost.host.holders import Holders
-from devhost.host.listed_nodes import ListedNodes, owned_nodes, present_keys
+from devhost.host.listed_nodes import owned_nodes
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
@@ -36,10 +37,6 @@ _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state di
 _WRITE_S: Final = 0.1  # of it, for the latter at least
 _STEPS_S: Final = 1.0  # for the latter, where it fails without
 _LOAD_S: Final = 2.0
-_UNACCOUNTED: Final = (
-    "without --pod-resources devhost cannot tell whether a pod still holds it: set "
-    "--pod-resources, or drain the node and start devhost with --assume-free"
-)
 
 
 class Claims:
@@ -60,13 +57,11 @@ class Claims:
         self._holders, self._backends = holders, backends
         self._file, self._table = handouts, handouts.table
         self._listings: dict[str, Listing] = {}
-        self._listed = ListedNodes()
         self._ends = ClaimEnds(
             self._listings, holders, self._table.boot, backends.leave_after, assume_free=assume_free
         )
+        self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backends)
         self._pause = min(_TICK_S, backends.leave_after / 3)
-        self._overlap: Mapping[str, bool] = {}
-        self._unaccounted: AdvertisedName | None = None  # what a pod holds without a record
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
         handouts.on_read = self._handouts_read
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
@@ -76,7 +71,9 @@ class Claims:
 
     def reconfigure(self, resources: Iterable[Resource]) -> None:
         """Set the resources of the configuration in force."""
-        self._overlap = {resource.name: resource.overlap == "allow" for resource in resources}
+        self._conflicts.overlap = {
+            resource.name: resource.overlap == "allow" for resource in resources
+        }
         self._file.sync_soon()  # a resource may have another name now
         self._rescan_withheld()  # a device may wait for one that shares its nodes now
 
@@ -87,7 +84,7 @@ class Claims:
 
     def remove(self, name: str) -> None:
         """Remove a resource that is no longer served."""
-        if self._listed.update(name, self._listings.pop(name).devices, {}):
+        if self._conflicts.listed_nodes.update(name, self._listings.pop(name).devices, {}):
             self._rescan_withheld()
         self._due.set()
 
@@ -106,12 +103,12 @@ class Claims:
     def judge(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot in which devices are unhealthy whose nodes others may have."""
         former = self._listings[resource.name].devices
-        may_change = bool(self._table) or self._unaccounted is not None
+        may_change = self._conflicts.possible
         devices = dict[str, HostDevice]()
         for device in snapshot.devices.values():
             is_new = may_change or former.get(device.id) is not device
             if is_new and device.healthy and not device.is_leaving:
-                reason = self._conflict(resource, device, snapshot.devices)
+                reason = self._conflicts.reason(resource, device, snapshot.devices)
                 if reason is not None:
                     verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
                     devices[device.id] = replace(device, verdict=verdict)
@@ -124,92 +121,11 @@ class Claims:
         former, listing.devices = listing.devices, offered.devices
         listing.shared = resource.replicas > 1
         listing.withheld = any(device.is_withheld for device in offered.devices.values())
-        if self._listed.update(resource.name, former, offered.devices):
+        if self._conflicts.listed_nodes.update(resource.name, former, offered.devices):
             self._rescan_withheld()
         for device in offered.devices.values() if self._table else ():
             if former.get(device.id) is not device:
-                self._follow(device, _name(resource, device))
-
-    def _conflict(
-        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
-    ) -> str | None:
-        """Return under which name another pod may have a node of a device, and why."""
-        if (handout := self._conflicting_handout(resource, device, devices)) is not None:
-            return self._why_held(handout)
-        reason = self._conflicting_listing(resource, device, devices)
-        if reason is not None or (held := self._unaccounted) is None or resource.overlap == "allow":
-            return reason
-        name, holding = _name(resource, device), self._holders.pods_of_device
-        if self._table.by_name(name) or holding(name) or not any(owned_nodes(device)):
-            return None
-        pods = ", ".join(sorted(holding(held)))
-        return f"{held} is held by {pods}, and no record says which node that is: maybe this one"
-
-    def _conflicting_handout(
-        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
-    ) -> Handout | None:
-        """Return the record of a node of a device under another name.
-
-        `devices` are all of the resource: of two nodes of one number a scan has made two of them.
-        """
-        if not self._table:
-            return None
-        name = _name(resource, device)
-        keys = (key for node in owned_nodes(device) for key in node.id.keys)
-        for handout in self._table.by_node(keys):
-            if handout.name == name or self._may_share(resource, handout):
-                continue
-            beside = devices.get(handout.device)
-            if beside is not None and handout.name == _name(resource, beside):
-                node_keys = handout.node_keys(self._table.boot)
-                if not node_keys.isdisjoint(present_keys(beside)):
-                    continue
-            return handout
-        return None
-
-    def _may_share(self, resource: Resource, handout: Handout) -> bool:
-        """Whether a resource may offer a node that was handed out."""
-        if handout.resource == resource.name:
-            return False
-        overlap = self._overlap.get(handout.resource)
-        if overlap is None:  # then both have to say so
-            return handout.overlap and resource.overlap == "allow"
-        return overlap or resource.overlap == "allow"
-
-    def _conflicting_listing(
-        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
-    ) -> str | None:
-        """Return under which other name a node of a device is in the kubelet's list."""
-        offered_ids = self._listings[resource.name].offered_ids
-        if offered_ids.lists(device.id, shared=resource.replicas == 1):
-            return "its former IDs are still in the kubelet's list"
-        keys = (key for node in owned_nodes(device) for key in node.id.keys)
-        for name, device_id in self._listed.by_node(keys):
-            if name == resource.name:
-                beside = devices.get(device_id)
-                waits = beside is not None and beside.is_leaving
-            else:
-                waits = resource.overlap != "allow" and not self._overlap.get(name)
-            listing = self._listings[name].offered_ids
-            if waits and any(listing.lists(device_id, shared=shared) for shared in (False, True)):
-                return f"still in the kubelet's list as {name} {device_id}"
-        return None
-
-    def _why_held(self, handout: Handout) -> str:
-        """Return why a pod may have what was handed out."""
-        name, listing = handout.name, self._listings.get(handout.resource)
-        if pods := self._holders.pods_of_device(name):
-            return f"held as {name} by {', '.join(sorted(pods))}"
-        is_listed = listing and listing.offered_ids.lists(name.device, shared=name.shared)
-        if is_listed and listing and self._ends.is_allocatable(handout, listing):
-            return f"still in the kubelet's list as {name}"
-        if self._backends.locked_by_other(name.resource):
-            return f"another instance of devhost serves {name.resource}, which had it as {name}"
-        if not self._holders.enabled:
-            return f"it was handed out as {name}, and {_UNACCOUNTED}"
-        problem = self._holders.unavailable_reason
-        reason = f" (pod-resources unavailable: {problem})" if problem else ""
-        return f"it was handed out as {name}: waiting until no pod holds that{reason}"
+                self._follow(device, advertised_name(resource, device))
 
     def _follow(self, device: HostDevice, name: AdvertisedName) -> None:
         """Update the records of a device by what a scan has found of it."""
@@ -244,7 +160,7 @@ class Claims:
                 that there are steps to run.
         """
         chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
-        self._refuse_conflicts(resource, chosen)
+        self._conflicts.refuse(resource, chosen)
         handouts = [
             self._handout(resource, offered.id, devices[offered.device], steps) for offered in ids
         ]
@@ -258,7 +174,7 @@ class Claims:
         within = max((_WAIT_S if steps == "none" else _STEPS_S) - waited, _WRITE_S)
         problem = await self._file.save(new, within)
         try:  # of two instances, the second finds what the first has written
-            self._refuse_conflicts(resource, chosen)
+            self._conflicts.refuse(resource, chosen)
         except AllocationError:
             self._file.set(former)
             raise
@@ -286,15 +202,6 @@ class Claims:
             overlap=resource.overlap == "allow",
             steps=steps,
         )
-
-    def _refuse_conflicts(self, resource: Resource, devices: Iterable[HostDevice]) -> None:
-        listing = self._listings[resource.name]
-        for device in devices:
-            handout = self._conflicting_handout(resource, device, listing.devices)
-            if handout is not None:
-                listing.rescan()
-                text = f"it was handed out as {handout.name}"
-                raise AllocationError(f"{resource.name}: device {device.id}: {text}")
 
     # ── records that are missing, and the end of claims ──
 
@@ -333,13 +240,14 @@ class Claims:
     def _record_held(self) -> None:
         """Record what pods hold of what is offered under its name; find what cannot be."""
         has_served = functools.cache(self._backends.has_served)
-        before, self._unaccounted = self._unaccounted, None
+        conflicts = self._conflicts
+        before, conflicts.unaccounted = conflicts.unaccounted, None
         for name, ids in self._holders.by_name.items():
             if self._table.by_name(name):
                 continue
             listing = self._listings.get(name.resource)
             if listing is not None and (device := listing.devices.get(name.device)) is not None:
-                overlap = self._overlap.get(name.resource, False)
+                overlap = self._conflicts.overlap.get(name.resource, False)
                 handouts = [
                     Handout(
                         resource=name.resource,
@@ -353,8 +261,8 @@ class Claims:
                 ]
                 self._file.set({handout.key: handout for handout in handouts})
             elif has_served(name.resource):
-                self._unaccounted = self._unaccounted or name
-        if before != self._unaccounted:
+                conflicts.unaccounted = conflicts.unaccounted or name
+        if before != conflicts.unaccounted:
             for listing in self._listings.values():
                 listing.rescan()
 
@@ -362,7 +270,7 @@ class Claims:
         """Scan again what may be in conflict with what another instance has made or ended."""
         self._due.set()
         keys = {key for handout in handouts for key in handout.node_keys(self._table.boot)}
-        for name in {name for name, _ in self._listed.by_node(keys)}:
+        for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
             self._listings[name].rescan()
         self._rescan_withheld()
 
@@ -371,11 +279,6 @@ class Claims:
         for listing in self._listings.values():
             if listing.withheld:
                 listing.rescan()
-
-
-def _name(resource: Resource, device: HostDevice) -> AdvertisedName:
-    """Return the name under which a device is advertised."""
-    return AdvertisedName(resource.name, device.id, shared=resource.replicas > 1)
 
 
 def _nodes(device: HostDevice) -> tuple[HandedNode, ...]:

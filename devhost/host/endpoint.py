@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from devhost.errors import describe_os_error
+from devhost.host.collector import HostCollector
 from devhost.host.host import Host
 from devhost.host.metrics import CONTENT_TYPE
 from devhost.host.status import Json, readiness, status
@@ -68,7 +69,7 @@ class Endpoint:
 
     def _routes(self, host: Host) -> dict[str, Route]:
         metrics = host.parts.metrics
-        metrics.expose(host, devices=self._devices)
+        metrics.register(HostCollector(host, devices=self._devices))
 
         def readyz() -> Response:
             report = readiness(host)

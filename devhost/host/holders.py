@@ -62,16 +62,11 @@ class Holders:
         return self._pod_resources is not None
 
     @property
-    def available(self) -> bool:
-        """Whether the last call gave a list."""
-        return self._ended > 0 and self._failure is None
-
-    @property
     def unavailable_reason(self) -> str | None:
         """Why pod-resources is unavailable; ``None`` where it is available."""
         if not self.enabled:
             return _NO_SOCKET
-        return None if self.available else self._failure or "not asked yet"
+        return self._failure or (None if self._ended else "not asked yet")
 
     def pods_by_id(self, resource: str) -> HeldBy:
         """Return each held device ID with its pods (``namespace/name``), as last listed."""

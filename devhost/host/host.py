@@ -207,7 +207,7 @@ class Host:
         settings = self.settings
         if code := self._code.get(resource.name):
             return code.scanner(settings.files, settings.node_name, settings.settle_s)
-        return Scanner.of(
+        return Scanner(
             resource,
             settings.files,
             settings.policy,

@@ -6,7 +6,6 @@ from typing import Final
 
 from devhost.discovery.scan import Scanner, for_new_spec
 from devhost.host.answers import ResourceAnswers
-from devhost.host.backend import Backend
 from devhost.host.cdi_files import CdiInjection
 from devhost.host.code_resource import CodeResource
 from devhost.host.device_count import DeviceCount
@@ -15,7 +14,6 @@ from devhost.host.parts import NodeParts
 from devhost.host.pre_start_steps import PreStart
 from devhost.host.resource_devices import ResourceDevices
 from devhost.host.resource_status import ResourceStatus
-from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State, Status
 
@@ -49,7 +47,7 @@ class ServedResource:
             handouts=parts.handouts,
         )
         self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
-        self.publication = self._backend.open(
+        self.publication = parts.backends.backend_of(scanner.resource).open(
             self.answers,
             self._set_state,
             held=lambda: self._held,
@@ -72,33 +70,16 @@ class ServedResource:
         return self.scanner.resource.name
 
     @property
-    def _backend(self) -> Backend:
-        return self._parts.backends.backend_of(self.resource)
-
-    @property
-    def resource(self) -> Resource:
-        """The specification, as the configuration has it."""
-        return self.scanner.resource
-
-    @property
     def status(self) -> Status:
         """Its state, why, and since when."""
         return self.resource_status.current
-
-    @property
-    def registered(self) -> bool:
-        """Whether the kubelet has it."""
-        state = self.status.state
-        return state is State.REGISTERED or (
-            state is State.DRAINING and self.publication.status.streams > 0
-        )
 
     # ── its life ──
 
     def apply_spec(self, scanner: Scanner) -> None:
         """Go on by another specification of the resource, with the same socket and stream."""
         devices = self.devices
-        devices.found = for_new_spec(devices.found, self.resource, scanner.resource)
+        devices.found = for_new_spec(devices.found, self.scanner.resource, scanner.resource)
         self.scanner, self.draining = scanner, False
         devices.change_log.repeat_empty()
         self.answers.up_to_date.clear()
@@ -168,7 +149,7 @@ class ServedResource:
         if state is State.SERVING and reason is None:
             # Another instance may have served it until now.
             self._parts.handouts.sync_soon()
-            if self.resource.inject == "cdi":
+            if self.scanner.resource.inject == "cdi":
                 self.scan.request()
 
     # ── its devices ──
@@ -182,14 +163,18 @@ class ServedResource:
         """Publish what a scan has found, after all that has to be so before."""
         devices = self.devices
         devices.check(self.scanner, snapshot)
-        if self.resource.inject == "cdi" and not self._backend.locked_by_other(self.name):
+        if self.scanner.resource.inject == "cdi" and not self._parts.backends.locked_by_other(
+            self.name
+        ):
             await devices.injection.write(self.scanner, snapshot)  # another has written its own
         if is_new_spec := not self.answers.up_to_date.is_set():
-            await self.answers.pre_start.spec_changed(self.resource)
+            await self.answers.pre_start.spec_changed(self.scanner.resource)
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
         loop = asyncio.get_running_loop()
-        loop.call_soon(devices.count.update, self.resource, devices.found)  # after the list is sent
+        loop.call_soon(
+            devices.count.update, self.scanner.resource, devices.found
+        )  # after the list is sent
         if is_new_spec:
             self.publication.spec_changed()
             self.answers.up_to_date.set()
@@ -212,3 +197,11 @@ class ServedResource:
             self._publish_again()
         elif before != self._held:
             self.scan.request()
+
+
+def is_registered(served: ServedResource) -> bool:
+    """Whether the kubelet has a resource."""
+    state = served.status.state
+    return state is State.REGISTERED or (
+        state is State.DRAINING and served.publication.status.streams > 0
+    )

@@ -11,7 +11,7 @@ from devhost.host.config_source import ConfigFile
 from devhost.host.holders import Holders
 from devhost.host.host import Host
 from devhost.host.reconciler import POLL_S
-from devhost.host.resource import ServedResource
+from devhost.host.resource import ServedResource, is_registered
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
 from devhost.observe import logs
@@ -78,7 +78,7 @@ def _resource(served: ServedResource, holders: Holders) -> Json:
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
-        "registered": served.registered,
+        "registered": is_registered(served),
         "streams": served.publication.status.streams,
         "expected": count.expected,
         "missing": count.missing,
@@ -93,7 +93,7 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
     warnings = (
         *snapshot.notes,
         *snapshot.explain_empty(),
-        *mistakes(served.resource, snapshot),
+        *mistakes(served.scanner.resource, snapshot),
         *published.warnings,
         *(
             f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
@@ -102,7 +102,7 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
         ),
     )
     listed = published.listed, published.healthy
-    return ResourceReport(served.resource, snapshot, warnings, listed=listed)
+    return ResourceReport(served.scanner.resource, snapshot, warnings, listed=listed)
 
 
 def _with_last_checks(served: ServedResource) -> Snapshot:
@@ -110,7 +110,7 @@ def _with_last_checks(served: ServedResource) -> Snapshot:
     snapshot = served.devices.offered
     if served.devices.health is None:
         return snapshot
-    checked = served.devices.health.judge(served.resource, snapshot).devices
+    checked = served.devices.health.judge(served.scanner.resource, snapshot).devices
     devices = {
         device_id: replace(device, checked=checked[device_id].checked)
         for device_id, device in snapshot.devices.items()

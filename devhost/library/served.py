@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.declaration import rules_of
 from devhost.discovery.identity import Identified
 from devhost.discovery.scan import Scanner
 from devhost.discovery.sources.base import Listing, Listings, Location, Source
@@ -217,9 +216,8 @@ class ServedPlugin:
     def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> CodeScanner:
         """Return the scanner of the resource."""
         self._plugin.root = Path(files.root)
-        rules = rules_of(self.resource)
         return CodeScanner(
-            self.resource, rules, files, TRUSTED, node_name, settle_s, methods=self._methods
+            self.resource, files, TRUSTED, node_name, settle_s, methods=self._methods
         )
 
     def started(self, look_again: Callable[[], None]) -> None:

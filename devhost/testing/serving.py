@@ -43,7 +43,7 @@ class Served:
         for candidate in self._host.resources:
             if candidate.name == resource:
                 offered = candidate.devices.offered
-                return ResourceReport(candidate.resource, offered).as_json()
+                return ResourceReport(candidate.scanner.resource, offered).as_json()
         raise KeyError(resource)
 
 

@@ -278,7 +278,7 @@ async def test_edit_that_cannot_be_applied_is_not_called_in_force_and_is_tried_a
         change(served, scanner)
 
     with monkeypatch.context() as mistake:
-        mistake.setattr(ServedResource, "change", failing)
+        mistake.setattr(ServedResource, "apply_spec", failing)
         await steps.edit()
         await until(lambda: steps.source.status.problems, "the problem")
         assert steps.source.status.applied == before.applied

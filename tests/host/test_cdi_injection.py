@@ -42,7 +42,7 @@ resources:
 """
         (resource,) = loads(text).require().resources
         policy = Policy(("/lib*",))
-        self.scanner = Scanner.of(resource, HostFiles(str(root)), policy, "n", settle_s=0.0)
+        self.scanner = Scanner(resource, HostFiles(str(root)), policy, "n", settle_s=0.0)
         self.looked = asyncio.Event()
         self.injection = self.new()
 

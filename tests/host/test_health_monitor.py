@@ -140,7 +140,7 @@ def scanner(**options: Any) -> Scanner:
     told = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
     checks = HealthChecks.model_validate(told)
     resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
-    return Scanner.of(resource, HostFiles(), Policy(), "node", settle_s=0.0)
+    return Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
 
 def device(

@@ -93,23 +93,23 @@ async def test_holders_without_a_socket_are_unknown() -> None:
     await holders.run()
     await holders.refresh()
     assert holders.unavailable_reason == "devhost runs without --pod-resources"
-    assert not holders.available
+    assert holders.unavailable_reason is not None
     assert holders.pods_by_id(COLA) == {}
 
 
 async def test_holders_after_a_failure_are_those_of_the_last_list(
     holders: Holders, asked: FakePodLister
 ) -> None:
-    assert not holders.available
+    assert holders.unavailable_reason is not None
     await refresh(holders, asked, ONE)
-    assert holders.available
+    assert holders.unavailable_reason is None
     assert holders.pods_by_id("example.com/tea") == {}
     await refresh(holders, asked, KubeletError("away"))
     assert holders.unavailable_reason == "away"
-    assert not holders.available
+    assert holders.unavailable_reason is not None
     assert holders.pods_by_id(COLA) == ONE[COLA]
     await refresh(holders, asked, NOBODY)
-    assert holders.available
+    assert holders.unavailable_reason is None
     assert holders.pods_by_id(COLA) == {}
 
 
@@ -187,7 +187,7 @@ async def test_holders_come_and_go_through_a_restart_of_kubelet(
         while holders.pods_by_id(COLA):  # it may have been told of the list before, too
             changed.clear()
             await changed.wait()
-        assert holders.available
+        assert holders.unavailable_reason is None
 
 
 async def test_holders_are_not_asked_for_while_an_allocate_runs(

@@ -117,5 +117,5 @@ def test_prefer_numa_takes_devices_of_one_node() -> None:
     (resource,) = loads(config("5", "prefer: numa")).require().resources
     nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
     found = snapshot(*(device(one, numa_nodes=(at,)) for one, at in nodes.items()))
-    scanner = Scanner.of(resource, HostFiles(), Policy(), "node-1", settle_s=0.0)
+    scanner = Scanner(resource, HostFiles(), Policy(), "node-1", settle_s=0.0)
     assert scanner.preferred(found, offered(*nodes), (), 3) == offered("1", "3", "4")

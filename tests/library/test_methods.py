@@ -8,6 +8,7 @@ import pytest
 
 from devhost import Allocation, Device, DeviceSpec, MountSpec
 from devhost.host.inventory import timeout_text
+from devhost.host.resource import is_registered
 from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing
 from tests.library.serving import Serving
@@ -213,7 +214,7 @@ async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, servin
     await started.admit("pod", {"app": {NAME: 2, OTHER: 1}})
     await started.start_container("pod", "app")
     assert plugin.called("pre_start") == [[Device("a"), Device("b")]] * 2
-    assert serving.runner(OTHER).resource.pre_start == ()
+    assert serving.runner(OTHER).scanner.resource.pre_start == ()
 
 
 async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fails(
@@ -247,7 +248,7 @@ async def test_refresh_comes_before_devices(started: Kubelet, serving: Serving) 
         await started.wait(NAME, 1, 1)
         assert plugin.order[0] == "refresh"
         assert plugin.order.count("refresh") == 1
-        await until(lambda: serving.runner(NAME).registered, "the first registration is noted")
+        await until(lambda: is_registered(serving.runner(NAME)), "the first registration is noted")
         await started.restart()
         await started.wait(NAME, 1, 1)
         await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") > 1, "")

@@ -51,7 +51,7 @@ def use(config: Config) -> None:
     tokens = 0
     for resource in config.resources:
         rules_of(resource)
-        Scanner.of(resource, FILES, Policy(), "node", settle_s=0.0)
+        Scanner(resource, FILES, Policy(), "node", settle_s=0.0)
         resource.applies_to("node")
         kinds = [source.kind for source in resource.sources]
         counts = [kind.count or len(kind.ids or ()) for kind in kinds if isinstance(kind, Static)]

@@ -143,7 +143,7 @@ class Victim:
         allowed = policy(*allow, execs=execs)
         (loaded,) = loads(config(resource), policy=allowed).require().resources
         files = replace(self.files, shown=allowed.shown_paths)
-        return Scanner.of(loaded, files, allowed, "node-1", settle_s=0)
+        return Scanner(loaded, files, allowed, "node-1", settle_s=0)
 
     def found(self, source: object, *allow: str) -> Mapping[str, HostDevice]:
         """Return the devices of a source that gives containers nothing."""

@@ -56,7 +56,7 @@ POLICY: Final = Policy(
 def scanner_of(tree: HostTree, source: str, more: str = "") -> Scanner:
     text = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{source}}}]{more}}}]"
     (resource,) = loads(text, policy=POLICY).require().resources
-    return Scanner.of(resource, HostFiles(str(tree.root)), POLICY, "node", settle_s=0.0)
+    return Scanner(resource, HostFiles(str(tree.root)), POLICY, "node", settle_s=0.0)
 
 
 def scan(tree: HostTree, source: str, more: str = "") -> Snapshot:

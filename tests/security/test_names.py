@@ -110,7 +110,7 @@ class Scanned:
         text = config({"sources": [{"static": {"ids": ids}}], "allocate": allocate, **more})
         self.resources = loads(text, policy=policy).require()
         (resource,) = self.resources.resources
-        self.scanner = Scanner.of(resource, HostFiles(), policy, "node-1", settle_s=0)
+        self.scanner = Scanner(resource, HostFiles(), policy, "node-1", settle_s=0)
         self.snapshot = snapshot_of(
             self.scanner, selected(self.scanner), Snapshot(), lambda _key: None, 1.0
         )

@@ -22,7 +22,7 @@ def selected(scanner: Scanner) -> Selection:
 
 def survey(resource: Resource, files: HostFiles) -> Selection:
     """Return the same for a resource that is not compiled."""
-    return selected(Scanner.of(resource, files, Policy(), "", settle_s=0.0))
+    return selected(Scanner(resource, files, Policy(), "", settle_s=0.0))
 
 
 def look(root: Path, *sources: str) -> Selection:
@@ -64,7 +64,7 @@ class Scans:
         body = "".join(f"  {line}\n" for line in text.strip().splitlines())
         (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
         files = HostFiles(str(self.root))
-        self.scanner = Scanner.of(resource, files, self.policy, "node", settle_s=self.settle_s)
+        self.scanner = Scanner(resource, files, self.policy, "node", settle_s=self.settle_s)
 
     def make(self, *names: str) -> None:
         """Make files."""

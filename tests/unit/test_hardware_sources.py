@@ -87,5 +87,5 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
         .require()
         .resources
     )
-    scanner = Scanner.of(declared, HostFiles(), Policy(), "node", settle_s=0.0)
+    scanner = Scanner(declared, HostFiles(), Policy(), "node", settle_s=0.0)
     assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}

@@ -37,7 +37,7 @@ POLICY = Policy(("/opt/*",), enforced=True)
 
 def scan(root: Path, allocate: str, policy: Policy = POLICY) -> tuple[Scanner, Snapshot]:
     (resource,) = config(allocate).resources
-    scanner = Scanner.of(resource, HostFiles(str(root)), policy, "node", settle_s=0.0)
+    scanner = Scanner(resource, HostFiles(str(root)), policy, "node", settle_s=0.0)
     return scanner, snapshot_of(scanner, selected(scanner), Snapshot(), lambda _key: None, 0.0)
 
 

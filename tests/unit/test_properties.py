@@ -179,7 +179,7 @@ class Lazy:
         kind = f"glob: {source}" if source[0] == "/" else source
         config = f"version: v1\nresources: [{{name: example.com/a, sources: [{{{kind}}}]}}]"
         (resource,) = loads(config).require().resources
-        self._scanner = Scanner.of(resource, files, Policy(("*",)), "node", settle_s=SETTLE_S)
+        self._scanner = Scanner(resource, files, Policy(("*",)), "node", settle_s=SETTLE_S)
         assert self._scanner.self_contained
         self._found, self.snapshot, self.other = Selection(), Snapshot(), Snapshot()
 

@@ -65,7 +65,7 @@ class Resource:
 
     def declare(self, count: int) -> None:
         resource = declared(self.name, count)
-        self.scanner = Scanner.of(resource, HostFiles(), Policy(), "node", settle_s=0.0)
+        self.scanner = Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
     async def apply_scan(self, snapshot: Snapshot) -> None:
         self.found = snapshot

@@ -9,6 +9,7 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
 from devhost.kubelet.servicer import Servicer
+from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 
 
@@ -20,15 +21,15 @@ class Answers:
 
     def __init__(self, device_list: DeviceList) -> None:
         self.device_list = device_list
-        self.asked: list[Sequence[str]] = []
+        self.asked: list[list[str]] = []
         self.inflight: list[int] = []  # how many calls there were, each time
 
-    async def allocate(self, advertised_ids: Sequence[str], **_options: Any) -> Allocation:
-        self.asked.append(advertised_ids)
+    async def allocate(self, ids: Sequence[OfferedId], **_options: Any) -> Allocation:
+        self.asked.append([offered.id for offered in ids])
         self.inflight.append(len(self.device_list.streams.inflight_since))
-        return Allocation(tuple(advertised_ids))
+        return Allocation(tuple(offered.id for offered in ids))
 
-    async def prefer(self, available: Sequence[str], *_: Any) -> Sequence[str]:
+    async def prefer(self, available: Sequence[OfferedId], *_: Any) -> Sequence[OfferedId]:
         self.inflight.append(len(self.device_list.streams.inflight_since))
         return available
 
