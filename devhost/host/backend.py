@@ -12,11 +12,8 @@ from typing import Protocol
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.plugin_handler import DEVICE_PLUGIN, PluginHandler
-from devhost.model.resource_state import HeldBy, PublicationStatus, State
+from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
 from devhost.watch.watcher import Watcher
-
-SetState = Callable[[State, str | None], None]
-"""Shows the state of a publication, and why."""
 
 
 class PodLister(Protocol):

@@ -5,7 +5,7 @@ from typing import Final
 
 from devhost.errors import AllocationError
 from devhost.host.backend import Backends
-from devhost.host.claim_ends import ClaimEnds, Listing
+from devhost.host.claim_ends import ClaimEnds, ListedResource
 from devhost.host.handouts import Handout, HandoutTable
 from devhost.host.holders import Holders
 from devhost.host.listed_nodes import ListedNodes, owned_nodes, present_keys
@@ -31,7 +31,7 @@ class ClaimConflicts:
     def __init__(
         self,
         table: HandoutTable,
-        listings: Mapping[str, Listing],
+        listings: Mapping[str, ListedResource],
         ends: ClaimEnds,
         holders: Holders,
         backends: Backends,

@@ -15,7 +15,7 @@ _POLL_S = 10.0  # at most: what another instance serves has no event
 
 
 @dataclass(eq=False, slots=True)
-class Listing:
+class ListedResource:
     """The list of a resource of this process.
 
     Attributes:
@@ -53,7 +53,7 @@ class ClaimEnds:
 
     def __init__(
         self,
-        listings: Mapping[str, Listing],
+        listings: Mapping[str, ListedResource],
         holders: Holders,
         boot: str,
         leave_after: float,
@@ -110,7 +110,7 @@ class ClaimEnds:
             return None
         return handout.model_copy(update={"nodes": nodes})
 
-    def is_allocatable(self, handout: Handout, listing: Listing) -> bool:
+    def is_allocatable(self, handout: Handout, listing: ListedResource) -> bool:
         """Whether an Allocate may begin, or run, by a handout's name."""
         device, name = listing.devices.get(handout.device), handout.name
         if device and name.shared is listing.shared and (keys := present_keys(device)):
@@ -146,7 +146,7 @@ class ClaimEnds:
         return life.ended_at
 
     def _is_on_offer(
-        self, handout: Handout, device: HostDevice, listing: Listing, life: _Life
+        self, handout: Handout, device: HostDevice, listing: ListedResource, life: _Life
     ) -> bool:
         """Whether a device has a node of a handout, under its name."""
         if handout.name.shared is not listing.shared:

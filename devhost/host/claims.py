@@ -24,7 +24,7 @@ from typing import Final
 from devhost.errors import AllocationError
 from devhost.host.backend import Backends, OfferedIds
 from devhost.host.claim_conflicts import ClaimConflicts, advertised_name
-from devhost.host.claim_ends import ClaimEnds, Listing
+from devhost.host.claim_ends import ClaimEnds, ListedResource
 from devhost.host.handouts import HandedNode, Handout, HandoutFile, Steps
 from devhost.host.holders import Holders
 from devhost.host.listed_nodes import owned_nodes
@@ -56,7 +56,7 @@ class Claims:
     ) -> None:
         self._holders, self._backends = holders, backends
         self._file, self._table = handouts, handouts.table
-        self._listings: dict[str, Listing] = {}
+        self._listings: dict[str, ListedResource] = {}
         self._ends = ClaimEnds(
             self._listings, holders, self._table.boot, backends.leave_after, assume_free=assume_free
         )
@@ -79,7 +79,7 @@ class Claims:
 
     def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
         """Add a resource that is served."""
-        self._listings[name] = Listing(offered_ids, rescan)
+        self._listings[name] = ListedResource(offered_ids, rescan)
         self._due.set()
 
     def remove(self, name: str) -> None:

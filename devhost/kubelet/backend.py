@@ -9,9 +9,9 @@ from typing import Final
 from devhost.kubelet.device_list import LEAVE_AFTER_S, DeviceList
 from devhost.kubelet.directory import PluginDirectory
 from devhost.kubelet.podresources import PodResources
-from devhost.kubelet.registration import Registration, SetState
+from devhost.kubelet.registration import Registration
 from devhost.model.plugin_handler import DEVICE_PLUGIN, PluginHandler
-from devhost.model.resource_state import PublicationStatus
+from devhost.model.resource_state import PublicationStatus, SetState
 
 _STEP_S: Final = 0.2  # while IDs are leaving
 

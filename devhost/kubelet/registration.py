@@ -8,7 +8,7 @@ import contextlib
 import functools
 import os
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Final
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ from devhost.kubelet.servicer import Servicer
 from devhost.kubelet.sockets import SocketIdentity, start_server
 from devhost.model import limits
 from devhost.model.plugin_handler import PluginHandler
-from devhost.model.resource_state import State
+from devhost.model.resource_state import SetState, State
 
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
@@ -51,8 +51,6 @@ _OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", int(limits.IDLE_CONNECTION_S * 1000)),
     ("grpc.so_reuseport", 0),
 )
-
-SetState = Callable[[State, str | None], None]
 
 
 @contextlib.asynccontextmanager

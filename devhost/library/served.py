@@ -11,7 +11,7 @@ from typing import Final
 
 from devhost.discovery.identity import Identified
 from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.base import Listing, Listings, Location, Source
+from devhost.discovery.sources.base import Listing, Listings, Location, NodeSource
 from devhost.discovery.sources.selection import CompiledSource
 from devhost.errors import AllocationError, PreStartError, describe_os_error
 from devhost.hostfs.files import HostFiles, Tally
@@ -63,7 +63,7 @@ class CodeListing(Listing):
         self.devices, self.skipped = returned
 
 
-class CodeSource(Source):
+class CodeSource(NodeSource):
     """Finds the devices that the code of a plugin returns."""
 
     empty_text = "devices() returned no devices"

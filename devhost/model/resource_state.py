@@ -1,6 +1,6 @@
 """The states of a resource, for logs, status and probes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -43,3 +43,7 @@ class PublicationStatus:
     streams: int
     lists_sent: int
     warnings: tuple[str, ...] = ()
+
+
+SetState = Callable[[State, str | None], None]
+"""Shows the state of a resource, and why."""

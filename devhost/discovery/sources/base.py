@@ -113,7 +113,7 @@ class Unmatched:
     mismatches: Mapping[str, str]
 
 
-class Source:
+class NodeSource:
     """A source of devices. Its methods block, and do not raise for what the host does.
 
     Attributes:

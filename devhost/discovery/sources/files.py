@@ -10,7 +10,7 @@ from devhost.discovery.sources.base import (
     Listing,
     Listings,
     Location,
-    Source,
+    NodeSource,
     Unmatched,
     WatchedDirectory,
 )
@@ -125,7 +125,7 @@ Lookup = tuple[DirectoryLocation, str | None]
 """A location, and a glob, or pattern, of the names there; ``None`` for all."""
 
 
-class FileSource(Source):
+class FileSource(NodeSource):
     """Finds files by their paths."""
 
     def __init__(self, options: Directory | Glob | Dev) -> None:

@@ -4,7 +4,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from devhost.discovery.sources.base import Candidate, Listings, Location, Source, Unmatched
+from devhost.discovery.sources.base import Candidate, Listings, Location, NodeSource, Unmatched
 from devhost.discovery.sources.matcher import NO_INTERFACES, ByOption, Matcher
 from devhost.discovery.sources.subsystems import (
     NodesListing,
@@ -40,7 +40,7 @@ _NUMBERS: Final = NumbersLocation()
 _UNUSED: Final = "pci-stub"
 
 
-class KernelSource(Source):
+class KernelSource(NodeSource):
     """Finds USB devices, PCI functions or the devices of a subsystem, and their nodes.
 
     Some variables are read only if templates have `mentioned` them.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 
 from devhost.discovery.sources import explain
-from devhost.discovery.sources.base import Listings, Location, Source, Unmatched, list_location
+from devhost.discovery.sources.base import Listings, Location, NodeSource, Unmatched, list_location
 from devhost.discovery.sources.files import FileSource
 from devhost.discovery.sources.filter import CandidateFilter
 from devhost.discovery.sources.kernel import KernelSource
@@ -73,7 +73,7 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
 class CompiledSource:
     """A source, and what the resource says of its nodes."""
 
-    def __init__(self, index: int, spec: SourceSpec, source: Source) -> None:
+    def __init__(self, index: int, spec: SourceSpec, source: NodeSource) -> None:
         self.spec, self._index, self._source = spec, index, source
         self.locations = source.locations
         self._previous: Mapping[str, Node] = {}  # the nodes that were found last, by path
@@ -81,7 +81,7 @@ class CompiledSource:
     @classmethod
     def of(cls, index: int, spec: SourceSpec, mentioned: frozenset[str]) -> "CompiledSource":
         """Compile a source of the file; templates have `mentioned` variables."""
-        source: Source
+        source: NodeSource
         match spec.kind:
             case Directory() | Glob() | Dev() as options:
                 source = FileSource(options)

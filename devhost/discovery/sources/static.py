@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from devhost.discovery.sources.base import Candidate, Listings, Source
+from devhost.discovery.sources.base import Candidate, Listings, NodeSource
 from devhost.model import names
 from devhost.model.device import Node
 from devhost.model.sources import Static
 
 
-class StaticSource(Source):
+class StaticSource(NodeSource):
     """Yields tokens; it looks nowhere."""
 
     def __init__(self, options: Static) -> None:
