@@ -1,0 +1,269 @@
+"""Whatever is edited, unplugged, restarted and booted: whose a node is.
+
+In virtual time and without a kubelet, so that many sequences are tried; `test_model` runs few on
+everything.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    rule,
+    run_state_machine_as_test,
+)
+
+from devhost.host.holders import CONFIRM_S, POLL_S
+from devhost.kubelet.device_list import LEAVE_AFTER_S
+from devhost.model.advertised import AdvertisedName
+from devhost.model.node_id import NodeId
+from tests.support.claims import TICK_S, Finds, Node, Process, resource
+
+EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
+A, B, SHARING = "example.com/a", "example.com/b", "example.com/sharing"
+NUMBERS: Final = {"/dev/x": 64, "/dev/y": 65, "/dev/second-x": 64}
+BOOTED: Final = [dict(zip(NUMBERS, order, strict=True)) for order in ((65, 64, 66), (66, 65, 64))]
+ALL: Final = (A, B, SHARING)
+NAMES: Final = st.sampled_from([A, A, B, B, SHARING])
+SERVED: Final = st.sampled_from([ALL, ALL, ALL, (A, B), (B, SHARING), (A,), (B,), ()])
+MOSTLY: Final = st.sampled_from([True, True, False])
+# No resource finds both names of one node: it would take them for two devices, as the file says.
+NAMED: Final = st.sets(NAMES)
+REPLICAS: Final = st.sampled_from([1, 1, 2])
+FINDS: Final = st.dictionaries(
+    st.sampled_from(["1", "2"]),
+    st.sampled_from([("/dev/x",), ("/dev/y",), ("/dev/second-x",), ("/dev/x", "/dev/y")]),
+    max_size=2,
+).filter(lambda finds: is_distinct(finds.values()))
+
+
+def is_distinct(finds: Iterable[tuple[str, ...]]) -> bool:
+    numbers = [NUMBERS[path] for paths in finds for path in paths]
+    return len(numbers) == len(set(numbers))
+
+
+def step(**given: st.SearchStrategy[Any]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Make a coroutine a rule."""
+
+    def decorate(work: Callable[..., Any]) -> Callable[..., None]:
+        def run(self: "ClaimsMachine", **values: Any) -> None:
+            self.run(work(self, **values))
+
+        run.__name__ = work.__name__
+        made: Callable[..., None] = rule(**given)(run)  # type: ignore[call-overload]
+        return made
+
+    return decorate
+
+
+class ClaimsMachine(RuleBasedStateMachine):
+    """One sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.runner, self.patches = asyncio.Runner(), contextlib.ExitStack()
+        # What the sources match, whoever serves the resource.
+        self.finds: dict[str, Finds] = {A: {"1": ("/dev/x",), "2": ("/dev/y",)}, B: {}, SHARING: {}}
+        self.recorded: dict[Process, set[tuple[AdvertisedName, NodeId]]] = {}
+        self.ended = set[tuple[AdvertisedName, NodeId]]()
+
+    @initialize(asked=MOSTLY, disk_fills=st.booleans())
+    def begin(self, asked: bool, disk_fills: bool) -> None:
+        # What could not be written before the end of a process is known by pod-resources alone.
+        self.disk_fills = asked and disk_fills
+        self.node = Node(self.directory / "state", NUMBERS, asked=asked)
+        self.patches.enter_context(self.node.time_passes_at_once(self.runner.get_loop()))
+        self.run(self.start(ALL))
+
+    def run(self, work: Coroutine[Any, Any, object]) -> None:
+        async def whole() -> None:
+            await work
+            await self.node.tick()
+            self.check()
+
+        self.runner.run(whole())
+
+    def teardown(self) -> None:
+        self.run(self.end_all())
+        self.runner.close()
+        self.patches.close()
+        shutil.rmtree(self.directory)
+
+    async def end_all(self) -> None:
+        for process in tuple(self.node.processes):
+            await self.node.end(process)
+
+    async def start(self, names: Iterable[str], replicas: int = 1) -> None:
+        self.configure(await self.node.start(), names, replicas)
+
+    def configure(self, process: Process, names: Iterable[str], replicas: int) -> None:
+        others = {it for one in self.node.processes if one is not process for it in one.served}
+        specs = [resource(it, replicas=replicas, overlap=it == SHARING) for it in sorted(names)]
+        process.configure(*(spec for spec in specs if spec.name not in others))
+        for name in process.served:
+            process.find(name, self.finds[name])
+
+    def let_find(self, name: str, finds: Finds) -> None:
+        self.finds[name] = finds
+        if process := self.server(name):
+            process.find(name, finds)
+
+    def server(self, name: str) -> Process | None:
+        return next((one for one in self.node.processes if name in one.served), None)
+
+    # ── what happens ──
+
+    @step(name=NAMES, finds=FINDS)
+    async def find(self, name: str, finds: Finds) -> None:
+        self.let_find(name, finds)
+
+    @step()
+    async def exchange(self) -> None:
+        """Let one resource have the devices of the other."""
+        one, other = self.finds[A], self.finds[B]
+        for name, finds in ((A, other), (B, one)):
+            self.let_find(name, finds)
+
+    @step(path=st.sampled_from(sorted(NUMBERS)), present=MOSTLY)
+    async def plug(self, path: str, present: bool) -> None:
+        """Or unplug."""
+        self.node.host.present -= {path}
+        self.node.host.present |= {path} if present else set()
+        for process in self.node.processes:
+            for served in process.served.values():
+                served.request_scan()
+
+    @step(names=SERVED, replicas=REPLICAS)
+    async def edit(self, names: Iterable[str], replicas: int) -> None:
+        for process in self.node.processes[:1]:
+            self.configure(process, names, replicas)
+
+    @step(which=st.lists(st.integers(0, 7), min_size=1, max_size=3))
+    async def admit(self, which: list[int]) -> None:
+        for number in which:
+            free = [(name, one) for name in ALL for one in self.node.kubelet.free_ids(name)]
+            if free:
+                name, advertised_id = free[number % len(free)]
+                if process := self.server(name):
+                    await self.node.kubelet.admit(process, name, advertised_id)
+
+    @step(which=st.integers(0, 3))
+    async def end_pod(self, which: int) -> None:
+        pods = self.node.kubelet.pods
+        if pods:
+            del pods[sorted(pods)[which % len(pods)]]
+
+    @step(seconds=st.sampled_from([1.0, CONFIRM_S, LEAVE_AFTER_S, 25.0, 25.0, 45.0]))
+    async def wait(self, seconds: float) -> None:
+        for _ in range(round(seconds / TICK_S)):
+            await self.node.tick()
+            self.check()
+
+    @step(hidden=st.sampled_from([0.0, 4.0, POLL_S - 1]))
+    async def restart_kubelet(self, hidden: float) -> None:
+        self.node.kubelet.restart(0.0 if self.disk_fills else hidden)
+
+    @step(available=st.booleans())
+    async def answer_pod_resources(self, available: bool) -> None:
+        """Or no more."""
+        self.node.kubelet.available = available or self.disk_fills
+
+    @step(full=st.booleans())
+    async def fill_disk(self, full: bool) -> None:
+        """Or empty it."""
+        self.node.fill_disk(full=full and self.disk_fills)
+
+    @step(names=SERVED, replicas=REPLICAS, kill=st.booleans())
+    async def restart(self, names: Iterable[str], replicas: int, kill: bool) -> None:
+        if self.node.processes:
+            await self.node.end(self.node.processes[-1], kill=kill)
+        await self.start(names, replicas)
+
+    @step(names=SERVED)
+    async def start_second(self, names: Iterable[str]) -> None:
+        if len(self.node.processes) < 2:
+            await self.start(names)
+
+    @step(numbers=st.sampled_from(BOOTED), names=SERVED)
+    async def boot(self, numbers: dict[str, int], names: Iterable[str]) -> None:
+        """Since then every path leads to a node of its own."""
+        await self.node.boot(numbers)
+        await self.start(names)
+
+    # ── what holds ──
+
+    def check(self) -> None:
+        self.no_node_has_two_names()
+        self.no_claim_ends_early()
+
+    def no_node_has_two_names(self) -> None:
+        pods = [(pod.name, pod.numbers(self.node.host)) for pod in self.node.kubelet.pods.values()]
+        for one, other in itertools.combinations(pods, 2):
+            assert may_have(*one, *other), f"{one} and {other} are in pods"
+        for process in self.node.processes:
+            offered = list(process.allocatable())
+            for one, other in itertools.combinations(offered, 2):
+                assert one[0] == other[0] or may_have(*one, *other), f"{one}, {other} are offered"
+            for one, other in itertools.product(offered, pods):
+                alone = len(self.node.processes) == 1
+                fine = one[0] == other[0] or may_have(*one, *other) or not alone
+                assert fine, f"{one} is offered, {other} is in a pod"
+
+    def no_claim_ends_early(self) -> None:
+        """Who drops a record has to know; another process, and the file, may follow later."""
+        before, self.recorded = self.recorded, {}
+        for process in self.node.processes:
+            self.recorded[process] = {
+                (handout.name, node.id) for handout in process.handouts for node in handout.nodes
+            }
+            self.ended -= self.recorded[process] - before.get(process, set())
+        for process, records in self.recorded.items():
+            kept = {(owner, key) for owner, node in records for key in node.keys}
+            for owner, node in before.get(process, set()) - records - self.ended:
+                if not any((owner, key) in kept for key in node.keys):  # else recorded anew
+                    self.has_ended(owner, node.names)
+                self.ended.add((owner, node))
+
+    def has_ended(self, owner: AdvertisedName, names: frozenset[str]) -> None:
+        kubelet = self.node.kubelet
+        on_offer = any(owner in dict(process.allocatable()) for process in self.node.processes)
+        if not on_offer:
+            assert kubelet.is_settled(owner, kubelet.now), f"kubelet can allocate {owner}"
+        if not self.node.asked:
+            assert not on_offer
+            assert names.isdisjoint(self.node.host.present), f"{owner}: maybe a pod has it"
+            return
+        allocated_at = kubelet.allocated_at.get(owner, 0.0)
+        lists = [it for it in kubelet.pod_lists if it.kubelet == kubelet.number]
+        lists = [it for it in lists if it.at >= allocated_at]
+        assert lists[-1].at - lists[0].at >= CONFIRM_S, f"{owner}: {lists}"
+        shown = [it for it in lists if it.at <= lists[-1].at - CONFIRM_S or it is lists[-1]][-2:]
+        assert not any(owner in it.names for it in shown), f"{owner} is in {shown}"
+
+
+def may_have(one: AdvertisedName, nodes: set[int], other: AdvertisedName, others: set[int]) -> bool:
+    """Whether two names may be in pods at the same time."""
+    shares = one == other and one.shared
+    return shares or SHARING in (one.resource, other.resource) or nodes.isdisjoint(others)
+
+
+def test_any_sequence_leaves_each_node_to_one_name() -> None:
+    chosen = settings(
+        max_examples=EXAMPLES or 60,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=list(Phase) if "DEVHOST_MODEL_SHRINK" in os.environ else [Phase.generate],
+    )
+    run_state_machine_as_test(ClaimsMachine, settings=chosen)

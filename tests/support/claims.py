@@ -1,0 +1,423 @@
+"""A node on which time passes at once: who may have which device node, from the scan to the pod.
+
+Of devhost it has what decides that, `Process`: the records with their file, the pods that kubelet
+lists, the lists of the resources. Around it are fakes of the host, of kubelet and of its pods.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+from unittest.mock import patch
+
+from devhost.errors import AllocationError, KubeletError
+from devhost.host.backend import Backend, Backends
+from devhost.host.claims import Claims
+from devhost.host.handouts import FILE, POLL_S, HandoutFile, HandoutTable
+from devhost.host.holders import Holders
+from devhost.host.resource_devices import with_all_leaving, without_unlisted
+from devhost.kubelet.device_list import LEAVE_AFTER_S, DeviceList, Stream
+from devhost.kubelet.shares import offered_id
+from devhost.model.advertised import AdvertisedName, OfferedId
+from devhost.model.config import Resource
+from devhost.model.device import Cause, HostDevice, Missing, Snapshot, Verdict
+from devhost.model.resource_state import HeldBy
+from tests.support import devices
+
+TICK_S: Final = 0.5
+FORGET_MISSING_S: Final = 30.0
+Finds = Mapping[str, tuple[str, ...]]  # the paths of each device that a resource's sources match
+
+
+def resource(name: str, *, replicas: int = 1, overlap: bool = False) -> Resource:
+    """Return a resource; what it finds is said elsewhere."""
+    options = {"replicas": replicas, "overlap": "allow" if overlap else "deny"}
+    return Resource.model_validate({"name": name, "sources": ["/dev/x*"], **options})
+
+
+def advertised_name(resource_name: str, advertised_id: str) -> AdvertisedName:
+    """Return the name under which kubelet has an ID."""
+    return offered_id(advertised_id).name(resource_name)
+
+
+@dataclass
+class Host:
+    """The device nodes below /dev: a number for each path, which a boot changes."""
+
+    numbers: dict[str, int]
+    present: set[str] = field(default_factory=set)
+    boot: str = "1"
+
+    def device(self, device_id: str, paths: tuple[str, ...]) -> HostDevice:
+        """Return a device that has all its nodes."""
+        nodes = (devices.node(path, (4, self.numbers[path])) for path in paths)
+        return devices.device(device_id, *nodes)
+
+
+@dataclass
+class Pod:
+    """A living pod with one device."""
+
+    name: AdvertisedName
+    advertised_id: str
+    device: HostDevice
+    boot: str
+    hidden_until: float = 0.0  # kubelet has not admitted it again
+
+    def numbers(self, host: Host) -> set[int]:
+        """Return the numbers of the nodes that it has: after a boot, of those at its paths."""
+        if self.boot == host.boot:
+            return {number for _, number in self.device.numbers.values()}
+        return {host.numbers[path] for path in self.device.paths}
+
+
+@dataclass(frozen=True)
+class PodList:
+    """An answer of pod-resources."""
+
+    kubelet: int
+    at: float
+    names: frozenset[AdvertisedName]
+
+
+class Kubelet:
+    """Has received lists, and knows its pods; answers as pod-resources too."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.now = host, 1000.0
+        self.number, self.available, self.allocating = 1, True, False
+        self.lists: dict[str, dict[str, bool]] = {}
+        self.unhealthy_since: dict[tuple[str, str], float] = {}
+        self.allocated_at: dict[AdvertisedName, float] = {}
+        self.pods: dict[int, Pod] = {}
+        self.pod_lists: list[PodList] = []
+        self._admitted = 0
+
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+        """Return the pods that it shows."""
+        if not self.available:
+            raise KubeletError("away")
+        shown = {key: pod for key, pod in self.pods.items() if pod.hidden_until <= self.now}
+        held: dict[str, dict[OfferedId, frozenset[str]]] = {}
+        for key, pod in shown.items():
+            offered = offered_id(pod.advertised_id)
+            held.setdefault(pod.name.resource, {})[offered] = frozenset({f"pod-{key}"})
+        names = frozenset(pod.name for pod in shown.values())
+        self.pod_lists.append(PodList(self.number, self.now, names))
+        return self.number, held
+
+    def receive(self, name: str, healthy: dict[str, bool]) -> None:
+        """Take a list of devices."""
+        for advertised_id, is_healthy in healthy.items():
+            if is_healthy:
+                self.unhealthy_since.pop((name, advertised_id), None)
+            else:
+                self.unhealthy_since.setdefault((name, advertised_id), self.now)
+        self.lists[name] = healthy
+
+    def restart(self, hidden_s: float) -> None:
+        """Be another one, which has no lists, and does not show its pods for so long."""
+        self.number += 1
+        self.lists.clear()
+        self.unhealthy_since.clear()
+        for pod in self.pods.values():
+            pod.hidden_until = self.now + hidden_s
+
+    def free_ids(self, name: str) -> list[str]:
+        """Return the IDs of a resource that it may allocate."""
+        taken = {pod.advertised_id for pod in self.pods.values() if pod.name.resource == name}
+        return [
+            key for key, healthy in self.lists.get(name, {}).items() if healthy - (key in taken)
+        ]
+
+    def is_settled(self, name: AdvertisedName, now: float) -> bool:
+        """Whether it can allocate no ID of a device, and could not for ten seconds, if it has it."""
+        return all(
+            not healthy and now - self.unhealthy_since[name.resource, key] >= LEAVE_AFTER_S
+            for key, healthy in self.lists.get(name.resource, {}).items()
+            if advertised_name(name.resource, key) == name
+        )
+
+    async def admit(self, process: "Process", name: str, advertised_id: str) -> bool:
+        """Start a pod with a device, if Allocate gives it that."""
+        self.allocating = True
+        try:
+            device = await process.allocate(name, advertised_id)
+        except AllocationError:
+            return False
+        finally:
+            self.allocating = False
+        self._admitted += 1
+        owner = advertised_name(name, advertised_id)
+        self.pods[self._admitted] = Pod(owner, advertised_id, device, self.host.boot)
+        self.allocated_at[owner] = self.now
+        return True
+
+
+@dataclass
+class Served:
+    """A resource that a process serves."""
+
+    resource: Resource
+    device_list: DeviceList
+    finds: Finds = field(default_factory=dict)
+    found: Snapshot = field(default_factory=Snapshot)
+    offered: Snapshot = field(default_factory=Snapshot)
+    draining: bool = False
+    due: bool = True  # to be scanned again
+    stream: Stream | None = None
+
+    def request_scan(self) -> None:
+        """Have it scanned at the next tick."""
+        self.due = True
+
+
+class FakeBackend:
+    """Knows which resources the instances of devhost serve, and have served."""
+
+    name, restarts, leave_after, pods = "fake", 0, LEAVE_AFTER_S, None
+
+    def __init__(self, node: "Node", process: "Process") -> None:
+        self._node, self._process = node, process
+
+    def locked_by_other(self, name: str) -> bool:
+        """Whether another process serves a resource."""
+        return any(name in one.served for one in self._node.processes if one is not self._process)
+
+    def has_served(self, name: str) -> bool:
+        """Whether devhost has served a resource."""
+        return name in self._node.served
+
+
+class Process:
+    """One devhost, as far as it decides who may have a node."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node, self.kubelet = node, node.kubelet
+        self.holders = Holders(self.kubelet if node.asked else None)
+        backends = Backends({"fake": cast("Backend", FakeBackend(node, self))})
+        self.file = HandoutFile(node.state_dir, backends.locked_by_other)
+        self.claims = Claims(self.holders, backends, self.file, assume_free=False)
+        self.served: dict[str, Served] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def handouts(self) -> HandoutTable:
+        """What it knows of what was allocated."""
+        return self.file.table
+
+    async def start(self) -> None:
+        """Read what was recorded, and begin."""
+        await self.claims.reserved()
+        create = asyncio.get_running_loop().create_task
+        self._tasks = [create(self.claims.run()), create(self.holders.run())]
+
+    async def kill(self) -> None:
+        """End it, with what it has not written."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await written()
+
+    async def stop(self) -> None:
+        """End it in good order."""
+        await self.file.close()
+        await self.kill()
+
+    # ── resources ──
+
+    def configure(self, *resources: Resource) -> None:
+        """Serve these resources, and drain others."""
+        for spec in resources:
+            if (served := self.served.get(spec.name)) is None:
+                self._serve(spec)
+            else:
+                served.resource, served.draining, served.due = spec, False, True
+        names = {spec.name for spec in resources}
+        for name, served in self.served.items():
+            served.draining = served.draining or name not in names
+        self.claims.reconfigure(resources)
+
+    def _serve(self, spec: Resource) -> None:
+        device_list = DeviceList(LEAVE_AFTER_S)
+        device_list.ids_held_by_pods = lambda: self.holders.held_ids(spec.name)
+        self.served[spec.name] = served = Served(spec, device_list)
+        self.node.served.add(spec.name)
+        self.claims.add(spec.name, device_list, served.request_scan)
+
+    def find(self, name: str, finds: Finds) -> None:
+        """Let the sources of a resource match these devices; they are found when it is scanned."""
+        self.served[name].finds = finds
+        self.served[name].due = True
+
+    def scan(self, name: str) -> None:
+        """Publish what is found of a resource now."""
+        served, host, now = self.served[name], self.node.host, self.kubelet.now
+        served.due = False
+        found = {
+            device_id: host.device(device_id, paths)
+            for device_id, paths in served.finds.items()
+            if host.present.issuperset(paths)
+        }
+        for former in served.found.devices.values():
+            if former.id in found:
+                continue
+            here = {node.path for node in former.nodes if node.path in host.present}
+            if len(here) == len(former.nodes) and former.id not in served.finds:
+                found[former.id] = devices.missing(former, now, replaced=True)
+            elif not isinstance(former.presence, Missing):
+                found[former.id] = devices.missing(former, now, remaining=here)
+            elif former.presence.since > now - FORGET_MISSING_S or former.is_leaving:
+                found[former.id] = former
+        same = {
+            key: same_device
+            for key, device in found.items()
+            if (same_device := served.found.devices.get(key)) == device
+        }
+        self._publish(served, devices.snapshot(*(found | same).values()))
+
+    def _publish(self, served: Served, found: Snapshot) -> None:
+        """Do as `ServedResource` does."""
+        if served.draining:
+            removed = Verdict(Cause.REMOVED, "removed")
+            found = with_all_leaving(found, removed, self.kubelet.now)
+        known = without_unlisted(found, served.device_list)
+        offered = self.claims.judge(served.resource, known)
+        if served.device_list.publish(offered, served.resource.replicas):
+            self._publish(served, found)
+            return
+        served.found = without_unlisted(known, served.device_list)
+        served.offered = without_unlisted(offered, served.device_list)
+        self.claims.set_listed(served.resource, served.offered)
+
+    async def allocate(self, name: str, advertised_id: str) -> HostDevice:
+        """Answer an Allocate.
+
+        Raises:
+            AllocationError: The device is not offered, or was handed out under another name.
+        """
+        served = self.served[name]
+        offered = offered_id(advertised_id)
+        device = served.offered.devices.get(offered.device)
+        if device is None or not device.healthy or advertised_id not in served.device_list:
+            raise AllocationError(f"{advertised_id} is not offered")
+        await self.claims.hand_out(served.resource, served.offered.devices, [offered])
+        return device
+
+    async def tick(self) -> None:
+        """Do what is due: read the records, let IDs leave, end what is drained, scan, send."""
+        if self.kubelet.now % POLL_S == 0:
+            self.file.sync_soon()
+        for name, served in tuple(self.served.items()):
+            device_list = served.device_list
+            if device_list.removable_at(self.kubelet.now):
+                await self.holders.refresh()
+                if device_list.remove_unlisted(self.kubelet.now):
+                    self._publish(served, served.found)
+            if served.draining and device_list.drained:
+                self.claims.remove(name)
+                del self.served[name]
+                self.kubelet.lists.pop(name, None)
+                continue
+            forgets = any(not device.is_present for device in served.found.devices.values())
+            if served.due or forgets:
+                self.scan(name)
+            self.send(served)
+
+    def send(self, served: Served) -> None:
+        """Have kubelet receive the list of a resource, if it is another one."""
+        device_list, name = served.device_list, served.resource.name
+        if served.stream is None or name not in self.kubelet.lists:
+            if served.stream is not None:
+                device_list.streams.close(served.stream)
+            served.stream = device_list.streams.open(lambda: None)
+        healthy = {key: entry.healthy for key, entry in device_list.entries.items()}
+        if self.kubelet.lists.get(name) != healthy:
+            device_list.streams.list_sent(served.stream, device_list.entries)
+            device_list.streams.list_received(served.stream, device_list.entries, self.kubelet.now)
+            self.kubelet.receive(name, healthy)
+
+    def allocatable(self) -> Iterator[tuple[AdvertisedName, set[int]]]:
+        """Yield what a pod could get of it now: the name, and the numbers of its nodes."""
+        for name, served in self.served.items():
+            for advertised_id, healthy in self.kubelet.lists.get(name, {}).items():
+                owner = advertised_name(name, advertised_id)
+                device = served.offered.devices.get(owner.device)
+                if healthy and device and device.healthy and advertised_id in served.device_list:
+                    yield owner, {number for _, number in device.numbers.values()}
+
+
+class Node:
+    """The host, its kubelet, and the processes of devhost on it."""
+
+    def __init__(self, state_dir: Path, numbers: Mapping[str, int], *, asked: bool) -> None:
+        self.state_dir, self.asked = state_dir, asked
+        state_dir.mkdir()
+        self.host = Host(dict(numbers), set(numbers))
+        self.kubelet = Kubelet(self.host)
+        self.processes: list[Process] = []
+        self.served: set[str] = set()  # by any process, ever
+
+    @contextmanager
+    def time_passes_at_once(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+        """Give the event loop kubelet's clock, and new processes the boot of this node."""
+        boot = patch("devhost.host.handouts.boot_id", lambda: self.host.boot)
+        with boot, patch.object(loop, "time", lambda: self.kubelet.now):
+            yield
+
+    async def start(self) -> Process:
+        """Start a process, which serves nothing yet."""
+        process = Process(self)
+        self.processes.append(process)
+        await process.start()
+        return process
+
+    async def end(self, process: Process, *, kill: bool = False) -> None:
+        """End a process; kubelet takes its devices as unhealthy."""
+        self.processes.remove(process)
+        await (process.kill() if kill else process.stop())
+        for name in process.served:
+            self.kubelet.lists.pop(name, None)
+
+    def fill_disk(self, *, full: bool) -> None:
+        """Let the state directory take no file, or let it."""
+        obstacle = self.state_dir / f".{FILE}.tmp"
+        if full:
+            obstacle.mkdir(exist_ok=True)
+        elif obstacle.exists():
+            obstacle.rmdir()
+
+    async def boot(self, numbers: Mapping[str, int]) -> None:
+        """Start the computer again: pods live on with their paths, which lead to other nodes."""
+        for process in tuple(self.processes):
+            await self.end(process, kill=True)
+        self.host.boot += "1"
+        self.host.numbers = dict(numbers)
+        self.kubelet.restart(0.0)
+
+    async def tick(self) -> None:
+        """Let half a second pass."""
+        self.kubelet.now += TICK_S
+        await turns()
+        for process in self.processes:
+            await process.tick()
+        await written()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let time pass."""
+        for _ in range(round(seconds / TICK_S)):
+            await self.tick()
+
+
+async def turns() -> None:
+    """Let all tasks go on as far as they can without a thread."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def written() -> None:
+    """Wait until all attempts to write records have ended."""
+    while attempts := [task for task in asyncio.all_tasks() if task.get_name() == "state"]:
+        await asyncio.wait(attempts)
