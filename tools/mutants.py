@@ -1,10 +1,11 @@
 """Plants one defect at a time in a copy and runs the tests that should notice: ``make mutants``.
 
-``tools/mutants.yaml`` has of each a file below ``devhost/``, a text that is in it once, what stands
-there instead, and the tests that have to fail by it. An argument chooses those with a word in any
-of these. A mutant whose text is gone has to follow the code, or goes with it.
+``tools/mutants.yaml`` has of each a function, an expression or a statement of it, what is put in
+its place, and the tests that have to fail by that. An argument chooses those with a word in any of
+these. A mutant whose function or expression is gone has to follow the code, or goes with it.
 """
 
+import ast
 import contextlib
 import os
 import shutil
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -33,15 +34,16 @@ class Mutant:
     """One defect.
 
     Attributes:
-        file: Below ``devhost/``.
-        before: A text that is there once.
-        after: The text instead.
+        function: Its module below ``devhost``, and its name there; a module alone for what is
+            outside of functions.
+        replace: An expression or a statement that is in it, however it is laid out.
+        by: What it becomes.
         tests: What pytest is given.
     """
 
-    file: str
-    before: str
-    after: str
+    function: str
+    replace: str
+    by: str
     tests: str
 
 
@@ -51,18 +53,61 @@ def mutants(words: list[str]) -> list[Mutant]:
     return [one for one in every if all(word in repr(one) for word in words)]
 
 
+class _Replacement(ast.NodeTransformer):
+    """Replaces the first node that is equal to another."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._wanted, self._by = map(_parsed, (mutant.replace, mutant.by))
+        self.count = 0
+
+    def visit(self, node: ast.AST) -> Any:
+        if not self.count and ast.dump(node) == ast.dump(self._wanted):
+            self.count += 1
+            return self._by
+        return self.generic_visit(node)
+
+
+def _parsed(text: str) -> ast.AST:
+    (node,) = ast.parse(text).body
+    return node.value if isinstance(node, ast.Expr) else node
+
+
+def _find(package: Path, function: str) -> tuple[Path, list[str]]:
+    """Return the file of a function, and the names of what it is in."""
+    parts = function.split(".")
+    for count in range(len(parts), 0, -1):
+        file = package.joinpath(*parts[:count]).with_suffix(".py")
+        if file.exists():
+            return file, parts[count:]
+    return package / "__init__.py", parts
+
+
+def mutated(text: str, names: list[str], mutant: Mutant) -> str | None:
+    """Return a module with a defect; ``None`` where its function does not have the expression."""
+    tree = scope = ast.parse(text)
+    for name in names:
+        named = [node for node in ast.walk(scope) if getattr(node, "name", None) == name]
+        if not named:
+            return None
+        scope = named[0]  # type: ignore[assignment]
+    replacement = _Replacement(mutant)
+    replacement.visit(scope)
+    return ast.unparse(ast.fix_missing_locations(tree)) if replacement.count else None
+
+
 @contextlib.contextmanager
 def planted(copy: Path, mutant: Mutant, number: int) -> Iterator[bool]:
-    """Plant a defect for a while; say whether its text is there, once."""
-    file = copy / "devhost" / mutant.file
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    if text.count(mutant.before) != 1:
+    """Plant a defect for a while; say whether that is possible."""
+    file, names = _find(copy / "devhost", mutant.function)
+    text = file.read_text(encoding="utf-8")
+    defect = mutated(text, names, mutant)
+    if defect is None:
         yield False
         return
     # A compiled file is known by the second and the size of its source: so the time is another.
     later = time.time() + 2 * number
     try:
-        _write(file, text.replace(mutant.before, mutant.after), later + 1)
+        _write(file, defect, later + 1)
         yield True
     finally:
         _write(file, text, later + 2)
@@ -115,7 +160,7 @@ def main(words: list[str]) -> int:
                 how = noticed(copy, mutant.tests) if there else "GONE"
             missed += how in (None, "GONE")
             seconds = time.monotonic() - began
-            where = f"{mutant.file}: {mutant.before.strip().splitlines()[0]}"
+            where = f"{mutant.function}: {mutant.replace.strip().splitlines()[0]}"
             print(f"{how or 'SURVIVED'}  ({where}; {seconds:.0f} s)", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} mutants noticed")
     return missed

@@ -73,7 +73,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
         self.runner, self.patches = asyncio.Runner(), contextlib.ExitStack()
-        # What the sources match, whoever serves the resource.
+        # What the sources match, in whichever process.
         self.finds: dict[str, Finds] = {A: {"1": ("/dev/x",), "2": ("/dev/y",)}, B: {}, SHARING: {}}
         self.recorded: dict[Process, set[tuple[AdvertisedName, NodeId]]] = {}
         self.ended = set[tuple[AdvertisedName, NodeId]]()
@@ -83,7 +83,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         # What could not be written before the end of a process is known by pod-resources alone.
         self.disk_fills = asked and disk_fills
         self.node = Node(self.directory / "state", NUMBERS, asked=asked)
-        self.patches.enter_context(self.node.time_passes_at_once(self.runner.get_loop()))
+        self.patches.enter_context(self.node.virtual_time(self.runner.get_loop()))
         self.run(self.start(ALL))
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
@@ -231,7 +231,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         for process, records in self.recorded.items():
             kept = {(owner, key) for owner, node in records for key in node.keys}
             for owner, node in before.get(process, set()) - records - self.ended:
-                if not any((owner, key) in kept for key in node.keys):  # else recorded anew
+                if not any((owner, key) in kept for key in node.keys):  # else it was recorded again
                     self.has_ended(owner, node.names)
                 self.ended.add((owner, node))
 

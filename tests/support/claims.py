@@ -1,4 +1,4 @@
-"""A node on which time passes at once: who may have which device node, from the scan to the pod.
+"""A node on which time passes quickly: who may have which device node, from the scan to the pod.
 
 Of devhost it has what decides that, `Process`: the records with their file, the pods that kubelet
 lists, the lists of the resources. Around it are fakes of the host, of kubelet and of its pods.
@@ -361,7 +361,7 @@ class Node:
         self.served: set[str] = set()  # by any process, ever
 
     @contextmanager
-    def time_passes_at_once(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    def virtual_time(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Give the event loop kubelet's clock, and new processes the boot of this node."""
         boot = patch("devhost.host.handouts.boot_id", lambda: self.host.boot)
         with boot, patch.object(loop, "time", lambda: self.kubelet.now):
