@@ -35,7 +35,7 @@ RUN python3 -m pip --python /opt/build/bin/python3 wheel --no-build-isolation --
 COPY tools/image/assemble.py tools/image/sbom.py /
 RUN python3 -B /assemble.py /opt/devhost /rootfs \
     && python3 -B /sbom.py /rootfs \
-    && chroot /rootfs /opt/devhost/bin/python3 -B -c "import devhost.host.host, devhost.cli.run_command"
+    && chroot /rootfs /opt/devhost/bin/python3 -B -c "import devhost.node.node, devhost.cli.run_command"
 
 
 FROM scratch

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.watch.watcher import Inotify
+from devhost.watch.inotify import Inotify
 
 _AT_A_TIME: Final = 32
 _PREFIX: Final = "/v1beta1.DevicePlugin/"

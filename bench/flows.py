@@ -20,9 +20,9 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.host import resource
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.node import resource
 from devhost.observe.logs import LogQueue
-from devhost.standin.kubelet import SimulatedKubelet
 from devhost.watch.threads import IDLE_MAX, run_in_thread
 from tests.support.daemon import until
 from tests.support.hardware import HostTree, Kernel
@@ -30,7 +30,7 @@ from tests.support.hosting import Hosting
 
 _PACKAGE: Final = os.path.dirname(devhost.__file__) + os.sep
 # The kubelet's part, what makes the devices, and the equality of values, as of dataclasses.
-_NOT_COUNTED: Final = ("api/", "standin/", "testing/", "model/immutable.py")
+_NOT_COUNTED: Final = ("api/", "fake_kubelet/", "testing/", "model/immutable.py")
 _NAME: Final = "bench.example/device"
 _PATIENCE_S: Final = 60.0
 _SOURCES: Final = {

@@ -25,7 +25,7 @@ from typing import Final
 
 from bench.process import rss_mib
 from bench.scene import Scene, Shape, full_name
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.deploy.build import Image, build
 from tests.deploy.container import Containers
 from tests.deploy.machine import Unavailable

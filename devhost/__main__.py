@@ -2,7 +2,7 @@
 
 import sys
 
-from devhost.host.signals import exit_on_signals
+from devhost.daemon.signals import exit_on_signals
 
 if sys.argv[1:2] == ["run"]:  # the other commands keep the default actions
     exit_on_signals()

@@ -5,10 +5,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from devhost.host.host import Settings
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
+from devhost.fake_kubelet.trial import Trial
+from devhost.node.node import Settings
 from devhost.observe import logs
-from devhost.standin.trial import Trial
 
 CONFIG = """\
 version: v1

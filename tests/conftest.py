@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from devhost.kubelet.device_list import DeviceList
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support import programs
 from tests.support.daemon import Daemon
 from tests.support.hosting import Hosting, Kubelet, kubelet_of
@@ -103,12 +103,14 @@ def patient() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
-        patch.setattr("devhost.host.answers._CHANGE_WAIT_S", 60.0)
-        patch.setattr("devhost.host.claims._WAIT_S", 60.0)
-        patch.setattr("devhost.kubelet.podresources.LIST_TIMEOUT_S", 60.0)
-        patch.setattr("devhost.host.reconciler.RESCAN_S", 3600.0)
-        patch.setattr("devhost.host.config_source.POLL_S", 3600.0)
-        patch.setattr("devhost.kubelet.device_list.LISTS_BURST", 1e9)  # tests are quick
+        patch.setattr("devhost.node.answers._CHANGE_WAIT_S", 60.0)
+        patch.setattr("devhost.node.claims._WAIT_S", 60.0)
+        patch.setattr("devhost.backends.deviceplugin.podresources.LIST_TIMEOUT_S", 60.0)
+        patch.setattr("devhost.node.reconciler.RESCAN_S", 3600.0)
+        patch.setattr("devhost.node.config_file.POLL_S", 3600.0)
+        patch.setattr(
+            "devhost.backends.deviceplugin.device_list.LISTS_BURST", 1e9
+        )  # tests are quick
         yield
 
 

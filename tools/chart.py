@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from devhost.loading.schema import json_schema
+from devhost.config.json_schema import json_schema
 
 CHART: Final = Path(__file__).resolve().parents[1] / "deploy" / "helm" / "devhost"
 SCHEMA: Final = CHART / "values.schema.json"

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation, DeviceSpec

@@ -1,7 +1,7 @@
 """The variables of templates by name, and the arguments of steps and checks; pure.
 
 What a node gives to templates is `devhost.model.template.variables`. When a container gets devices,
-`devhost.allocation.declaration.combine` and `pre_start.with_index` know the rest.
+`devhost.allocation.compiled.combine` and `pre_start.with_index` know the rest.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ from devhost.cli import options
 from devhost.cli import output as printer
 
 if TYPE_CHECKING:
-    from devhost.discovery.machine import DescribedNode, Machine
+    from devhost.drafts.machine import DescribedNode, Machine
 
 
 @click.command(
@@ -45,7 +45,7 @@ def command(
 
     Example: `devhost devices ttyUSB0 -o yaml`
     """
-    from devhost.discovery.machine import Machine
+    from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
     if output == "yaml" and name is None:
@@ -84,7 +84,7 @@ def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
-    from devhost.discovery.machine import OTHER_CLASS
+    from devhost.drafts.machine import OTHER_CLASS
 
     for problem in filter(None, (machine.subsystem(name).missing for name in subsystems)):
         printer.fail(problem)

@@ -81,9 +81,9 @@ def command(
 
     Example: `devhost init ttyUSB0 --domain example.com -o first.yaml`
     """
-    from devhost.discovery.machine import Machine
     from devhost.drafts import host_draft
     from devhost.drafts.entries import DOMAIN
+    from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
     files = HostFiles(root)
@@ -129,10 +129,10 @@ def convert(
 
     Example: `devhost convert daemonset.yaml -o first.yaml`
     """
+    from devhost.config.loader import read
+    from devhost.config.yaml_errors import TreeError, decode
     from devhost.drafts import conversion, draft
     from devhost.hostfs.files import HostFiles
-    from devhost.loading.loader import read
-    from devhost.loading.syntax import TreeError, decode
 
     devices = []
     try:

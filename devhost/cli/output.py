@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn, TextIO
 
 import click
 
+from devhost.backends.deviceplugin.shares import offered_id
 from devhost.errors import Excerpt, Problem
-from devhost.kubelet.shares import offered_id
 from devhost.model.names import printable
 
 _COLUMNS_MIN: Final = 40

@@ -65,9 +65,9 @@ def command(
 
     Example: `devhost plan first.yaml --allocate example.com/serial=1`
     """
-    from devhost.discovery.dry_run import report
+    from devhost.backends.deviceplugin.shares import offered_ids
+    from devhost.devices.dry_run import report
     from devhost.hostfs.files import HostFiles
-    from devhost.kubelet.shares import offered_ids
 
     config, names = _file_and_names(config, names)
     requests = dict(_request(text) for text in allocate)
@@ -113,7 +113,7 @@ def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str
 
 def _load_all(files: Sequence[str], policy: Policy) -> list[Config]:
     """Load configurations and print all problems; exit with status 1 if one is invalid."""
-    from devhost.loading.loader import load
+    from devhost.config.loader import load
 
     printer.print_warnings(policy.warnings)
     results = [load(file, policy) for file in files]
@@ -127,7 +127,7 @@ def _load_all(files: Sequence[str], policy: Policy) -> list[Config]:
 def _compare(
     files: tuple[str, str], names: Sequence[str], policy: Policy, node_name: str, output: str
 ) -> None:
-    from devhost.model.changes import changes
+    from devhost.config.diff import changes
 
     old, new = files
     if old == new == "-":

@@ -12,10 +12,10 @@ import termios
 from typing import Any, Final
 
 from devhost.cli import output
-from devhost.host.status import resource_report
+from devhost.daemon.status import resource_report
+from devhost.fake_kubelet.kubelet import AdmissionError
+from devhost.fake_kubelet.trial import Trial
 from devhost.observe import logs
-from devhost.standin.kubelet import AdmissionError
-from devhost.standin.trial import Trial
 from devhost.watch.threads import run_in_thread
 
 _PROMPT: Final = "> "

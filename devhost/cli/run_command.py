@@ -13,13 +13,13 @@ import click
 
 from devhost import __version__
 from devhost.cli import options, output
-from devhost.host.process import (
+from devhost.daemon.process import (
     allocate_from_one_arena,
     can_start_threads,
     raise_descriptor_limit,
     wait_for_signal,
 )
-from devhost.host.signals import exit_on_signals
+from devhost.daemon.signals import exit_on_signals
 from devhost.model.config import Config
 from devhost.observe import logs
 
@@ -28,10 +28,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
-    from devhost.host.code_resource import CodeResource
-    from devhost.host.config_source import ConfigFile
-    from devhost.host.host import Host
-    from devhost.host.state_files import LastGoodConfig
+    from devhost.node.code_resource import CodeResource
+    from devhost.node.config_file import ConfigFile
+    from devhost.node.node import Host
+    from devhost.node.state_dir import LastGoodConfig
 
 
 @click.command(
@@ -61,10 +61,10 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         output.fail(f"no {_THREADS} threads can be started: raise pids.max or RLIMIT_NPROC")
     logs.set_up(flags["log_level"], flags["log_format"])
     _log_start(config, plugins, flags)
-    from devhost.host.host import Host, Settings
-    from devhost.host.state_files import LastGoodConfig
+    from devhost.backends.deviceplugin.publication import device_plugins
     from devhost.hostfs.files import HostFiles
-    from devhost.kubelet.backend import device_plugins
+    from devhost.node.node import Host, Settings
+    from devhost.node.state_dir import LastGoodConfig
 
     policy, state_dir = replace(flags["policy"], enforced=True, by_name=False), flags["state_dir"]
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
@@ -99,7 +99,7 @@ def load_config(
     if config is None:
         raise_descriptor_limit(len(plugins))
         return None, Config(version="v1", resources=())
-    from devhost.host.config_source import ConfigFile, log_problems
+    from devhost.node.config_file import ConfigFile, log_problems
 
     source = ConfigFile(config, policy, copy)
     file, good = source.load_first()
@@ -125,8 +125,8 @@ def serve(
     show: Callable[[str], None] = lambda _url: None,
 ) -> None:
     """Do the work of a host until a signal, with HTTP where the flags say; exit if that fails."""
+    from devhost.daemon.http_endpoint import Endpoint, ListenError
     from devhost.errors import KubeletError
-    from devhost.host.endpoint import Endpoint, ListenError
 
     try:
         http = Endpoint(flags["listen"], flags["status_listen"], devices=flags["metrics_devices"])
@@ -154,7 +154,7 @@ def _log_start(
 
 def _check_plugin_dir(plugin_dir: Path) -> Path:
     """Return the absolute path of the plugin directory, with links as they are, or exit."""
-    from devhost.kubelet.resource_lock import path_length_problem
+    from devhost.backends.deviceplugin.resource_lock import path_length_problem
 
     if not os.path.isdir(plugin_dir):  # as `Path.is_dir`, but of any error
         hint = "; kubelet makes it; without a kubelet, use `devhost try`"

@@ -15,8 +15,8 @@ from devhost.cli import options, output
 from devhost.cli.run_command import load_config, serve
 
 if TYPE_CHECKING:
-    from devhost.host.code_resource import CodeResource
-    from devhost.standin.trial import Trial
+    from devhost.fake_kubelet.trial import Trial
+    from devhost.node.code_resource import CodeResource
 
 
 @click.command(
@@ -49,12 +49,12 @@ def run(
 
     The flags are those of `options.host_options`; others are ignored.
     """
-    from devhost.discovery.identity import SETTLE_S
-    from devhost.host.host import Settings
+    from devhost.backends.deviceplugin.resource_lock import path_length_problem
+    from devhost.devices.identify import SETTLE_S
+    from devhost.fake_kubelet.trial import Trial
     from devhost.hostfs.files import HostFiles
-    from devhost.kubelet.resource_lock import path_length_problem
+    from devhost.node.node import Settings
     from devhost.observe import logs
-    from devhost.standin.trial import Trial
 
     logs.set_up("error" if once else flags["log_level"], flags["log_format"])
     output.print_warnings(flags["policy"].warnings)

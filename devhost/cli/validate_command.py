@@ -36,7 +36,7 @@ def command(
 
     Example: `devhost validate first.yaml --strict`
     """
-    from devhost.loading.loader import load_all
+    from devhost.config.loader import load_all
 
     policy = replace(policy, enforced=enforce)
     printer.print_warnings(policy.warnings)
@@ -60,6 +60,6 @@ def schema() -> None:
 
     Example: `devhost schema > devhost.schema.json`
     """
-    from devhost.loading.schema import json_schema
+    from devhost.config.json_schema import json_schema
 
     printer.print_json(json_schema())

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from devhost.config import yaml_tree
+from devhost.config.loader import loads
+from devhost.config.yaml_errors import TreeError
+from devhost.config.yaml_tree import Extent
 from devhost.drafts import draft, smarter
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
-from devhost.loading import yamltree
-from devhost.loading.loader import loads
-from devhost.loading.syntax import TreeError
-from devhost.loading.yamltree import Extent
 from devhost.model import limits
 
 _HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
@@ -107,7 +107,7 @@ def find_devices(text: str) -> list[ForeignDevice]:
 
 
 def _within(text: str, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:
-    for tree in yamltree.parse_all(text, extent, texts=True):
+    for tree in yaml_tree.parse_all(text, extent, texts=True):
         if not isinstance(tree.data, str):
             yield from _below(tree.data, domain, extent)
 

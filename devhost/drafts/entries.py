@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from devhost.discovery.machine import DescribedNode, Machine, class_name
-from devhost.discovery.sources.matcher import Matcher
 from devhost.drafts.draft import DraftEntry
+from devhost.drafts.machine import DescribedNode, Machine, class_name
 from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
 from devhost.model.hardware_sources import USB_NODE
+from devhost.sources.matcher import Matcher
 
 DOMAIN: Final = "example.com"
 _SERIAL_MIN: Final = 4

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import ResourceReport, report
-from devhost.discovery.machine import OTHER_CLASS, DescribedNode, Machine
+from devhost.config.loader import loads
+from devhost.devices.dry_run import ResourceReport, report
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, build_entries
+from devhost.drafts.machine import OTHER_CLASS, DescribedNode, Machine
 from devhost.hostfs.device_classes import HOST_CLASSES, PROGRAM_CLASSES
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import KernelNode, SysfsDevice
-from devhost.loading.loader import loads
 
 _HID: Final = "03"
 _USB_HOST: Final = "0c03"

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from devhost.discovery.sources.base import NOT_DEVICES
 from devhost.hostfs.files import HostFiles, Walk
 from devhost.model import pattern
 from devhost.model.device import FileKind
 from devhost.model.names import natural
+from devhost.sources.base import NOT_DEVICES
 
 DOMAIN: Final = "smarter-devices"
 DIRECTORIES: Final = ("/dev/snd", "/dev/dri", "/dev/input", "/dev/dvb")  # on other hosts, too

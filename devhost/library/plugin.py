@@ -9,7 +9,7 @@ import yaml
 from pydantic.alias_generators import to_camel, to_snake
 
 from devhost.allocation.policy import Policy
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.template import Template

@@ -9,10 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from devhost.discovery.identity import Identified
-from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.base import Listing, Listings, Location, NodeSource
-from devhost.discovery.sources.selection import CompiledSource
+from devhost.devices.identify import Identified
+from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError, PreStartError, describe_os_error
 from devhost.hostfs.files import HostFiles, Tally
 from devhost.library.methods import CallError, Devices, PluginMethods
@@ -22,6 +20,8 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
 from devhost.model.immutable import immutable
+from devhost.sources.base import Listing, Listings, Location, NodeSource
+from devhost.sources.selection import CompiledSource
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 DESTROY_S: Final = 5.0

@@ -1,7 +1,7 @@
 """The configuration as values: one class for each mapping of the YAML file.
 
-They check keys, types and single values; `devhost.loading.checks` checks several together. The
-loader rejects nulls, so ``None`` always means that a key is absent.
+They check keys, types and single values; `devhost.config.checks.resource_checks` checks several
+together. The loader rejects nulls, so ``None`` always means that a key is absent.
 """
 
 import functools

@@ -14,13 +14,13 @@ ENTRIES_TOTAL_MAX: Final = 30_000
 ENTRIES_FEW: Final = 100
 # An entry counts as one more for each so many characters of its path.
 ENTRY_CHARACTERS: Final = 1024
-# Skipped candidates that are shown for a resource (devhost.discovery.scan); others are counted.
+# Skipped candidates that are shown for a resource (devhost.devices.scan); others are counted.
 SKIPPED_MAX: Final = 100
 
 # inotify's limit is one for all processes of a user, so kubelet's and containerd's too: from 8,192
 # on machines with little memory.
 
-# Directories that are watched for a subscriber (devhost.watch.watcher); others are polled.
+# Directories that are watched for a subscriber (devhost.watch.inotify); others are polled.
 WATCHES_MAX: Final = 1000
 # Of the whole process; however many that is, each subscriber may have a few.
 WATCHES_TOTAL_MAX: Final = 4000
@@ -28,14 +28,14 @@ WATCHES_FEW: Final = 8
 
 # ── what they may have devhost do ──
 
-# Lists on one ListAndWatch stream (devhost.kubelet.device_list), after a burst: for each, kubelet
-# writes its checkpoint to the node's disk. The last state is always sent.
+# Lists on one ListAndWatch stream (devhost.backends.deviceplugin.device_list), after a burst: for
+# each, kubelet writes its checkpoint to the node's disk. The last state is always sent.
 LISTS_BURST: Final = 10
 LISTS_PER_S: Final = 1.0
 
 # ── requests of clients ──
 
-# Options of gRPC for each plugin socket (devhost/kubelet/registration.py).
+# Options of gRPC for each plugin socket (devhost/backends/deviceplugin/registration.py).
 
 # The largest request. GetPreferredAllocation carries every free ID, and a list has at most 4 MiB.
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -47,21 +47,21 @@ IDLE_CONNECTION_S: Final = 30.0
 
 # ── the size of a configuration, and of what is found ──
 
-# In loading/loader.py. With 10 devices each they take 210 MiB, and 40 KiB of the node's status,
+# In config/loader.py. With 10 devices each they take 210 MiB, and 40 KiB of the node's status,
 # which etcd limits to 1.5 MiB.
 RESOURCES_MAX: Final = 1000
-# A file of the state directory (devhost/host/state_files.py): the records of 20,000 IDs fit in. A
+# A file of the state directory (devhost/node/state_dir.py): the records of 20,000 IDs fit in. A
 # larger one is damaged, and moved aside.
 STATE_BYTES_MAX: Final = 16 * 1024 * 1024
 # Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares is
-# checked in loading/source_checks.py; what is found, in discovery/resolve.py.
+# checked in config/checks/source_checks.py; what is found, in devices/resolve.py.
 DEVICE_IDS_MAX: Final = 20_000
-# Entries of a resource's `allocate` (devhost/loading/checks.py): a scan puts all of them together
-# for each new device.
+# Entries of a resource's `allocate` (devhost/config/checks/resource_checks.py): a scan puts all of
+# them together for each new device.
 ALLOCATE_ENTRIES_MAX: Final = 200
 # Those of them whose names or container paths are made from the device: a scan notes each.
 ALLOCATE_NAMES_MAX: Final = 16
-# Characters of an answer to Allocate (devhost/allocation/declaration.py): kubelet refuses more.
+# Characters of an answer to Allocate (devhost/allocation/compiled.py): kubelet refuses more.
 ANSWER_MAX: Final = 4 * 1024 * 1024
 # A CDI spec (devhost/allocation/cdi.py), in the node's memory; devices beyond are unhealthy.
 CDI_SPEC_MAX: Final = 4 * 1024 * 1024

@@ -28,7 +28,7 @@ _LEVELS: Final = {
     "grpc._common": logging.CRITICAL,
 }
 # The loggers of which a person at the terminal sees more than warnings.
-_SHOWN: Final = ("devhost.host.config_source", "devhost.host.host")
+_SHOWN: Final = ("devhost.node.config_file", "devhost.node.node")
 _NOTHING: Final[tuple[object, ...]] = (None, "", (), [])  # values that text does not show
 _LOG: Final = logging.getLogger(__name__)
 

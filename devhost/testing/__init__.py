@@ -4,8 +4,8 @@ The real host runs in the test process, with a stand-in kubelet and a directory 
 the host's files. `devhost.testing.fixtures` has fixtures for pytest, which is optional.
 """
 
-from devhost.standin.kubelet import AdmissionError, Answer
-from devhost.standin.kubelet import SimulatedKubelet as StandInKubelet
+from devhost.fake_kubelet.kubelet import AdmissionError, Answer
+from devhost.fake_kubelet.kubelet import SimulatedKubelet as StandInKubelet
 from devhost.testing.serving import Served, serving, short_directory
 from devhost.testing.tree import HostTree, NotPermittedError, can_make_nodes
 

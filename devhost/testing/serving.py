@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import ResourceReport
-from devhost.host.config_source import log_problems
-from devhost.host.host import Host, Settings
+from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.resource_lock import path_length_problem
+from devhost.config.loader import load, loads
+from devhost.devices.dry_run import ResourceReport
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.backend import device_plugins
-from devhost.kubelet.resource_lock import path_length_problem
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
-from devhost.loading.loader import load, loads
 from devhost.model.config import Config
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.node.config_file import log_problems
+from devhost.node.node import Host, Settings
 
 # Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3

@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 import devhost
-from devhost.loading.schema import json_schema
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.config.json_schema import json_schema
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.command import PROGRAM, called, environment, process
 from tests.support.daemon import Daemon, tokens, until
 

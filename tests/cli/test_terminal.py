@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from devhost.cli import output
 from devhost.cli.output import format_problem, summary
+from devhost.config.loader import loads
 from devhost.errors import Problem
-from devhost.loading.loader import loads
 from tests.support.command import PROGRAM, environment, process
 from tests.support.screen import read
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.config import Config
 from tests.deploy.helm import Helm
 from tests.deploy.values import EXAMPLES, TOKENS, Values, example

@@ -11,8 +11,8 @@ import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.loading.loader import loads
-from devhost.loading.schema import json_schema
+from devhost.config.json_schema import json_schema
+from devhost.config.loader import loads
 from tests.deploy.helm import Helm
 from tests.deploy.values import TOKENS, Values
 from tools import chart as generate

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
 from tests.deploy.helm import Helm
 from tools import chart as generate
 from tools.chart import Value

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from devhost.cli import main as cli
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
 from devhost.model.config import Resource
 from devhost.model.values import key_of
 from devhost.testing import NotPermittedError

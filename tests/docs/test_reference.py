@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
 from tools.site import reference
 
 EXAMPLES: Final = reference.load_examples()

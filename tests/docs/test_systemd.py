@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from devhost.cli.run_command import command as run_command
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, tokens
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery import command
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
+from devhost.hostfs import command
 from tests.support.daemon import Daemon, until
 
 DISK = "example.com/disk"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.hosting import Kubelet, contract
 

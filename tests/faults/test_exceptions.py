@@ -20,37 +20,37 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
-from devhost.host.config_source import ConfigFile
-from devhost.host.host import Host, Settings
-from devhost.host.resource import ServedResource
-from devhost.host.state_files import LastGoodConfig
-from devhost.kubelet.backend import device_plugins
+from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.devices.scan import Scanner
+from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.model.resource_state import Status
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.node.config_file import ConfigFile
+from devhost.node.node import Host, Settings
+from devhost.node.resource import ServedResource
+from devhost.node.state_dir import LastGoodConfig
 from devhost.watch import threads
 from tests.support.daemon import until
 
 ROOT: Final = str(Path(devhost.__file__).parent) + "/"
 # Not in a running host, pure, or what has to catch the exceptions.
 OUTSIDE: Final = (
-    "standin/",
+    "fake_kubelet/",
     "testing/",
     "api/",
     "cli/",
     "library/",
-    "loading/",
+    "config/",
     "model/",
-    "host/tasks.py",
+    "node/tasks.py",
 )
 FAILING, OTHER = "example.com/failing", "example.com/other"
 QUICK: Final = {
-    "devhost.host.tasks.CRASH_PAUSE_S": 0.05,
-    "devhost.host.config_source.RETRY_S": 0.05,
-    "devhost.host.holders.POLL_S": 0.05,
-    "devhost.kubelet.registration._FAILURE_PAUSE_S": 0.05,
-    "devhost.kubelet.registration.END_TIMEOUT_S": 0.2,
-    "devhost.kubelet.directory._POLL_S": 0.1,
+    "devhost.node.tasks.CRASH_PAUSE_S": 0.05,
+    "devhost.node.config_file.RETRY_S": 0.05,
+    "devhost.node.holders.POLL_S": 0.05,
+    "devhost.backends.deviceplugin.registration._FAILURE_PAUSE_S": 0.05,
+    "devhost.backends.deviceplugin.registration.END_TIMEOUT_S": 0.2,
+    "devhost.backends.deviceplugin.directory._POLL_S": 0.1,
 }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, until
 from tests.support.mounts import bound, hung, slow, tmpfs
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import PATIENCE, Daemon, Figures, at_rest, directories, until
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, directories, numbers, tokens, until
 from tests.support.mounts import read_only, tmpfs
 from tests.support.root import needs_root
@@ -37,8 +37,8 @@ async def test_descriptors_for_a_part_are_retried_until_the_limit_is_raised(
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     daemon.constants = {}
     daemon.code = f"""
-import resource, devhost.host.process
-devhost.host.process.raise_descriptor_limit = lambda _: None  # as if 48 were all that is allowed
+import resource, devhost.daemon.process
+devhost.daemon.process.raise_descriptor_limit = lambda _: None  # as if 48 were all that is allowed
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
 """
     many = {f"r{number}": 1 for number in range(40)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.asking import Samples, get
 from tests.support.daemon import Daemon, directories, tokens, until
 from tests.support.hosting import Kubelet
@@ -107,14 +107,14 @@ async def test_log_lines_that_are_dropped_are_a_metric_and_a_trouble(
 
 CRASH = """
 import threading, warnings
-import devhost.host.host
+import devhost.node.node
 async def run(self):
     warnings.warn("an old way")
     thread = threading.Thread(target=lambda: 1 / 0)
     thread.start()
     thread.join()
     raise RuntimeError("broken")
-devhost.host.host.Host.run = run
+devhost.node.node.Host.run = run
 """
 
 

@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.asking import get, port_of
 from tests.support.daemon import Daemon, tokens
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, tokens, until
 from tests.support.root import needs_root
 
@@ -17,7 +17,7 @@ ROUNDS = 12
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Before its own code begins Python's actions are in force.
 BEGIN = """
-from devhost.host.signals import exit_on_signals
+from devhost.daemon.signals import exit_on_signals
 exit_on_signals()
 open({!r}, "w").close()
 """

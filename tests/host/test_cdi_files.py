@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation import cdi
-from devhost.host.cdi_files import CdiFiles
+from devhost.node.cdi_files import CdiFiles
 from tests.support.mounts import read_only, tmpfs
 
 T, U = "example.com/t", "example.com/u"

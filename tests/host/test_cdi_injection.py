@@ -12,13 +12,13 @@ import pytest
 from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
-from devhost.host import cdi_files as module
-from devhost.host.cdi_files import CdiFiles, CdiInjection
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from devhost.model.sources import Static
+from devhost.node import cdi_files as module
+from devhost.node.cdi_files import CdiFiles, CdiInjection
 from tests.support.daemon import until
 from tests.support.devices import missing, reason_of, snapshot
 from tests.support.offered import offered

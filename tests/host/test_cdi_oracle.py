@@ -12,9 +12,9 @@ from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.host.cdi_files import CdiFiles
 from devhost.hostfs.files import HostFiles
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
+from devhost.node.cdi_files import CdiFiles
 from tests.support import cdiverify
 from tests.support.root import needs_root
 

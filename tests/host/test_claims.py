@@ -7,20 +7,20 @@ from typing import cast
 
 import pytest
 
+from devhost.backends.backend import Backend, Backends
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
+from devhost.backends.deviceplugin.publication import DevicePluginBackend
 from devhost.errors import AllocationError
-from devhost.host import claims as claims_module
-from devhost.host import handouts as handouts_module
-from devhost.host.backend import Backend, Backends
-from devhost.host.claims import Claims
-from devhost.host.handouts import HandoutFile, Steps
-from devhost.host.holders import Holders
-from devhost.host.state_files import directory_lock
-from devhost.kubelet.backend import DevicePluginBackend
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
 from devhost.model.resource_state import HeldBy
+from devhost.node import claims as claims_module
+from devhost.node import handouts as handouts_module
+from devhost.node.claims import Claims
+from devhost.node.handouts import HandoutFile, Steps
+from devhost.node.holders import Holders
+from devhost.node.state_dir import directory_lock
 from tests.support import devices
 from tests.support.devices import missing, reasons, snapshot
 from tests.support.offered import offered

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host import config_source
-from devhost.host.config_source import ConfigFile
-from devhost.host.state_files import LastGoodConfig
-from devhost.loading import loader
+from devhost.config import loader
 from devhost.model.config import Config
-from devhost.watch.watcher import Inotify, Watcher
+from devhost.node import config_file
+from devhost.node.config_file import ConfigFile
+from devhost.node.state_dir import LastGoodConfig
+from devhost.watch.inotify import Inotify, Watcher
 from tests.support.daemon import until
 
 GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
@@ -25,7 +25,7 @@ GOOD = "version: v1\nresources: [{name: a.b/c, sources: [static: 1]}]\n"
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigFile:
     """A source whose file was good when it was read for the first time."""
-    monkeypatch.setattr(config_source, "_SETTLE_GONE_S", 0.01)
+    monkeypatch.setattr(config_file, "_SETTLE_GONE_S", 0.01)
     place = tmp_path / "etc"
     place.mkdir()
     (place / "config.yaml").write_text(GOOD)
@@ -77,7 +77,7 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each by its event: the regular look is far away."""
-    monkeypatch.setattr(config_source, "POLL_S", 3600.0)
+    monkeypatch.setattr(config_file, "POLL_S", 3600.0)
     mount = tmp_path / "etc"
     mount.mkdir()
 
@@ -189,7 +189,7 @@ async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_la
     applied: list[Config] = []
     async with followed(source, applied.append):
         with monkeypatch.context() as broken:
-            broken.setattr(config_source, "read", sick)
+            broken.setattr(config_file, "read", sick)
             write(source, tokens(2))
             await refused(source, reason := f"cannot be read: {os.strerror(number)}")
             assert source.status.unreadable == reason
@@ -226,7 +226,7 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
     def read(_file: str) -> bytes:
         return parts.pop(0) if len(parts) > 1 else parts[0]
 
-    monkeypatch.setattr(config_source, "read", read)
+    monkeypatch.setattr(config_file, "read", read)
     async with followed(source, applied.append):
         source.reload_soon()
         await until(lambda: applied)
@@ -270,8 +270,8 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
     """That is said, however often it is asked one thread waits, and the edit is followed later."""
     release, reads = threading.Event(), 0
     real = loader.read
-    monkeypatch.setattr(config_source, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(config_source, "RETRY_S", 0.01)
+    monkeypatch.setattr(config_file, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(config_file, "RETRY_S", 0.01)
 
     def hanging(file: str) -> bytes:
         nonlocal reads
@@ -279,7 +279,7 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
         release.wait(60)
         return real(file)
 
-    monkeypatch.setattr(config_source, "read", hanging)
+    monkeypatch.setattr(config_file, "read", hanging)
     applied: list[Config] = []
     try:
         async with followed(source, applied.append):
@@ -299,8 +299,8 @@ async def test_config_source_that_could_not_watch_watches_again_soon(
     source: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is watched again soon: the next edit does not wait for the regular look."""
-    monkeypatch.setattr(config_source, "POLL_S", 3600.0)
-    monkeypatch.setattr(config_source, "RETRY_S", 0.01)
+    monkeypatch.setattr(config_file, "POLL_S", 3600.0)
+    monkeypatch.setattr(config_file, "RETRY_S", 0.01)
     applied: asyncio.Queue[Config] = asyncio.Queue()
 
     def fail(*_: object, **__: object) -> int:

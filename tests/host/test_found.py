@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.base import Listings
-from devhost.discovery.sources.selection import Selection
+from devhost.devices.scan import Scanner
 from devhost.model.device import Snapshot
+from devhost.sources.base import Listings
+from devhost.sources.selection import Selection
 from tests.support.hosting import Hosting, Kubelet
 
 A, B = "example.com/a", "example.com/b"

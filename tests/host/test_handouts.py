@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from devhost.host import handouts, state_files
-from devhost.host.handouts import FILE, HandedNode, Handout, HandoutFile, Steps, boot_id
 from devhost.model.device import FileKind, Hardware
 from devhost.model.node_id import NodeId
+from devhost.node import handouts, state_dir
+from devhost.node.handouts import FILE, HandedNode, Handout, HandoutFile, Steps, boot_id
 from tests.support.devices import node, token
 
 A = "example.com/a"
@@ -127,7 +127,7 @@ async def test_state_file_that_is_damaged_is_moved_aside(
     content: bytes,
 ) -> None:
     """Also one that is larger than any that devhost writes."""
-    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 998)
+    monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 998)
     path, file = tmp_path / FILE, opened(tmp_path)
     path.write_bytes(content)
     await put(file, handout())
@@ -195,7 +195,7 @@ async def test_state_file_does_not_grow_beyond_what_is_read(
 ) -> None:
     file = opened(tmp_path)
     await put(file, handout())
-    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 800)
+    monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 800)
     await put(file, *(handout(str(number), number) for number in range(9)))  # it was read
     assert "File too large" in str(file.problem)
     assert len(json.loads((tmp_path / FILE).read_text())) == 1

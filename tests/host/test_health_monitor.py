@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
-from devhost.host import health_monitor
-from devhost.host.health_monitor import HealthMonitor, HealthState
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.config import HealthChecks
 from devhost.model.device import Cause, Checked, HostDevice, Verdict
+from devhost.node import health_monitor
+from devhost.node.health_monitor import HealthMonitor, HealthState
 from devhost.watch import threads
 from tests.support import devices
 from tests.support.daemon import until

@@ -17,7 +17,7 @@ WELL, ILL = "Healthy", "Unhealthy"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask often who holds what."""
-    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
 
 
 def config(slot: str = "", other: str = "sources: [static: 1]") -> str:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from devhost.backends.deviceplugin.podresources import PodResources
 from devhost.errors import KubeletError
-from devhost.host import holders as module
-from devhost.host.holders import CONFIRM_S, POLL_S, Holders
-from devhost.kubelet.podresources import PodResources
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.node import holders as module
+from devhost.node.holders import CONFIRM_S, POLL_S, Holders
 from tests.support.scripted_plugin import COLA, a_node, healthy
 
 NOBODY: Mapping[str, HeldBy] = {}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from devhost.allocation import cdi
-from devhost.host.cdi_files import CdiFiles, CdiInjection
-from devhost.host.resource import ServedResource
 from devhost.model.resource_state import State
+from devhost.node.cdi_files import CdiFiles, CdiInjection
+from devhost.node.resource import ServedResource
 from tests.support import cdiverify
 from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -77,7 +77,7 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask often who holds what."""
-    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
 
 
 def named(*devices: str) -> list[str]:
@@ -218,7 +218,7 @@ async def test_cdi_spec_has_another_number_before_the_device_is_healthy(
         write(self, name, content)
 
     monkeypatch.setattr(CdiFiles, "write", slow)
-    monkeypatch.setattr("devhost.discovery.identity.SWAP_S", 0.0)
+    monkeypatch.setattr("devhost.devices.identify.SWAP_S", 0.0)
     path.unlink()
     await started.wait(PORT, 1, 0)
     bench.plug("a", 2)

@@ -7,16 +7,16 @@ from typing import cast
 
 import pytest
 
-from devhost.discovery.scan import Scanner
-from devhost.host.resource import ServedResource
-from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.registration import run_server
+from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.directory import PluginDirectory
+from devhost.backends.deviceplugin.registration import run_server
+from devhost.backends.plugin_handler import PluginHandler
+from devhost.devices.scan import Scanner
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.device import Snapshot
-from devhost.model.plugin_handler import PluginHandler
 from devhost.model.resource_state import State
-from devhost.standin.kubelet import SimulatedKubelet
-from devhost.watch.watcher import Inotify
+from devhost.node.resource import ServedResource
+from devhost.watch.inotify import Inotify
 from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting
 from tests.support.mounts import tmpfs
@@ -30,7 +30,7 @@ async def test_resource_that_crashes_is_started_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It says so, backs off, and comes back; another resource's stream does not notice."""
-    monkeypatch.setattr("devhost.host.tasks.CRASH_PAUSE_S", 0.2)
+    monkeypatch.setattr("devhost.node.tasks.CRASH_PAUSE_S", 0.2)
     crashes = 2
     publish = ServedResource._publish
 
@@ -71,7 +71,7 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
 async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
     hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("devhost.kubelet.directory._POLL_S", 0.01)
+    monkeypatch.setattr("devhost.backends.deviceplugin.directory._POLL_S", 0.01)
 
     def fail(*_: object, **__: object) -> int:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")

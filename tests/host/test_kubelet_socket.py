@@ -13,12 +13,12 @@ import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.host.host import Host
-from devhost.kubelet.backend import DevicePluginBackend
-from devhost.kubelet.kubelet_socket import KubeletSocket
-from devhost.model.plugin_handler import DEVICE_PLUGIN
+from devhost.backends.deviceplugin.kubelet_socket import KubeletSocket
+from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.plugin_handler import DEVICE_PLUGIN
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.node.node import Host
 from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Hosting, Kubelet, contract
 
@@ -67,7 +67,7 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     host = hosting.start(tokens(**{name.partition("/")[2]: 2 for name in names}))
     for name in names:
         await started.wait(name, 2, 2)
-    monkeypatch.setattr("devhost.kubelet.registration.END_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("devhost.backends.deviceplugin.registration.END_TIMEOUT_S", 0.5)
     before = sockets(directory)
     touch(directory / "plugins" / "kubelet.sock")
     kubelet_of(host).check()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from devhost.allocation.declaration import Declaration
-from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.servicer import Servicer
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.allocation.compiled import Declaration
+from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.servicer import Servicer
+from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import KubeletDied
 
@@ -73,7 +73,7 @@ async def admission(
         return answer
 
     monkeypatch.setattr(Declaration, "allocate", holding)
-    monkeypatch.setattr("devhost.kubelet.servicer.ALLOCATE_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("devhost.backends.deviceplugin.servicer.ALLOCATE_TIMEOUT_S", 60.0)
     return await vanishing(started, hosting, directory, held)
 
 

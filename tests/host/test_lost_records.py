@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.host.handouts import FILE
+from devhost.node.handouts import FILE
 from tests.support.daemon import until
 from tests.support.devices import reasons
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -16,7 +16,7 @@ ALPHA, BETA, OTHER = "example.com/alpha", "example.com/beta", "example.com/other
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask often who holds what."""
-    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.05)
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
 
 
 @pytest.fixture

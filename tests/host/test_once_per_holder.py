@@ -16,19 +16,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
+from devhost.backends.backend import Backend, Backends
+from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.publication import DevicePluginBackend
 from devhost.errors import AllocationError, PreStartError
-from devhost.host import handouts, pre_start_steps
-from devhost.host.backend import Backend, Backends
-from devhost.host.claims import Claims
-from devhost.host.handouts import HandoutFile, Steps
-from devhost.host.holders import Holders
-from devhost.host.pre_start_steps import PreStart, StepRun
-from devhost.host.state_files import write_atomically
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.backend import DevicePluginBackend
-from devhost.kubelet.device_list import DeviceList
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
+from devhost.node import handouts, pre_start
+from devhost.node.claims import Claims
+from devhost.node.handouts import HandoutFile, Steps
+from devhost.node.holders import Holders
+from devhost.node.pre_start import PreStart, StepRun
+from devhost.node.state_dir import write_atomically
 from tests.support import devices
 from tests.support.offered import offered
 
@@ -113,7 +113,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "state")
-    monkeypatch.setattr(pre_start_steps, "run_steps", world.run_steps)
+    monkeypatch.setattr(pre_start, "run_steps", world.run_steps)
     return world
 
 
@@ -251,8 +251,8 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
         disk.setattr(handouts, "_update", slow)
-        disk.setattr("devhost.host.claims._STEPS_S", 0.0)
-        disk.setattr(pre_start_steps, "_SYNC_S", 0.0)
+        disk.setattr("devhost.node.claims._STEPS_S", 0.0)
+        disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
         with pytest.raises(AllocationError, match="cannot mark b as fresh: the state directory"):
             await world.allocate("b")
@@ -301,7 +301,7 @@ async def test_start_that_waits_too_long_for_another_one_fails(
     await world.allocate("a")
     first = asyncio.ensure_future(world.start("a"))
     await gate.at.get()
-    monkeypatch.setattr(pre_start_steps, "PRE_START_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(pre_start, "PRE_START_TIMEOUT_S", 0.05)
     assert await world.refused("a") == "device a is still being prepared for another start"
     gate.open.set()
     await first
@@ -483,7 +483,7 @@ def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str
     async def live(directory: Path) -> None:
         fate = Fate(directory / "state")
         with (
-            patch.object(pre_start_steps, "run_steps", fate.world.run_steps),
+            patch.object(pre_start, "run_steps", fate.world.run_steps),
             patch.object(handouts, "write_atomically", fate.write),
         ):
             for what, one in events:

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from devhost.host.host import Host
-from devhost.host.status import readiness
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
+from devhost.daemon.status import readiness
+from devhost.fake_kubelet.kubelet import AdmissionError
 from devhost.model.resource_state import State
-from devhost.standin.kubelet import AdmissionError
+from devhost.node.node import Host
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
 
@@ -157,7 +157,7 @@ def run(
     hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Host]:
     """Starts an instance in which a resource of this name finds the one node that there is."""
-    monkeypatch.setattr("devhost.host.holders.POLL_S", 0.1)
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.1)
     (directory / "colas" / "cola").touch()
     options: dict[str, Any] = {
         "state_dir": directory / "state",

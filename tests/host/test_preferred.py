@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
+from devhost.backends.deviceplugin.shares import offered_id
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
+from devhost.fake_kubelet.kubelet import AdmissionError, Answer
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.shares import offered_id
-from devhost.loading.loader import loads
-from devhost.standin.kubelet import AdmissionError, Answer
 from tests.support.devices import device, snapshot
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.offered import offered

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.standin.kubelet import AdmissionError
+from devhost.fake_kubelet.kubelet import AdmissionError
 from tests.host.loop import container, loop_device, mounted, program
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.root import needs_root

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from devhost.host.process import wait_for_signal
+from devhost.daemon.process import wait_for_signal
 
 
 @pytest.fixture(autouse=True)

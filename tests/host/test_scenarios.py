@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.servicer import Servicer
+from devhost.backends.deviceplugin.servicer import Servicer
+from devhost.fake_kubelet.kubelet import AdmissionError
 from devhost.model.resource_state import State
-from devhost.standin.kubelet import AdmissionError
 from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet

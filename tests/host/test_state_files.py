@@ -8,8 +8,8 @@ from threading import Barrier
 
 import pytest
 
-from devhost.host import state_files
-from devhost.host.state_files import LastGoodConfig, directory_lock, write_atomically
+from devhost.node import state_dir
+from devhost.node.state_dir import LastGoodConfig, directory_lock, write_atomically
 from devhost.watch.threads import run_in_time
 from tests.support.daemon import PATIENCE
 
@@ -41,7 +41,7 @@ def test_state_file_left_unfinished_by_a_killed_process_is_removed(tmp_path: Pat
 def test_state_file_that_is_too_large_is_moved_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(state_files, "STATE_BYTES_MAX", 100)
+    monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 100)
     good = LastGoodConfig(tmp_path)
     good.path.write_bytes(b"x" * 100)
     assert good.read() == b"x" * 100

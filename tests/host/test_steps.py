@@ -14,11 +14,11 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host import pre_start_steps
-from devhost.host.pre_start_steps import StepRun, run_steps
 from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.model.config import Step
 from devhost.model.device import FileKind, Node
+from devhost.node import pre_start
+from devhost.node.pre_start import StepRun, run_steps
 from devhost.watch.threads import BlockingCalls
 from tests.support.clock import time_passes
 from tests.support.daemon import until
@@ -170,7 +170,7 @@ async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path:
 async def test_command_of_a_cancelled_step_is_killed_before_the_cancellation_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pre_start_steps, "_KILL_S", 60.0)
+    monkeypatch.setattr(pre_start, "_KILL_S", 60.0)
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; wait"
     running = asyncio.ensure_future(run(start_of(), run=shell(script)))
     await until((tmp_path / "pids").exists)

@@ -9,7 +9,7 @@ import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.standin.kubelet import AdmissionError
+from devhost.fake_kubelet.kubelet import AdmissionError
 from tests.support.scripted_plugin import (
     COLA,
     TEA,

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.standin.connections import serve
+from devhost.fake_kubelet.connections import serve
 
 
 @pytest.mark.parametrize("turns", range(4))

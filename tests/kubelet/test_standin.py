@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, Node, a_node, healthy, refused, register, unhealthy
 
 
@@ -86,7 +86,7 @@ async def test_socket_late_is_found_and_missing_is_an_error(
     await node.plugin(*healthy("a"), endpoint="late.sock")
     await pending
     await kubelet.wait(COLA, 1, 1)
-    monkeypatch.setattr("devhost.standin.connections._DIAL_S", 0.1)
+    monkeypatch.setattr("devhost.fake_kubelet.connections._DIAL_S", 0.1)
     code, text = await refused(kubelet, "none.sock")
     assert code is grpc.StatusCode.UNKNOWN
     assert text.startswith("failed to dial device plugin:")

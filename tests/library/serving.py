@@ -6,15 +6,15 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.host.config_source import ConfigFile
-from devhost.host.host import Host, Settings
-from devhost.host.resource import ServedResource
+from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.config.loader import loads
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.backend import device_plugins
 from devhost.library.served import served
-from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import Snapshot
+from devhost.node.config_file import ConfigFile
+from devhost.node.node import Host, Settings
+from devhost.node.resource import ServedResource
 from tests.support.daemon import until
 from tests.support.devices import reasons, skip_reasons
 

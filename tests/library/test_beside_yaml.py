@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from devhost import Device
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.library.scripted import NAME, Plain, Scripted, fields
 from tests.library.serving import Serving
 from tests.support.daemon import tokens, until

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from devhost.loading.schema import json_schema
+from devhost.config.json_schema import json_schema
 from devhost.testing import NotPermittedError
 from tests.support import transcript
 from tests.support.command import called

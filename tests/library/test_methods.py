@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from devhost import Allocation, Device, DeviceSpec, MountSpec
-from devhost.host.inventory import timeout_text
-from devhost.host.resource import is_registered
-from devhost.standin.kubelet import AdmissionError, SimulatedKubelet
+from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
+from devhost.node.locations import timeout_text
+from devhost.node.resource import is_registered
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing
 from tests.library.serving import Serving
 from tests.support.daemon import until
@@ -108,7 +108,7 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     hang.result = ["a", "b"]
     plugin.now = hang
     with monkeypatch.context() as patch:
-        patch.setattr("devhost.host.reconciler.READ_TIMEOUT_S", 0.5)
+        patch.setattr("devhost.node.reconciler.READ_TIMEOUT_S", 0.5)
         plugin.changed()
         await serving.reasons(NAME, {"a": timeout_text()})
     await standin.wait(NAME, 1, 0)
@@ -231,7 +231,7 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
         (hang, 5.0, r": no answer in \d"),
         (failing, 28.0, " raised ValueError"),
     ):
-        monkeypatch.setattr("devhost.host.answers.PRE_START_TIMEOUT_S", within)
+        monkeypatch.setattr("devhost.node.answers.PRE_START_TIMEOUT_S", within)
         plugin.then["pre_start"] = work
         with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\){text}"):
             await standin.start_container("pod", "app")
@@ -265,7 +265,7 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     plugin = Scripted(["a"])
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)
-    monkeypatch.setattr("devhost.host.reconciler.READ_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("devhost.node.reconciler.READ_TIMEOUT_S", 0.5)
     monkeypatch.setattr("devhost.library.served.DESTROY_S", 0.1)
     plugin.then |= {"refresh": hang, "destroy": hang}
     for _ in range(2):

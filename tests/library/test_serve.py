@@ -13,8 +13,8 @@ import pytest
 
 import devhost
 from devhost import DevicePlugin, serve
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.library.plugin import Options
-from devhost.standin.kubelet import SimulatedKubelet
 from tests.library.scripted import NAME, Plain
 from tests.support.command import environment
 from tests.support.daemon import tokens

@@ -15,8 +15,8 @@ from typing import Final
 import pytest
 
 from devhost import DevicePlugin
+from devhost.backends.deviceplugin.resource_lock import path_length_problem
 from devhost.errors import ConfigError, DevhostError
-from devhost.kubelet.resource_lock import path_length_problem
 from devhost.testing import (
     HostTree,
     NotPermittedError,

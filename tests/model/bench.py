@@ -14,21 +14,21 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from devhost.allocation.declaration import Declaration
+from devhost.allocation.compiled import Declaration
 from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.host.config_source import ConfigFile
-from devhost.host.host import Host, Settings
-from devhost.host.resource import ServedResource
-from devhost.host.state_files import LastGoodConfig
-from devhost.kubelet.backend import PluginPublication, device_plugins
-from devhost.kubelet.device_list import AdvertisedDevice, ListStreams, Stream
-from devhost.loading.loader import loads
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, ListStreams, Stream
+from devhost.backends.deviceplugin.publication import PluginPublication, device_plugins
+from devhost.config.loader import loads
+from devhost.fake_kubelet.connections import PluginEndpoint, Plugins
+from devhost.fake_kubelet.kubelet import PodResourcesLister, SimulatedKubelet
+from devhost.fake_kubelet.state import Ledger
 from devhost.model.resource_state import State
-from devhost.standin.connections import PluginEndpoint, Plugins
-from devhost.standin.kubelet import PodResourcesLister, SimulatedKubelet
-from devhost.standin.state import Ledger
+from devhost.node.config_file import ConfigFile
+from devhost.node.node import Host, Settings
+from devhost.node.resource import ServedResource
+from devhost.node.state_dir import LastGoodConfig
 from tests.model.declared import NODE, is_token, node_of
 from tests.model.expected import Problem
 from tests.support.hosting import Kubelet
@@ -245,14 +245,14 @@ class Bench:
 
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(ListStreams, "list_sent", heard)
-        self._patch.setattr("devhost.standin.kubelet.PodResourcesLister", StartingLister)
-        self._patch.setattr("devhost.host.holders.POLL_S", _HOLDERS_POLL_S)
+        self._patch.setattr("devhost.fake_kubelet.kubelet.PodResourcesLister", StartingLister)
+        self._patch.setattr("devhost.node.holders.POLL_S", _HOLDERS_POLL_S)
         # The machine's patience, not the product's.
-        self._patch.setattr("devhost.kubelet.backend._STEP_S", 0.02)
+        self._patch.setattr("devhost.backends.deviceplugin.publication._STEP_S", 0.02)
         for poll in (
-            "devhost.host.reconciler.RESCAN_S",
-            "devhost.host.config_source.POLL_S",
-            "devhost.kubelet.directory._POLL_S",
+            "devhost.node.reconciler.RESCAN_S",
+            "devhost.node.config_file.POLL_S",
+            "devhost.backends.deviceplugin.directory._POLL_S",
         ):
             self._patch.setattr(poll, 10 * REST_S)  # so that they hide nothing
 

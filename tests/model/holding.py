@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from devhost.host.host import Host
-from devhost.standin.kubelet import AdmissionError, Answer
+from devhost.fake_kubelet.kubelet import AdmissionError, Answer
+from devhost.node.node import Host
 from tests.model.bench import REST_S
 from tests.model.declared import Declared, name_of
 from tests.model.sequence import Sequence, both_run, kubelet_runs, step

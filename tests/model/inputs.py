@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 from hypothesis import strategies as st
 
-from devhost.loading.schema import json_schema
+from devhost.config.json_schema import json_schema
 from tests.support.examples import ALL_EXAMPLES
 
 SEEDS: Final = tuple(

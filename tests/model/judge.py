@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.declaration import rules_of
+from devhost.allocation.compiled import rules_of
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
-from devhost.discovery.scan import Scanner
+from devhost.config.loader import Loaded
+from devhost.devices.dry_run import report
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import Loaded
 from devhost.model.config import Config
 from devhost.model.sources import Static
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from devhost.standin.kubelet import AdmissionError, Answer
+from devhost.fake_kubelet.kubelet import AdmissionError, Answer
 from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, is_token, node_of
 from tests.model.expected import Past, Problem, check
 from tests.model.sequence import Sequence, both_run, host_runs, step

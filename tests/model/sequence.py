@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from devhost.standin.kubelet import Answer
+from devhost.fake_kubelet.kubelet import Answer
 from tests.model.bench import REST_S, Bench
 from tests.model.declared import LINKS, Declared, directory_of, text_of
 from tests.model.expected import Problem

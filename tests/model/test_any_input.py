@@ -17,14 +17,14 @@ import pytest
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.host.handouts import FILE as STATE_FILE
-from devhost.host.handouts import Handout, HandoutFile
+from devhost.config.loader import load, loads
 from devhost.hostfs.mounts import read_mounts, read_swaps
-from devhost.loading.loader import load, loads
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.watch.watcher import Event, parse_events
+from devhost.node.handouts import FILE as STATE_FILE
+from devhost.node.handouts import Handout, HandoutFile
+from devhost.watch.inotify import Event, parse_events
 from tests.model import inputs
 from tests.model.judge import FILE, judge
 from tests.model.running import bounded, fuzzed

@@ -23,10 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from devhost.host.holders import CONFIRM_S, POLL_S
-from devhost.kubelet.device_list import LEAVE_AFTER_S
+from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
 from devhost.model.advertised import AdvertisedName
 from devhost.model.node_id import NodeId
+from devhost.node.holders import CONFIRM_S, POLL_S
 from tests.support.claims import TICK_S, Finds, Node, Process, resource
 
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))

@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
+from devhost.config.loader import PROBLEMS_MAX, loads
+from devhost.config.yaml_errors import SIZE_MAX, TreeError
 from devhost.drafts import conversion, draft
-from devhost.loading.loader import PROBLEMS_MAX, loads
-from devhost.loading.syntax import SIZE_MAX, TreeError
 from devhost.model import limits
 from tests.model.judge import judge
 from tests.model.running import bounded

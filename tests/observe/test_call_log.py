@@ -6,9 +6,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.kubelet import servicer
+from devhost.backends.deviceplugin import servicer
+from devhost.fake_kubelet.kubelet import AdmissionError
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
-from devhost.standin.kubelet import AdmissionError
 from tests.observe.calls import allocate
 from tests.support.daemon import Daemon, tokens
 from tests.support.hosting import Kubelet
@@ -70,7 +70,7 @@ def test_allocation_of_long_texts_is_short_line(
     node, mount = DeviceSpec(text, text, "rw"), MountSpec(text, text, read_only=True)
     texts = (text,) * 1000
     answer = Allocation(texts, {text: ""}, (mount,) * 1000, (node,) * 1000, {text: ""}, texts)
-    caplog.set_level("INFO", "devhost.kubelet.servicer")
+    caplog.set_level("INFO", "devhost.backends.deviceplugin.servicer")
     servicer.log_allocated(A, [answer], 0.0)
     servicer.log_failed("allocation", A, texts, text, result="refused")
     for record in caplog.records:

@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.host.metrics import Metrics
-from devhost.model.plugin_handler import ALLOCATE_RESULTS
+from devhost.backends.plugin_handler import ALLOCATE_RESULTS
+from devhost.observe.metrics import Metrics
 from tests.observe.calls import allocate
 from tests.support.asking import Samples, port_of, until_metrics
 from tests.support.daemon import Daemon, tokens

@@ -18,15 +18,15 @@ import yaml
 from devhost.allocation import cdi
 from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
+from devhost.backends.deviceplugin import servicer
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
-from devhost.host.pre_start_steps import StepRun, run_steps
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet import servicer
-from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation
 from devhost.model.config import Step
 from devhost.model.device import HostDevice, Snapshot
+from devhost.node.pre_start import StepRun, run_steps
 from devhost.watch.threads import BlockingCalls
 from tests.support.devices import skip_reasons
 from tests.support.offered import offered

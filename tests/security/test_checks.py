@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.health import check_device
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
+from devhost.devices.health_check import check_device
 from devhost.model.device import Checked
 from tests.security.attack import NULL, Victim, config, policy
 from tests.support.kernel import shows
@@ -50,7 +50,7 @@ def test_check_does_not_open_a_node_that_is_refused(
 ) -> None:
     """To open a watchdog and to close it resets the machine: the outcome is unknown."""
     opened: list[str] = []
-    monkeypatch.setattr("devhost.discovery.health._touch", lambda *_: opened.append(how))
+    monkeypatch.setattr("devhost.devices.health_check._touch", lambda *_: opened.append(how))
     found = checked(watchdog, "/dev/thing", how, allow=Policy(enforced=enforced))
     assert not opened
     assert found.failure is None
@@ -72,7 +72,7 @@ def test_check_opens_the_node_that_was_judged(
         watchdog.node("/dev/fine", WATCHDOG)
         numbers.append(os.stat(path).st_rdev)
 
-    monkeypatch.setattr("devhost.discovery.health._touch", exchanged)
+    monkeypatch.setattr("devhost.devices.health_check._touch", exchanged)
     checked(watchdog, "/dev/fine", "readable", allow=Policy(enforced=True))
     assert numbers == [os.makedev(*NULL)]
 

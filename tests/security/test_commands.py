@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from devhost.host.config_source import ConfigFile
-from devhost.host.state_files import LastGoodConfig
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
 from devhost.model.config import Config
-from devhost.watch.watcher import Watcher
+from devhost.node.config_file import ConfigFile
+from devhost.node.state_dir import LastGoodConfig
+from devhost.watch.inotify import Watcher
 from tests.security.attack import NAME, config, policy
 from tests.support.command import process
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
 from tests.security.attack import Victim, config, policy
 
 HEAD = "version: v1\nresources:\n"

@@ -6,12 +6,12 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.selection import list_all
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
 from devhost.errors import PreStartError
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
+from devhost.sources.selection import list_all
 from tests.security.attack import run_step
 from tests.support.devices import reasons
 from tests.support.hardware import HostTree

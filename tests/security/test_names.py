@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import Snapshot
 from tests.security.attack import NAME, Victim, allocated, config, written
 from tests.support.offered import offered

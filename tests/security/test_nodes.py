@@ -6,8 +6,8 @@ import stat
 
 import pytest
 
-from devhost.host.cdi_files import CdiFiles, CdiInjection
 from devhost.hostfs.files import HostFiles, Walk
+from devhost.node.cdi_files import CdiFiles, CdiInjection
 from tests.security.attack import (
     DISK,
     KMEM,

@@ -19,8 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.cli import main
-from devhost.loading.loader import loads
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.config.loader import loads
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.asking import get
 from tests.support.daemon import Daemon, until
 

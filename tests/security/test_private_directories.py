@@ -2,9 +2,9 @@
 
 import pytest
 
-from devhost.discovery.dry_run import explain_sources
-from devhost.discovery.sources.selection import list_all
+from devhost.devices.dry_run import explain_sources
 from devhost.model.device import Snapshot
+from devhost.sources.selection import list_all
 from tests.security.attack import Victim
 from tests.support.devices import skip_reasons
 

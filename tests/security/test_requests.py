@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model import limits
-from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 
 A, B = "example.com/a", "example.com/b"

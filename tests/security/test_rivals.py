@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.registration import run_server
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
+from devhost.backends.deviceplugin.directory import PluginDirectory
+from devhost.backends.deviceplugin.registration import run_server
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.resource_state import State

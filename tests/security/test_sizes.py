@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model import limits
 from devhost.model.limits import ENTRIES_MAX, ENTRIES_TOTAL_MAX
-from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.root import needs_root
 
@@ -255,5 +255,5 @@ async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
     assert changes <= 2 * (10 + seconds + 10)
     await serves_on(standin, place)
     most = 6 * (clock() - began + 7)  # five lines of a change, and how many more there are
-    assert len(daemon.found("", logger="devhost.host.changes")) < most
+    assert len(daemon.found("", logger="devhost.node.changes")) < most
     assert await daemon.stop() == 0

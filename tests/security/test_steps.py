@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.health import check_device
+from devhost.config.loader import loads
+from devhost.devices.health_check import check_device
 from devhost.errors import PreStartError
-from devhost.host import pre_start_steps
-from devhost.loading.loader import loads
 from devhost.model.device import Checked
+from devhost.node import pre_start
 from tests.security.attack import CONSTANTS, DISK, FULL, MEM, NULL, Victim, config, policy, stepped
 from tests.support.devices import unhealthy
 from tests.support.root import needs_root
@@ -272,14 +272,14 @@ async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
     """Which came there after the last look."""
     watched.node("/dev/x", FULL)
     (device,) = watched.found("/dev/x").values()
-    change = pre_start_steps._change_mode_of
+    change = pre_start._change_mode_of
 
     def exchange_then_change(*arguments: Any) -> None:
         watched.at("/dev/x").unlink()
         exchange(watched)
         change(*arguments)
 
-    monkeypatch.setattr(pre_start_steps, "_change_mode_of", exchange_then_change)
+    monkeypatch.setattr(pre_start, "_change_mode_of", exchange_then_change)
     with pytest.raises(PreStartError, match="another file"):
         await stepped(watched, device, MODE)
     for path in ("/dev/x", "/dev/full", "/etc/shadow"):
@@ -292,7 +292,7 @@ async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
 @contextlib.contextmanager
 def over_at_second_look() -> Iterator[None]:
     """Let 100 s pass when the step looks again: its first look may take as long as it needs."""
-    loop, look, looks = asyncio.get_running_loop(), pre_start_steps._missing, itertools.count(1)
+    loop, look, looks = asyncio.get_running_loop(), pre_start._missing, itertools.count(1)
     now = loop.time
     with pytest.MonkeyPatch.context() as patch:
 
@@ -301,7 +301,7 @@ def over_at_second_look() -> Iterator[None]:
                 patch.setattr(loop, "time", lambda: now() + 100)
             return look(*arguments)
 
-        patch.setattr(pre_start_steps, "_missing", looking)
+        patch.setattr(pre_start, "_missing", looking)
         yield
 
 

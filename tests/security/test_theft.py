@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import until
 from tests.support.devices import skip_reasons
 from tests.support.hosting import Hosting

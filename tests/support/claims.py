@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Final, cast
 from unittest.mock import patch
 
+from devhost.backends.backend import Backend, Backends
+from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
+from devhost.backends.deviceplugin.shares import offered_id
 from devhost.errors import AllocationError, KubeletError
-from devhost.host.backend import Backend, Backends
-from devhost.host.claims import Claims
-from devhost.host.handouts import FILE, POLL_S, HandoutFile, HandoutTable
-from devhost.host.holders import Holders
-from devhost.host.resource_devices import with_all_leaving, without_unlisted
-from devhost.kubelet.device_list import LEAVE_AFTER_S, DeviceList, Stream
-from devhost.kubelet.shares import offered_id
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Missing, Snapshot, Verdict
 from devhost.model.resource_state import HeldBy
+from devhost.node.claims import Claims
+from devhost.node.handouts import FILE, POLL_S, HandoutFile, HandoutTable
+from devhost.node.holders import Holders
+from devhost.node.resource_devices import with_all_leaving, without_unlisted
 from tests.support import devices
 
 TICK_S: Final = 0.5
@@ -363,7 +363,7 @@ class Node:
     @contextmanager
     def virtual_time(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Give the event loop kubelet's clock, and new processes the boot of this node."""
-        boot = patch("devhost.host.handouts.boot_id", lambda: self.host.boot)
+        boot = patch("devhost.node.handouts.boot_id", lambda: self.host.boot)
         with boot, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 

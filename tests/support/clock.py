@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from devhost.discovery import command
+from devhost.hostfs import command
 
 
 def time_passes(patch: pytest.MonkeyPatch, begun: Path) -> None:

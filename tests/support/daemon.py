@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
-from devhost.standin.kubelet import SimulatedKubelet
 from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.

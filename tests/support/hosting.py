@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host.host import Host, Settings
-from devhost.host.resource import ServedResource
+from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.config.loader import loads
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
-from devhost.kubelet.backend import device_plugins
-from devhost.loading.loader import loads
 from devhost.model.config import Config
 from devhost.model.device import HostDevice
 from devhost.model.resource_state import State, Status
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.node.node import Host, Settings
+from devhost.node.resource import ServedResource
 from tests.support.devices import reason_of
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 

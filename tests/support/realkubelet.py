@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import pytest
 
-from devhost.standin.kubelet import AdmissionError, Answer
+from devhost.fake_kubelet.kubelet import AdmissionError, Answer
 
 # Answers come as lines, and one may list tens of thousands of devices.
 LONGEST_LINE = 64 * 1024 * 1024

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.identity import OwnerOf
-from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.selection import Selection, list_all
+from devhost.config.loader import loads
+from devhost.devices.identify import OwnerOf
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.sources.selection import Selection, list_all
 from tests.support.devices import leaving, reasons, skip_reasons
 
 

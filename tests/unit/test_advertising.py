@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import cast
 
-from devhost.host import resource_devices
-from devhost.host.backend import OfferedIds
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
+from devhost.backends.backend import OfferedIds
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
 from devhost.model.device import Cause, Verdict
+from devhost.node import resource_devices
 from tests.support.devices import device, reasons, snapshot
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation.declaration import Rules, combine, rules_of
-from devhost.discovery.scan import TakenNames, find_clash
+from devhost.allocation.compiled import Rules, combine, rules_of
+from devhost.devices.scan import TakenNames, find_clash
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource

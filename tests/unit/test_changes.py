@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from devhost.host.change_log import log_changes
-from devhost.host.device_count import DeviceCount
 from devhost.model.config import Resource
 from devhost.model.device import Cause, Verdict
+from devhost.node.change_log import log_changes
+from devhost.node.device_count import DeviceCount
 from tests.support.devices import device, snapshot
 
 

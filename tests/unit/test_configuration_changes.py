@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.model.changes import Action, Change, changes
+from devhost.config.diff import Action, Change, changes
 from devhost.model.config import Config, Resource
 
 NODE: Final = "node-1"

@@ -6,12 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from devhost.kubelet.device_list import (
-    AdvertisedDevice,
-    DeviceList,
-    Stream,
-)
-from devhost.kubelet.servicer import list_response
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
+from devhost.backends.deviceplugin.servicer import list_response
 
 LEAVE_AFTER = 10.0
 UP, DOWN = AdvertisedDevice(True), AdvertisedDevice(False)

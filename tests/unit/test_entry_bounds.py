@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from devhost.discovery.sources.base import NOT_DEVICES
-from devhost.host.inventory import EntryQuota
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
 from devhost.hostfs.files import Tally
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.watch.watcher import Inotify, ResolvedTargets, WatchTarget
+from devhost.node.locations import EntryQuota
+from devhost.sources.base import NOT_DEVICES
+from devhost.watch.inotify import Inotify, ResolvedTargets, WatchTarget
 from tests.support.devices import skip_reasons
 from tests.support.scanning import look
 
@@ -133,7 +133,7 @@ def watched(path: Path, **options: Any) -> tuple[int, str]:
 
 
 def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.watch.watcher.WATCHES_MAX", 20)
+    monkeypatch.setattr("devhost.watch.inotify.WATCHES_MAX", 20)
     for number in range(30):
         (tmp_path / "d" / "deep" / str(number)).mkdir(parents=True)
     places, error = watched(tmp_path / "d")
@@ -142,7 +142,7 @@ def test_watched_directories_are_bounded(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_watch_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.watch.watcher.ENTRIES_MAX", 50)
+    monkeypatch.setattr("devhost.watch.inotify.ENTRIES_MAX", 50)
     for number in range(60):
         (tmp_path / str(number)).touch()
     assert watched(tmp_path)[1] == "more than 50 entries"
@@ -181,7 +181,7 @@ def test_source_enters_dev_shm_only_by_name(
 
 
 def test_device_lists_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.kubelet.device_list.LISTS_BURST", 3)
+    monkeypatch.setattr("devhost.backends.deviceplugin.device_list.LISTS_BURST", 3)
     devices = DeviceList()
     stream = devices.streams.open(lambda: None)
 

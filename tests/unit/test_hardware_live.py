@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.host import reconciler
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.node import reconciler
 from tests.support.hardware import HostTree, Kernel
 from tests.support.hosting import Hosting
 from tests.support.root import needs_root

@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
-from devhost.discovery.scan import Scanner
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
 from devhost.model.template import variables
 from tests.support.devices import reason_of

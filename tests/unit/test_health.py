@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.health import CONTENT_MAX, check_device
+from devhost.devices.health_check import CONTENT_MAX, check_device
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice
@@ -113,7 +113,7 @@ def test_health_check_of_node_that_cannot_be_opened_fails_unless_busy_or_forbidd
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr("devhost.discovery.health.os.open", refuse)
+        patch.setattr("devhost.devices.health_check.os.open", refuse)
         outcome = checked(files, found, "readable")
     assert outcome.failure == failure
     assert (unknown is None) is (outcome.unknown is None)
@@ -126,7 +126,7 @@ def test_file_check_that_may_not_be_read_names_the_setting(
     path, number = state(files, "x"), errno.EACCES
     refuse = Mock(side_effect=OSError(number, os.strerror(number)))
     with monkeypatch.context() as patch:
-        patch.setattr("devhost.discovery.health.os.open", refuse)
+        patch.setattr("devhost.devices.health_check.os.open", refuse)
         outcome = content(files, path, "x")
     assert outcome.unknown is not None
     assert "Permission denied: devhost's user needs access to it" in outcome.unknown
@@ -331,7 +331,7 @@ def test_exec_check_as_pid_1_reaps_orphans() -> None:
     """There nobody else does: what a command leaves behind becomes the child of devhost."""
     script = """
         import ctypes, os, sys
-        from devhost.discovery import command
+        from devhost.devices import command
         assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
         os.getpid = lambda: 1
         before = os.listdir("/proc/self/fd")

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from devhost.allocation.policy import Policy
 from devhost.cli import main
-from devhost.discovery.dry_run import report
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
 from tests.support.screen import read

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from devhost.discovery.sources.base import Listing, Location, list_location
-from devhost.discovery.sources.files import DirectoryLocation, FileListing
-from devhost.host import inventory
-from devhost.host.inventory import Locations
 from devhost.hostfs.files import HostFiles, Tally
+from devhost.node import locations as inventory
+from devhost.node.locations import Locations
+from devhost.sources.base import Listing, Location, list_location
+from devhost.sources.file_sources import DirectoryLocation, FileListing
+from devhost.watch.inotify import Watcher
 from devhost.watch.threads import run_in_thread
-from devhost.watch.watcher import Watcher
 
 
 class Slow:

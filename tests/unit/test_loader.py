@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
+from devhost.config.loader import PROBLEMS_MAX, load, load_all, loads
+from devhost.config.yaml_errors import SIZE_MAX
 from devhost.errors import ConfigError
-from devhost.loading.loader import PROBLEMS_MAX, load, load_all, loads
-from devhost.loading.syntax import SIZE_MAX
 from devhost.model.config import Config
 
 HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"

@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
+from devhost.config.loader import load_all
 from devhost.errors import Problem
-from devhost.loading.loader import load_all
 
 GOLDEN: Final = sorted(Path(__file__).with_name("golden").glob("*.txt"))
 HEAD: Final = "version: v1\nresources:\n  - name: example.com/a\n"

@@ -6,10 +6,10 @@ import pytest
 
 from devhost.allocation.cdi import cdi_devices
 from devhost.allocation.policy import Policy
-from devhost.discovery.scan import Scanner
+from devhost.config.loader import loads
+from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.allocation import Allocation, MountSpec
 from devhost.model.config import Config
 from devhost.model.device import Snapshot

@@ -12,8 +12,8 @@ from typing import Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from devhost.discovery.node_claims import NodeClaims
-from devhost.loading.loader import loads
+from devhost.config.loader import loads
+from devhost.devices.node_claims import NodeClaims
 from devhost.model.config import Resource
 
 GOLDEN: Final = Path(__file__).with_name("ownership.txt")

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from devhost.discovery.node_claims import NodeClaims
+from devhost.devices.node_claims import NodeClaims
 from tests.unit.test_node_claims import resource
 
 NAMES = "abcd"

@@ -8,12 +8,12 @@ from typing import Final
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
-from devhost.discovery.machine import Machine
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
 from devhost.drafts.draft import resource_lines
 from devhost.drafts.entries import build_entries
+from devhost.drafts.machine import Machine
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import HostDevice
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from devhost.backends.deviceplugin import kubelet_socket
+from devhost.backends.deviceplugin.directory import PluginDirectory
+from devhost.backends.deviceplugin.kubelet_socket import KUBELET_SOCKET, KubeletSocket
 from devhost.errors import BackendGoneError
-from devhost.kubelet import kubelet_socket
-from devhost.kubelet.directory import PluginDirectory
-from devhost.kubelet.kubelet_socket import KUBELET_SOCKET, KubeletSocket
 
 
 @pytest.fixture

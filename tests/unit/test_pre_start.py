@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from devhost.allocation.pre_start import has_holder_steps
+from devhost.allocation.steps import has_holder_steps
 from devhost.model.config import Resource
 
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.dry_run import report
-from devhost.discovery.identity import SETTLE_S
-from devhost.discovery.scan import Scanner
-from devhost.discovery.sources.selection import Selection
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
+from devhost.devices.identify import SETTLE_S
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model.device import HostDevice, Snapshot
+from devhost.sources.selection import Selection
 from tests.support.hardware import HostTree, without
 from tests.support.memory import IN_MEMORY
 from tests.support.root import needs_root

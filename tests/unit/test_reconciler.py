@@ -7,16 +7,16 @@ from typing import cast
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.discovery.resolve import Resolver, ScanFinding
-from devhost.discovery.scan import Scanner
-from devhost.host import reconciler
-from devhost.host.inventory import Locations
-from devhost.host.metrics import Metrics
-from devhost.host.reconciler import Reconciler, ResourceScan
+from devhost.config.loader import loads
+from devhost.devices.resolve import Resolver, ScanFinding
+from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.loading.loader import loads
 from devhost.model import config, limits
 from devhost.model.device import Snapshot
+from devhost.node import reconciler
+from devhost.node.locations import Locations
+from devhost.node.reconciler import Reconciler, ResourceScan
+from devhost.observe.metrics import Metrics
 
 
 def declared(name: str, count: int) -> config.Resource:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from devhost.backends.deviceplugin import registration
+from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.registration import Registration
+from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.errors import KubeletError
-from devhost.kubelet import registration
-from devhost.kubelet.device_list import DeviceList
-from devhost.kubelet.registration import Registration
-from devhost.kubelet.servicer import Servicer
 
 
 class Directory:

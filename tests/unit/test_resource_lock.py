@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.kubelet.resource_lock import (
+from devhost.backends.deviceplugin.resource_lock import (
     ResourceLock,
     ResourceLocks,
     fresh_name,

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from devhost.host.resource_status import ResourceStatus
 from devhost.model.resource_state import State
+from devhost.node.resource_status import ResourceStatus
 
 
 def shown(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.discovery import scan
-from devhost.discovery.scan import with_numa_nodes
+from devhost.devices import scan
+from devhost.devices.scan import with_numa_nodes
 from devhost.model import config, names
 from devhost.model.device import Snapshot
 from devhost.testing import HostTree

@@ -23,8 +23,8 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
-from devhost.allocation.pre_start import planned_steps
-from devhost.discovery.scan import for_new_spec
+from devhost.allocation.steps import planned_steps
+from devhost.devices.scan import for_new_spec
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.device import HostDevice
 from devhost.testing import NotPermittedError

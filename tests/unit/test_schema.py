@@ -10,8 +10,8 @@ import yaml
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from devhost.loading.loader import loads
-from devhost.loading.schema import json_schema
+from devhost.config.json_schema import json_schema
+from devhost.config.loader import loads
 from devhost.model.config import Config
 
 VALIDATOR: Final = Draft202012Validator(json_schema())

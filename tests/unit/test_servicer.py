@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.kubelet.device_list import AdvertisedDevice, DeviceList
-from devhost.kubelet.servicer import Servicer
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
+from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.standin.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon
 
 NAME = "example.com/a"

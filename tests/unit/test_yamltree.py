@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from devhost.loading import yamltree
-from devhost.loading.syntax import TreeError
-from devhost.loading.yamltree import DEPTH_MAX, NODES_MAX
+from devhost.config import yaml_tree
+from devhost.config.yaml_errors import TreeError
+from devhost.config.yaml_tree import DEPTH_MAX, NODES_MAX
 
 TOKENS: Final = (
     *("a", "b", "x-a", "1", "0403", "1:30", "-", "=", "~", "0x", "0b_", "._", "_", ".nan", "é"),
@@ -24,7 +24,7 @@ YAML_LIKE: Final = st.lists(st.sampled_from(TOKENS), max_size=14).map("".join)
 
 def error_of(text: str) -> str:
     with pytest.raises(TreeError) as caught:
-        yamltree.parse(text)
+        yaml_tree.parse(text)
     return str(caught.value)
 
 
@@ -43,23 +43,23 @@ def error_of(text: str) -> str:
     ],
 )
 def test_yaml_value_has_positions(
-    path: yamltree.Path, at: tuple[int, int], key: tuple[int, int]
+    path: yaml_tree.Path, at: tuple[int, int], key: tuple[int, int]
 ) -> None:
     text = "a: 1\nb:\n  - x\n  - c:  'y'\n    d: &d {e: f}\nm:\n  <<: *d\n"
-    place = yamltree.parse(text).position(path)
+    place = yaml_tree.parse(text).position(path)
     assert (place.line, place.column) == at
     assert place.key == key
 
 
 def test_yaml_scalar_keeps_its_text() -> None:
-    places = yamltree.parse("a: 0403\nb: '0403'").positions
+    places = yaml_tree.parse("a: 0403\nb: '0403'").positions
     assert (places["a",].text, places["a",].plain) == ("0403", True)
     assert (places["b",].text, places["b",].plain) == ("0403", False)
 
 
 def test_yaml_scalar_is_verbatim_where_offsets_are_columns() -> None:
     text = "[a b, 'a b', \"a b\", 'a''b', \"a\\x41\", &x ab, !!str ab, a\n b]"
-    places = yamltree.parse(text).positions
+    places = yaml_tree.parse(text).positions
     verbatim = [places[index,].verbatim for index in range(8)]
     assert verbatim == [True, True, True, False, False, False, False, False]
 
@@ -89,7 +89,7 @@ def test_yaml_scalar_is_verbatim_where_offsets_are_columns() -> None:
     ],
 )
 def test_yaml_plain_becomes_plain_data(text: str, data: Any) -> None:
-    assert yamltree.parse(text).data == data
+    assert yaml_tree.parse(text).data == data
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_yaml_plain_becomes_plain_data(text: str, data: Any) -> None:
     ],
 )
 def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list[Any]) -> None:
-    assert yamltree.parse(text).problems == [
+    assert yaml_tree.parse(text).problems == [
         (path, f"duplicate key (first defined on line {line})", at) for path, line, at in duplicates
     ]
 
@@ -118,8 +118,8 @@ def test_yaml_duplicate_key_is_found_with_both_lines(text: str, duplicates: list
         ("<<: {1: a}", (), (1, 6)),
     ],
 )
-def test_yaml_key_no_string_is_found(text: str, path: yamltree.Path, at: tuple[int, int]) -> None:
-    [(found, _, position)] = yamltree.parse(text).problems
+def test_yaml_key_no_string_is_found(text: str, path: yaml_tree.Path, at: tuple[int, int]) -> None:
+    [(found, _, position)] = yaml_tree.parse(text).problems
     assert (found, position) == (path, at)
 
 
@@ -174,7 +174,7 @@ def test_yaml_small_text_does_not_become_large(text: str, says: str) -> None:
 @example("%YAML 9.9\n---\na: 1")
 def test_yaml_text_raises_only_tree_errors(text: str) -> None:
     try:
-        yamltree.parse(text)
+        yaml_tree.parse(text)
     except TreeError as error:
         assert error.line >= 1
         assert error.column >= 1

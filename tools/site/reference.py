@@ -16,7 +16,7 @@ import click
 import yaml
 
 from devhost.cli import main as cli
-from devhost.loading.schema import json_schema
+from devhost.config.json_schema import json_schema
 from devhost.model import config, sources, values
 from devhost.model.template import TEMPLATE_PATTERN
 from devhost.model.values import ConfigModel, key_of

@@ -1,0 +1,139 @@
+"""A client of kubelet's pod-resources API: which pod holds which device.
+
+The API is v1 of k8s.io/kubelet v0.37.0, pkg/apis/podresources/v1. What its List shows is
+decided in k8s.io/kubernetes v1.37.1, pkg/kubelet/apis/podresources/server_v1.go: active pods,
+those that are being admitted included, with their app containers and sidecars. Ordinary init
+containers are not shown, though they hold devices.
+"""
+
+import asyncio
+import contextlib
+import errno
+import math
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from devhost.api.podresources.v1 import podresources_pb2 as pb
+from devhost.backends.deviceplugin.shares import offered_id
+from devhost.backends.deviceplugin.sockets import connect_error, open_channel, socket_identity
+from devhost.errors import KubeletError
+from devhost.model.resource_state import HeldBy
+from devhost.watch.threads import run_in_thread
+
+LIST_TIMEOUT_S: Final = 2.0
+_LIST: Final = "/v1.PodResourcesLister/List"
+_ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
+
+T = TypeVar("T")
+
+
+class PodResources:
+    """The API on one socket; each call makes a connection of its own.
+
+    `inflight_since` are the times at which calls of kubelet to plugins of this process began.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.inflight_since: list[float] = []
+        self._looking: asyncio.Future[tuple[object, int]] | None = None
+
+    @property
+    def allocating(self) -> bool:
+        """Whether kubelet waits for an answer of this process."""
+        return bool(self.inflight_since)
+
+    async def _look(self) -> tuple[object, int]:
+        """Return what differs from one kubelet to the next, and a connection's error or 0."""
+        if self._looking is None or self._looking.done():
+            self._looking = run_in_thread(
+                "pod-resources socket",
+                lambda: (socket_identity(self.socket), connect_error(self.socket)),
+            )
+        done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
+        return done.pop().result() if done else (None, errno.ETIMEDOUT)
+
+    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+        """Return which kubelet it is; by resource and ID, the pods (``namespace/name``).
+
+        Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
+        """
+        kubelet, _ = await self._look()
+        held = await self.ask(_LIST, _by_resource)
+        if kubelet != (await self._look())[0]:
+            raise KubeletError(f"{self.socket}: another kubelet has taken over")
+        return kubelet, held
+
+    async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
+        """Return what `read` makes, in a thread, of the answer to a call with an empty request."""
+        if number := (await self._look())[1]:
+            reason = "no such socket" if number == errno.ENOENT else os.strerror(number).lower()
+            raise KubeletError(f"{self.socket}: {reason}")
+        # A channel that failed would wait before it connects again, though kubelet has restarted.
+        async with open_channel(self.socket) as channel:
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+            try:
+                answer = await call(b"", timeout=LIST_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                reason = error.details() or error.code().name.lower()
+                raise KubeletError(f"{self.socket}: {reason}") from None
+        try:
+            return await run_in_thread("pod resources", lambda: read(answer))
+        except DecodeError:
+            raise KubeletError(f"{self.socket}: the answer cannot be read") from None
+
+
+class ServedNames:
+    """The resources that have a device plugin already; those that ask together share an answer.
+
+    Kubelet lists those that have healthy devices, and those of a plugin that has gone are no longer
+    healthy (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
+    GetAllocatableDevices and PluginDisconnected). Its checkpoint has the same names, but also of
+    plugins that have gone, such as this process before a restart.
+    """
+
+    def __init__(self, pod_resources: PodResources) -> None:
+        self._pod_resources = pod_resources
+        self._names: frozenset[str] = frozenset()
+        self._answered_at, self._turn = -math.inf, asyncio.Lock()
+
+    async def is_served(self, resource: str) -> bool:
+        """Whether a resource has healthy devices; not where nobody tells."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        async with self._turn:
+            if self._answered_at < began:
+                self._names = frozenset()
+                with contextlib.suppress(KubeletError):
+                    self._names = await self._pod_resources.ask(_ALLOCATABLE, _allocatable)
+                self._answered_at = clock()
+            return resource in self._names
+
+
+def _allocatable(answer: bytes) -> frozenset[str]:
+    listed = pb.AllocatableResourcesResponse.FromString(answer)
+    return frozenset(entry.resource_name for entry in listed.devices)
+
+
+def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
+    listed = pb.ListPodResourcesResponse.FromString(answer)
+    holders: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for pod in listed.pod_resources:
+        name = f"{pod.namespace}/{pod.name}"
+        for container in pod.containers:
+            for entry in container.devices:
+                for device_id in entry.device_ids:
+                    holders[entry.resource_name][device_id].add(name)
+    return {
+        resource: {
+            offered_id(advertised_id): frozenset(names)
+            for advertised_id, names in pods_by_id.items()
+        }
+        for resource, pods_by_id in holders.items()
+    }

@@ -1,0 +1,223 @@
+"""Keeps one resource registered: exactly one live stream, through restarts and doubt.
+
+Each registration has a fresh socket. A server is kept while kubelet ends its streams itself.
+"""
+
+import asyncio
+import contextlib
+import functools
+import os
+import random
+from collections.abc import AsyncIterator
+from typing import Final
+from urllib.parse import quote
+
+import grpc
+
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.directory import PluginDirectory
+from devhost.backends.deviceplugin.podresources import ServedNames
+from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
+from devhost.backends.deviceplugin.servicer import Servicer
+from devhost.backends.deviceplugin.sockets import SocketIdentity, start_server
+from devhost.backends.plugin_handler import PluginHandler
+from devhost.errors import KubeletError
+from devhost.model import limits
+from devhost.model.resource_state import SetState, State
+
+STREAM_TIMEOUT_S: Final = 5.0
+QUICK_STREAM_TIMEOUT_S: Final = 1.0
+END_TIMEOUT_S: Final = 2.0
+_AFTER_CALL_S: Final = 0.1  # in which kubelet has processed an answer
+STABLE_AFTER_S: Final = 10.0  # a stream that lived so long was no failure
+# After the first ended stream immediately, then with growing pauses. An old kubelet may complete
+# a registration that failed for us, so after a failure there is always a pause.
+_PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+_FAILURE_PAUSE_S: Final = 1.0
+_LOCKED: Final = "another instance of devhost serves it"
+_TAKEN: Final = (
+    "another device plugin on this node serves {0}: remove it, or allow both with "
+    "--allow-resource {0}"
+)
+_TAKEN_POLL_S: Final = 0.05  # it may be this process, whose stream has just ended
+_TAKEN_POLL_MAX_S: Final = 5.0
+_STOP_GRACE_S: Final = 1.0
+_STOP_TIMEOUT_S: Final = 2.0
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
+    ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
+    ("grpc.max_allowed_incoming_connections", limits.CONNECTIONS_MAX),
+    ("grpc.max_connection_idle_ms", int(limits.IDLE_CONNECTION_S * 1000)),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@contextlib.asynccontextmanager
+async def run_server(
+    handler: PluginHandler, device_list: DeviceList, directory: PluginDirectory, name: str
+) -> AsyncIterator[Servicer]:
+    """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
+    servicer, server = Servicer(handler, device_list), grpc.aio.server(options=_OPTIONS)
+    pb_grpc.add_DevicePluginServicer_to_server(servicer, server)
+    path = str(directory.path / name)
+    async with directory.concurrency:
+        try:
+            server.add_insecure_port(f"unix:{quote(path)}")
+        except RuntimeError:
+            # Without the socket's name, which differs each time: the same reason is the same text.
+            raise OSError(f"cannot listen in {directory.path}") from None
+        await start_server(server)
+    try:
+        yield servicer
+    finally:
+        servicer.close()
+        try:
+            # gRPC waits for a client that does not read, perhaps without end.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_TIMEOUT_S):
+                    await server.stop(_STOP_GRACE_S)
+            # gRPC loses a cancellation that comes in the moment in which the server has stopped: it
+            # uses `asyncio.wait_for`, which does so before Python 3.12.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError
+        finally:
+            with contextlib.suppress(OSError):  # it is gone, or the directory became read-only
+                os.unlink(path)  # noqa: PTH108 (quick)
+
+
+class Registration:
+    """Serves and registers a resource until it is cancelled.
+
+    It waits while another device plugin serves the resource, where `served_names` can tell.
+    """
+
+    def __init__(
+        self,
+        handler: PluginHandler,
+        device_list: DeviceList,
+        directory: PluginDirectory,
+        set_state: SetState,
+        served_names: ServedNames | None = None,
+    ) -> None:
+        self._handler, self._device_list = handler, device_list
+        self._directory, self._set_state = directory, set_state
+        self._set_waiting = functools.partial(set_state, State.WAITING)
+        self._served_names = served_names
+        self._servicer: Servicer | None = None  # of the last server, which listens there:
+        self._socket = ""
+        self._lock = directory.locks.get(handler.name)
+        self._ends = 0  # of streams and attempts, since the last stable stream
+
+    def spec_changed(self) -> None:
+        """Register again if kubelet has other options than those of the spec."""
+        if self._servicer and self._servicer.options_changed:
+            self._servicer.changed.set()
+
+    async def run(self) -> None:
+        """Serve and register, again each time that the stream has ended, until cancelled."""
+        try:
+            async with contextlib.AsyncExitStack() as server:
+                while True:
+                    await self._register_once(server)
+        finally:
+            # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
+            # and dies if the list of another instance lacks one
+            # (`devhost.backends.deviceplugin.device_list`).
+            ended = self._device_list.streams.last_answer_at
+            try:
+                await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
+            finally:
+                self._lock.release(remove=self._device_list.drained)
+
+    async def _register_once(self, server: contextlib.AsyncExitStack) -> None:
+        """Register until that has to be done again, with another `server` if that is in doubt."""
+        name, directory, pause = self._handler.name, self._directory, 0.0
+        identity = directory.kubelet.identity()
+        try:
+            if not self._lock.held:
+                await server.aclose()  # its socket is gone, too
+            set_waiting = functools.partial(self._set_waiting, _LOCKED)
+            await directory.locks.wait_until_locked(self._lock, set_waiting)
+            identity = await directory.kubelet.wait_until_reachable(self._set_waiting)
+            await self._wait_until_unserved()
+            if self._servicer is None or self._servicer.is_stale:
+                await server.aclose()
+                self._socket = server_socket(name)
+                running = run_server(self._handler, self._device_list, directory, self._socket)
+                self._servicer = await server.enter_async_context(running)
+            servicer = self._servicer
+            with link_socket(directory.path, self._socket, name) as endpoint:
+                self._set_state(State.SERVING, None)
+                identity = await self._register(servicer, endpoint)
+                self._set_state(State.REGISTERED, None)
+                reason = await self._wait_until_outdated(servicer, identity)
+            if servicer.is_stale:
+                await server.aclose()
+            self._set_state(State.SERVING, reason)
+        except (KubeletError, OSError) as error:
+            await server.aclose()
+            pause = _FAILURE_PAUSE_S
+            self._set_state(State.BACKING_OFF, str(error))
+        await self._pause(identity, at_least=pause)
+
+    async def _wait_until_unserved(self) -> None:
+        """Wait while another device plugin than devhost serves the resource."""
+        if self._served_names is None:
+            return
+        name, pause = self._handler.name, _TAKEN_POLL_S
+        while await self._served_names.is_served(name):
+            if pause > _TAKEN_POLL_S:
+                self._set_waiting(_TAKEN.format(name))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _TAKEN_POLL_MAX_S)
+
+    async def _register(self, servicer: Servicer, endpoint: str) -> SocketIdentity | None:
+        """Register, and wait until kubelet has opened its stream; return which kubelet."""
+        async with self._directory.concurrency:
+            identity = await self._directory.kubelet.register(self._handler.name, endpoint)
+            try:
+                # Up to 1.36 the end of an old connection may end the next one with it, because
+                # they differ by resource only (k8s.io/kubernetes v1.36.3
+                # pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, deregisterClient).
+                limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
+                async with asyncio.timeout(limit):
+                    await servicer.wait_for_stream(is_open=True)
+            except TimeoutError:
+                raise KubeletError("registered, but the kubelet opened no stream") from None
+        return identity
+
+    async def _wait_until_outdated(
+        self, servicer: Servicer, identity: SocketIdentity | None
+    ) -> str:
+        """Return, with the reason, when the resource has to be registered again."""
+        clock = asyncio.get_running_loop().time
+        since, reason = clock(), "the kubelet ended the stream"
+        replaced = asyncio.create_task(self._directory.kubelet.wait_until_replaced(identity))
+        replaced.add_done_callback(lambda _: servicer.changed.set())
+        try:
+            while servicer.has_stream:
+                servicer.changed.clear()
+                if replaced.done():
+                    try:
+                        async with asyncio.timeout(END_TIMEOUT_S):
+                            await servicer.wait_for_stream(is_open=False)
+                    except TimeoutError:
+                        reason = "kubelet.sock was replaced"
+                    break
+                if servicer.options_changed:
+                    return "its options changed"
+                await servicer.changed.wait()
+        finally:
+            replaced.cancel()
+        if clock() - since >= STABLE_AFTER_S:
+            self._ends = 0
+        return reason
+
+    async def _pause(self, identity: SocketIdentity | None, at_least: float) -> None:
+        """Wait before the next attempt, longer each time, but not when another kubelet came."""
+        pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
+        self._ends += 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
+                await self._directory.kubelet.wait_until_replaced(identity)

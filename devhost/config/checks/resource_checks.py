@@ -1,0 +1,248 @@
+"""Checks of several values together: entries that conflict, and what needs a flag."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from devhost.allocation.compiled import Rule, rules_of
+from devhost.allocation.policy import Policy
+from devhost.allocation.variables import CONTAINER_VARIABLES
+from devhost.config.checks.source_checks import check_amounts, check_sources, is_single, named_paths
+from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
+from devhost.config.messages import path_text
+from devhost.config.yaml_tree import CheckProblem, Path, error, warning
+from devhost.errors import Severity
+from devhost.model import pattern
+from devhost.model.config import Probe, Resource
+from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
+from devhost.model.sources import Dev, Directory, Glob, Kind
+from devhost.model.template import Template
+
+Entries = Sequence[tuple[Path, Rule]]
+
+_GLOBS: Final = ("paths", "include", "exclude")  # options of sources
+# Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
+_COMPARISONS_MAX: Final = 50_000
+
+
+def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[CheckProblem]:
+    """Yield errors and warnings of resources, which have the right shape, and their paths."""
+    first: dict[str, Path] = {}
+    for base, resource in resources:
+        if (first_path := first.setdefault(resource.name, base)) is not base:
+            place = path_text(first_path)
+            message = f"duplicate resource '{resource.name}': {place} has this name, too"
+            yield error((*base, "name"), message)
+    if too_many := [*check_amounts(resources)]:
+        yield from too_many
+        return
+    valid: list[tuple[Path, Resource, Entries]] = []
+    for base, resource in resources:
+        problems = [*_check_resource(resource)]
+        yield from (problem.below(base) for problem in problems)
+        if not any(problem.severity == "error" for problem in problems):
+            valid.append((base, resource, [*_entries(resource)]))
+    for base, resource, entries in valid:
+        yield from (problem.below(base) for problem in _check_entries(resource, entries, policy))
+    yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
+    yield from _check_between(valid)
+
+
+def _check_resource(resource: Resource) -> Iterator[CheckProblem]:
+    problems = [*check_sources(resource)]
+    yield from problems
+    if any(problem.severity == "error" and problem.path[-1] == "pattern" for problem in problems):
+        return  # variables would seem to be unknown
+    yield from check_templates(resource)
+    yield from check_steps(resource)
+    yield from check_owners(resource)
+
+
+def _entries(resource: Resource) -> Iterator[tuple[Path, Rule]]:
+    """Yield each rule with the path of its entry."""
+    allocate = resource.allocate
+    paths: list[Path] = [("env", name) for name in allocate.env]
+    if allocate.devices is None:
+        paths.append(())
+        if any(source.is_vfio for source in resource.sources):
+            paths.append(())
+    paths += [("devices", index) for index in range(len(allocate.devices or ()))]
+    paths += [("mounts", index) for index in range(len(allocate.mounts))]
+    paths += [("annotations", key) for key in allocate.annotations]
+    paths += [("cdi", index) for index in range(len(allocate.cdi))]
+    for path, rule in zip(paths, rules_of(resource), strict=True):
+        yield ("allocate", *path), rule
+
+
+def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
+    """Refuse a node that each device of a resource would get, and that is a device by itself.
+
+    Where a source finds it by a link, or by what the kernel says of it, that is not known here.
+    """
+    exclusive = [pair for pair in resources if pair[1].replicas == 1 and pair[1].overlap == "deny"]
+    sources = [(owner, source.kind) for _, owner in exclusive for source in owner.sources]
+    nodes = [
+        (resource, (*base, "allocate", "devices", index), node.host_path.render({}))
+        for base, resource in exclusive
+        for index, node in enumerate(resource.allocate.devices or ())
+        if not node.host_path.names
+    ]
+    globs = sum(len(getattr(kind, name, None) or ()) for _, kind in sources for name in _GLOBS)
+    if len(nodes) * (len(sources) + globs) > _COMPARISONS_MAX:
+        return
+    for resource, path, node in nodes:
+        owners = (owner for owner, kind in sources if _may_meet(resource, owner, kind, node))
+        if (owner := next(owners, None)) is not None:
+            name, fix = owner.name, "exclude it there, or set `overlap: allow` to share it"
+            if owner is resource:
+                name, fix = "this resource", "use `group`, or exclude it from the sources"
+            yield error(path, f"every device would get {node}, a node of {name}: {fix}")
+
+
+def _may_meet(resource: Resource, owner: Resource, kind: Kind, path: str) -> bool:
+    """Return whether a device of the owner's source has a node that a resource's devices get."""
+    if resource is owner:
+        meet = resource.max_devices != 1 and not is_single(resource)
+    else:
+        node_names = {resource.node_names, owner.node_names}
+        meet = None in node_names or len(node_names) == 1
+    return meet and _offers(kind, path)
+
+
+def _offers(kind: Kind, path: str) -> bool:
+    """Return whether a source finds the device node at a path, or some below it, if there."""
+    name, below, included = path.rpartition("/")[2], path, True
+    match kind:
+        case Glob(paths=globs):
+            matches = any(pattern.matches_path(path, glob) for glob in globs)
+        case Directory(path=directory, recursive=recursive, include=include):
+            globs = (f"{directory}/{'**' if recursive else '*'}",)
+            included = include is None or pattern.matches_name_or_path(path, name, include)
+            matches = pattern.matches_path(path, globs[0])
+        case Dev(pattern=text):
+            globs, below = (f"/dev/{text}",), path.removeprefix("/dev/")
+            matches = below != path and pattern.fullmatch(text, below) is not None
+        case _:
+            return False
+    if kind.types and not {"char", "block"} & {*kind.types}:
+        return False
+    if any(glob.startswith(f"{path}/") for glob in globs):
+        return True
+    return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
+
+
+def _check_entries(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:
+    """Check entries together, and with the policy; refuse more than a scan can put together."""
+    made = sum(rule.exclusive for _, rule in entries)
+    for count, most, nouns in (
+        (len(entries), ALLOCATE_ENTRIES_MAX, "entries"),
+        (made, ALLOCATE_NAMES_MAX, "names and container paths that are made from the device"),
+    ):
+        if count > most:
+            yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
+    yield from _check_collisions(resource, entries)
+    yield from _check_trust(resource, entries, policy)
+
+
+def _check_collisions(resource: Resource, entries: Entries) -> Iterator[CheckProblem]:
+    """Find values that cannot be told apart, and container paths that are set twice."""
+    first: dict[Template, tuple[Path, Rule]] = {}
+    has_one_device = resource.max_devices == 1 or is_single(resource)
+    for path, rule in entries:
+        literals = [part for part in rule.value.parts if isinstance(part, str)]
+        if rule.joined and rule.separator and any(rule.separator in text for text in literals):
+            yield error(
+                path,
+                f"the value contains {rule.separator!r}, which separates the values of devices; "
+                "set another `separator`",
+            )
+        if rule.target not in ("devices", "mounts") or rule.nodes_only:
+            continue
+        first_path, first_rule = first.setdefault(rule.key, (path, rule))
+        if first_rule is not rule and _differ(first_rule, rule):
+            place = f"allocate.{first_path[-2]}[{first_path[-1]}]"
+            yield error(path, f"container path {rule.key} is set twice (first by {place})")
+        if rule.per_device and not rule.key.names - CONTAINER_VARIABLES and not has_one_device:
+            yield warning(
+                path,
+                f"two devices in one container would both set {rule.key}: "
+                "use ${index} in containerPath, or request one device per container",
+            )
+
+
+def _differ(rule: Rule, second: Rule) -> bool:
+    return (rule.target, rule.value, rule.spec) != (second.target, second.value, second.spec)
+
+
+def _check_between(resources: Iterable[tuple[Path, Resource, Entries]]) -> Iterator[CheckProblem]:
+    """Warn of constant names that two resources set: kubelet picks one value at random."""
+    first: dict[tuple[str, Template], tuple[str, Rule]] = {}
+    for base, resource, entries in resources:
+        name = resource.name
+        for path, rule in entries:
+            if rule.target == "cdi" or rule.nodes_only or rule.key.names - {"nodeName", "count"}:
+                continue
+            space = "container path" if rule.target in ("devices", "mounts") else rule.target
+            first_name, first_rule = first.setdefault((space, rule.key), (name, rule))
+            if first_name != name and (_differ(first_rule, rule) or rule.per_device):
+                yield warning(
+                    (*base, *path),
+                    f"{first_name} also sets the {space} {rule.key}: if a container requests both "
+                    "resources, kubelet picks one of the values at random",
+                    on_key=True,
+                )
+
+
+def _executed(resource: Resource) -> Iterator[Path]:
+    """Yield where the configuration has devhost change the host: commands, and modes of nodes."""
+    for index, step in enumerate(resource.pre_start):
+        if step.run is not None or step.mode is not None:
+            yield ("preStart", index, "run" if step.run is not None else "mode")
+    for index, check in enumerate(resource.health.checks if resource.health else ()):
+        if isinstance(check, Probe) and check.exec is not None:
+            yield ("health", "checks", index, "exec")
+
+
+def _check_trust(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:
+    """Find what needs a flag; the rest is known when devices are found."""
+    severity: Severity = "error" if policy.enforced else "warning"
+    for executed in () if policy.allow_exec else _executed(resource):
+        action = "changing a node's mode" if executed[-1] == "mode" else "running a command"
+        yield CheckProblem(severity, executed, f"{action} needs --allow-exec", on_key=True)
+    for entry, rule in entries:
+        if refusal := _refusal(rule, resource, policy):
+            on_key = rule.target in ("env", "annotations")
+            yield CheckProblem(severity, entry, refusal, on_key)
+    uses_nodes = any(rule.target == "devices" and rule.per_device for _, rule in entries)
+    uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
+    for index, source in enumerate(resource.sources if uses_nodes else ()):
+        if refusal := _refused_source(source.kind, policy):
+            yield CheckProblem(severity, ("sources", index), refusal)
+
+
+def _refused_source(kind: Kind, policy: Policy) -> str | None:
+    """Return why a policy refuses the nodes of a source, as far as their names tell."""
+    if not isinstance(kind, Directory | Glob | Dev):
+        return None
+    to_disks = isinstance(kind, Glob) and all(path.startswith("/dev/disk/") for path in kind.paths)
+    is_named = to_disks and not kind.types and policy.by_name
+    if (kind.types == ("block",) or is_named) and not policy.allows_block:
+        return "block devices need --allow-device 'GLOB', such as '/dev/sd[b-z]'"
+    if not policy.by_name:
+        return None
+    return next(filter(None, map(policy.refused_by_name, named_paths(kind))), None)
+
+
+def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
+    """Return why a policy refuses an entry, as far as that is known without devices."""
+    if rule.target in ("devices", "mounts"):
+        mount = rule.target == "mounts"
+        if rule.nodes_only:
+            return None
+        if not rule.value.names:
+            return policy.path_problem(str(rule.value), mount=mount)
+        return "mounts need --allow-path 'GLOB'" if mount and not policy.allow_paths else None
+    if rule.key.names <= {"resource"}:
+        return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
+    if rule.target == "cdi" and not policy.allow_cdi:
+        return "CDI devices need --allow-cdi 'GLOB'"
+    return None

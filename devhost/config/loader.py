@@ -1,0 +1,174 @@
+"""Loads a configuration file: a `Config`, or every problem with its position."""
+
+import errno
+import pathlib
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from devhost.allocation.policy import Policy
+from devhost.config import messages
+from devhost.config.checks import resource_checks
+from devhost.config.documents import PROFILES, Document, brief, documents
+from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
+from devhost.config.yaml_tree import Path, Tree
+from devhost.errors import ConfigError, Problem, Severity
+from devhost.model import limits
+from devhost.model.config import Config, Resource
+from devhost.model.immutable import immutable
+
+PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
+
+_Placed = tuple[Severity, Path, str, tuple[int, int]]  # a problem with line and column
+
+
+@immutable
+class Loaded:
+    """A configuration, if it has no errors; its problems in order; which part of a file it is."""
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    name: str = ""
+
+    def require(self) -> Config:
+        """Return the configuration, or raise a `ConfigError` with every problem."""
+        if self.config is None:
+            raise ConfigError(self.problems)
+        return self.config
+
+
+def read(file: str) -> bytes:
+    """Read a file, or standard input for ``-``, up to one byte more than `SIZE_MAX`."""
+    if file == "-":
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        return sys.stdin.buffer.read(SIZE_MAX + 1)
+    with pathlib.Path(file).open("rb") as stream:
+        return stream.read(SIZE_MAX + 1)
+
+
+def unusable(file: str, message: str) -> Loaded:
+    """Return the result for a file with a single error that makes it unusable."""
+    return Loaded(None, (Problem("error", file or "''", 1, 1, "", brief(message)),))
+
+
+def load(file: str, policy: Policy | None = None) -> Loaded:
+    """Read and check a file; ``-`` is standard input.
+
+    What the policy does not allow is a warning, or an error if the policy is enforced. Of values of
+    the chart, the configurations of profiles are not read.
+    """
+    return _single(load_all(file, policy, profiles=False), file)
+
+
+def load_all(file: str, policy: Policy | None = None, *, profiles: bool = True) -> list[Loaded]:
+    """Read and check a file like `load`, with each configuration in it, at least one."""
+    try:
+        return _load_text(read(file), file, policy, profiles=profiles)
+    except OSError as error:
+        return [unusable(file, f"cannot be read: {error.strerror or error}")]
+
+
+def loads(text: bytes | str, file: str = "<text>", policy: Policy | None = None) -> Loaded:
+    """Check a configuration's text, or what `read` returned; ``file`` is its name in problems."""
+    return _single(_load_text(text, file, policy, profiles=False), file)
+
+
+def _load_text(
+    raw: bytes | str, file: str, policy: Policy | None, *, profiles: bool
+) -> list[Loaded]:
+    text = ""
+    try:
+        text = raw if isinstance(raw, str) else decode(raw)
+        parts = documents(text, profiles=profiles)
+        return [_load_document(document, file, policy or Policy()) for document in parts]
+    except TreeError as error:
+        return [_load_document(Document(lines(text), error), file, Policy())]
+
+
+def _single(configurations: list[Loaded], file: str) -> Loaded:
+    """Return the configuration of a file that must have one."""
+    if len(configurations) == 1:
+        return configurations[0]
+    names = ", ".join(configuration.name for configuration in configurations)
+    return unusable(file, f"has {len(configurations)} configurations ({names}); one is needed here")
+
+
+def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
+    """Return a configuration with its problems, up to `PROBLEMS_MAX` of each severity."""
+    if isinstance(document.tree, TreeError):
+        error = document.tree
+        problem = document.problem("error", file, (), str(error), (error.line, error.column))
+        return Loaded(None, (problem,), document.name)
+    resources: list[tuple[Path, Resource]] = []
+    problems: list[Problem] = []
+    if document.unread is not None:
+        problems.append(document.problem("warning", file, (), PROFILES, document.unread))
+    count: Counter[Severity] = Counter()
+    for severity, path, message, at in _check_tree(document.tree, resources, policy):
+        count[severity] += 1
+        if count[severity] <= PROBLEMS_MAX:
+            problems.append(document.problem(severity, file, path, message, at))
+        elif count[severity] == PROBLEMS_MAX + 1:
+            end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
+            problems.append(document.problem(severity, file, (), end, at))
+            if severity == "error":
+                break
+    problems.sort(key=lambda problem: (problem.line, problem.column))
+    if count["error"]:
+        return Loaded(None, tuple(problems), document.name)
+    config = Config(version="v1", resources=tuple(resource for _, resource in resources))
+    return Loaded(config, tuple(problems), document.name)
+
+
+def _check_tree(
+    tree: Tree, resources: list[tuple[Path, Resource]], policy: Policy
+) -> Iterator[_Placed]:
+    """Yield each problem, and collect the resources that have the right shape."""
+    tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
+    reported = set()
+    for path, message, at in messages.tree_problems(tree):
+        reported.add(path)
+        yield "error", path, message, at
+    items = tree.data.get("resources")
+    listed: list[Any] = items if isinstance(items, list) else []
+    if len(listed) > limits.RESOURCES_MAX:
+        message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
+        yield "error", ("resources",), message, tree.position(("resources",)).key
+    for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
+        if isinstance(result, Resource):
+            resources.append((base, result))
+            continue
+        errors = result.errors(include_url=False)
+        for path, message, at in messages.shape_problems(errors, base, tree, reported):
+            yield "error", path, message, at
+    seen = set[_Placed]()  # a name and its value are at one place
+    for severity, full, message, on_key in resource_checks.check(resources, policy):
+        path = tree.existing(full)
+        position = tree.position(path)
+        problem: _Placed = severity, path, message, position.key if on_key else position[:2]
+        if problem not in seen:
+            seen.add(problem)
+            yield problem
+
+
+def _validated(
+    tree: Tree, items: Iterable[Any]
+) -> Iterator[tuple[Path, Resource | ValidationError]]:
+    """Validate the top level and each resource separately, so that all errors are found."""
+    data = tree.data
+    if isinstance(data.get("resources"), list):
+        data = data | {"resources": []}
+    try:
+        Config.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        yield (), error
+    for index, item in enumerate(items):
+        path = "resources", index
+        try:
+            yield path, Resource.model_validate(item, by_alias=True, by_name=False)
+        except ValidationError as error:
+            yield path, error

@@ -1,0 +1,199 @@
+"""Messages and positions for what is wrong with a file's shape: errors of YAML and of pydantic."""
+
+import functools
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, get_args
+
+from pydantic_core import ErrorDetails
+
+from devhost.config.yaml_tree import Path, Position, Tree, TreeProblem
+from devhost.model.config import Config, Resource
+from devhost.model.hardware_sources import PciSelector, UsbSelector
+from devhost.model.sources import Source
+from devhost.model.spelling import did_you_mean
+from devhost.model.template import TemplateError
+from devhost.model.values import ConfigModel, key_of
+
+_ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
+_OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
+_PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
+# What is right, by the type of pydantic's error.
+_EXPECTED: Final = {
+    "bool_type": "should be true or false",
+    "dict_type": "should be a mapping",
+    "greater_than_equal": "should be at least {ge}",
+    "int_type": "should be an integer in plain digits",
+    "less_than_equal": "should be at most {le}",
+    "literal_error": "should be {expected}",
+    "model_type": "should be a mapping",
+    # A mode: the other patterns have messages of their own.
+    "string_pattern_mismatch": 'should be three or four octal digits, such as "0660"',
+    "string_type": "should be a string",
+    "too_short": "needs at least one item",
+    "tuple_type": "should be a list",
+}
+
+
+def path_text(path: Path) -> str:
+    """Return a path as people write it: ``resources[0].allocate.env``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+            continue
+        text += f".{part}" if text else part
+    return text
+
+
+def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
+    """Yield duplicate keys, keys that are not strings, and keys without a value."""
+    yield from (problem for problem in tree.problems if not str(*problem[0][:1]).startswith("x-"))
+    yield from _nulls(tree.data, (), tree)
+
+
+def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _nulls(inner, (*path, key), tree)
+    elif value is None:
+        around, hint, at = tree.value(path[:-1]), "", tree.position(path).key
+        model = _model_at(path[:-1])  # that of the resource also for a template in it
+        is_option = model is not Resource and path[-1] in _keys_of(model)
+        in_braces = isinstance(around, dict) and at != tree.position(path[:-1])[:2]
+        if in_braces and len(around) == 1 and not is_option:
+            hint = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
+        yield path, f"has no value{hint}", at
+
+
+def shape_problems(
+    errors: Sequence[ErrorDetails], base: Path, tree: Tree, reported: set[Path]
+) -> Iterator[TreeProblem]:
+    """Yield the errors of a failed validation of the value at a path.
+
+    Paths that are reported already, and those around them, get no other error.
+    """
+    around = {path[:-1] for path in reported}
+    # Where a key is unknown, it may be what a missing one was meant to be.
+    strange = {details["loc"][:-1] for details in errors if details["type"] == "extra_forbidden"}
+    for details in errors:
+        full = (*base, *details["loc"])
+        path = tree.existing(full)
+        if details["type"] == "extra_forbidden":
+            if not {path, path[:-1]} & reported:
+                message = f"unknown key '{full[-1]}'{_key_hint(full, tree)}"
+                yield path, message, tree.position(path).key
+            continue
+        if details["type"] == "missing" and details["loc"][:-1] in strange:
+            continue
+        if details["type"] == "too_short" and details["input"]:
+            continue  # its items have errors of their own
+        if path in reported or path in around:
+            continue
+        error, offset = details.get("ctx", {}).get("error"), 0
+        at, on_key = tree.position(path), full[-1:] == ("[key]",)
+        if isinstance(error, TemplateError) and at.verbatim and not on_key:
+            offset = error.offset + (0 if at.plain else 1)
+        place = at.key if on_key else (at.line, at.column + offset)
+        yield path, _shape_message(details, at), place
+
+
+def _shape_message(details: ErrorDetails, at: Position) -> str:
+    """Return what is wrong with a value, and what would be right."""
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
+    if kind == "missing":
+        key = details["loc"][-1]
+        return f"needs '{key}: v1'" if key == "version" else f"needs '{key}'"
+    message = details["msg"].removeprefix("Value error, ")
+    if kind in _EXPECTED:
+        message = _EXPECTED[kind].format(**context)
+    if not message.startswith("should be"):
+        return message
+    if hint := _value_hint(details, message, at):
+        return f"{message}; {hint}"
+    if isinstance(value, dict | list):
+        return f"{message}, not a {'mapping' if isinstance(value, dict) else 'list'}"
+    return f"{message}, not '{value if at.text is None else at.text}'"
+
+
+def _value_hint(details: ErrorDetails, message: str, at: Position) -> str:
+    """Return what to write instead of a value of another type."""
+    kind, value, path = details["type"], details["input"], details["loc"]
+    if message == "should be a string" and at.plain and not isinstance(value, str):
+        if isinstance(value, bool) and path[-1] == "group":
+            return "write what its nodes share, such as ${usb.port}"
+        if {"pci", "device"}.issubset(path) and "." in str(at.text):
+            return f'for an address, write address: "{at.text}"'
+        return f'quote it: "{at.text}"'
+    match kind, value:
+        case "int_type" | "bool_type", str() if value.isdecimal() or value in ("true", "false"):
+            return f"remove the quotes of '{value}'"
+        case "tuple_type", str() if path[-1] in ("run", "exec") and value.strip():
+            return command_hint(value)
+        case "tuple_type", str() | dict():
+            return "begin each item with '- '"
+        case "model_type", str() if path[-2:-1] == ("preStart",):
+            return f"for a command, below 'run' {command_hint(value)}"
+    return ""
+
+
+def command_hint(text: str) -> str:
+    """Return how to write a command that is one string."""
+    if not _OF_SHELLS.isdisjoint(text.split()):
+        return f"write [sh, -c, {json.dumps(text)}]; devhost's own image has no shell"
+    words = (word if _PLAIN.fullmatch(word) else json.dumps(word) for word in text.split())
+    return f"write [{', '.join(words)}]; there is no shell"
+
+
+def _key_hint(full: Path, tree: Tree) -> str:
+    """Return what to write instead of an unknown key."""
+    key, path = str(full[-1]), tree.existing(full)
+    model, present, text = _model_at(full[:-1]), tree.value(path[:-1]), tree.position(path).text
+    if model is Source and key == "path" and text:
+        return f"; write the path itself: - {text}"
+    if issubclass(model, UsbSelector | PciSelector) and key == "vendor":
+        product = tree.position((*path[:-1], "product")).text if "product" in present else "*"
+        return f'; write device: "{text}:{product}"'
+    owners = [name for name, inner in _models_by_key(model).items() if key in _keys_of(inner)]
+    any_kind = model is not Source or len(present) == len(owners) == 1
+    if owners := [name for name in owners if name in present or any_kind]:
+        return f"; it belongs below '{owners[0]}'"
+    for depth in range(len(path) - 2, -1, -1):
+        beside, keys = path[depth], _keys_of(_model_at(path[:depth]))
+        if beside in keys and key in keys and key not in tree.value(path[:depth]):
+            return f"; it belongs beside '{beside}'"
+    keys = _keys_of(model)
+    hint = did_you_mean(key, (name for name in keys if name not in present), _ALIKE)
+    return hint or f"; known keys: {', '.join(keys)}"
+
+
+def _model_at(path: Path) -> type[ConfigModel]:
+    """Return the model of the mapping at a path; names of variables and indexes have none."""
+    model: type[ConfigModel] = Config
+    for part in path:
+        model = _models_by_key(model).get(str(part), model)
+    return model
+
+
+@functools.cache
+def _keys_of(model: type[ConfigModel]) -> tuple[str, ...]:
+    """Return the keys of a mapping."""
+    return tuple(key_of(model, name) for name in model.model_fields)
+
+
+@functools.cache
+def _models_by_key(model: type[ConfigModel]) -> dict[str, type[ConfigModel]]:
+    """Return the models of a mapping's values, or of what is in these, by key."""
+    return {
+        key_of(model, name): inner
+        for name, field in model.model_fields.items()
+        for inner in _models_in(field.annotation)
+    }
+
+
+def _models_in(annotation: Any) -> Iterator[type[ConfigModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, ConfigModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

@@ -1,0 +1,172 @@
+"""The status of a running host, for people and probes. Reads, and changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from devhost import __version__
+from devhost.devices.dry_run import ResourceReport, mistakes
+from devhost.model.device import Snapshot
+from devhost.model.resource_state import State
+from devhost.node.config_file import ConfigFile
+from devhost.node.holders import Holders
+from devhost.node.node import Host
+from devhost.node.reconciler import POLL_S
+from devhost.node.resource import ServedResource, is_registered
+from devhost.observe import logs
+
+Json = dict[str, Any]
+
+
+def status(host: Host) -> Json:
+    """Return the shape of ``/status`` and ``devhost status -o json``, which is a contract."""
+    holders = host.parts.holders
+    shown: Json = {
+        "version": __version__,
+        "nodeName": host.settings.node_name,
+        "startedAt": _time(host.created),
+        "ready": readiness(host)["ready"],
+        "troubles": [],
+        "config": _config(host.source) if host.source else None,
+        "kubelet": {
+            "podResources": holders.unavailable_reason or "known",
+            "restarts": host.parts.backends.restarts,
+        },
+        "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
+        "resources": [_resource(served, holders) for served in host.resources],
+    }
+    shown["troubles"] += _troubles(host, shown)
+    return shown
+
+
+def readiness(host: Host) -> Json:
+    """Return the shape of ``/readyz``: ready once each resource was registered or awaits something.
+
+    A host that starts from a last good copy is not ready: it may serve resources that were removed.
+    A kubelet that restarts, or has not started yet, does not make a host unready: a rollout would
+    wait for something that it cannot influence.
+    """
+    resources = {served.name: _readiness(served) for served in host.resources}
+    ready = host.configured and all(resource["ready"] for resource in resources.values())
+    return {"ready": ready, "configured": host.configured, "resources": resources}
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def _config(file: ConfigFile) -> Json:
+    config = file.status
+    return {
+        "file": config.file,
+        "appliedAt": _time(config.applied),
+        "hash": config.hash,
+        "reloads": config.reloads,
+        "failures": config.failures,
+        "problems": [problem.as_json() for problem in config.problems],
+        "unreadable": config.unreadable,
+        "unsaved": file.save_problem,
+    }
+
+
+def _resource(served: ServedResource, holders: Holders) -> Json:
+    state, pods = served.status, holders.pods_by_id(served.name)
+    count = served.devices.count
+    return {
+        **resource_report(served, _with_last_checks(served)).as_json(),
+        "state": state.state.value,
+        "reason": state.reason,
+        "since": _time(state.since),
+        "registered": is_registered(served),
+        "streams": served.publication.status.streams,
+        "expected": count.expected,
+        "missing": count.missing,
+        "unhealthy": sum(not device.healthy for device in served.devices.offered.present_devices),
+        "holders": {offered.id: sorted(pods[offered]) for offered in sorted(pods)},
+    }
+
+
+def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceReport:
+    """Return the report of a resource, by what kubelet's list has."""
+    published = served.publication.status
+    warnings = (
+        *snapshot.notes,
+        *snapshot.explain_empty(),
+        *mistakes(served.scanner.resource, snapshot),
+        *published.warnings,
+        *(
+            f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
+            for reader in served.scan.readers
+            if (reason := reader.watch.polling_reason)
+        ),
+    )
+    listed = published.listed, published.healthy
+    return ResourceReport(served.scanner.resource, snapshot, warnings, listed=listed)
+
+
+def _with_last_checks(served: ServedResource) -> Snapshot:
+    """Return the snapshot with the last round of its checks: most rounds publish nothing."""
+    snapshot = served.devices.offered
+    if served.devices.health is None:
+        return snapshot
+    checked = served.devices.health.judge(served.scanner.resource, snapshot).devices
+    devices = {
+        device_id: replace(device, checked=checked[device_id].checked)
+        for device_id, device in snapshot.devices.items()
+    }
+    return replace(snapshot, devices=devices)
+
+
+def _readiness(served: ServedResource) -> Json:
+    state = served.status
+    waiting = state.state is State.WAITING
+    return {
+        "ready": served.resource_status.registered_once or served.draining or waiting,
+        "state": state.state.value,
+        "reason": state.reason,
+    }
+
+
+# ── problems, as sentences ──
+
+
+def _troubles(host: Host, shown: Json) -> Iterator[str]:
+    config, holders, handouts = shown["config"], host.parts.holders, host.parts.handouts
+    if holders.enabled and holders.unavailable_reason:
+        yield f"pod-resources unavailable: {holders.unavailable_reason}"
+    if handouts.problem:
+        yield f"cannot save allocated devices: {handouts.problem}"
+    if handouts.damage is not None:
+        yield handouts.damage
+    if config is not None:
+        if config["problems"]:
+            problem = config["unreadable"] or "invalid"
+            yield f"configuration file {problem}; still serving the last good one"
+        if config["unsaved"]:
+            yield f"cannot save the last good configuration: {config['unsaved']}"
+    if shown["log"]["dropping"]:
+        yield "the log is not read fast enough: lines are being dropped"
+    for served, resource in zip(host.resources, shown["resources"], strict=True):
+        for trouble in _resource_troubles(served, resource):
+            yield f"{served.name}: {trouble}"
+
+
+def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
+    if resource["state"] not in (State.REGISTERED, State.DRAINING):
+        reason = f": {resource['reason']}" if resource["reason"] else ""
+        yield f"{resource['state']}{reason}"
+    if resource["error"]:
+        yield f"a source failed: {resource['error']}"
+    devices = served.devices.offered.devices.values()
+    if unhealthy := resource["unhealthy"]:
+        withheld = [device for device in devices if device.is_withheld]
+        example = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
+        rest = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
+        yield f"{unhealthy} of {len(devices)} devices unhealthy{example}{rest}"
+    if resource["missing"]:
+        present = resource["expected"] - resource["missing"]
+        yield (
+            f"{resource['missing']} of {resource['expected']} devices missing "
+            f"(set minDevices: {present} to accept)"
+        )

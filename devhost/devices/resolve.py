@@ -1,0 +1,129 @@
+"""Decides which devices each resource has: one pass over what was found, in the order of the file.
+
+All that resources compete for is decided here: nodes (`NodeClaims`) and device IDs (`IdQuota`).
+Pure: no clock, no file, no thread. A running host and the dry run call the same.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from devhost.devices.identify import Identified
+from devhost.devices.node_claims import NodeClaims
+from devhost.devices.scan import Scanner
+from devhost.model import limits
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.model.immutable import immutable
+from devhost.sources.selection import Selection
+
+# The part of the IDs left by declarations that is divided evenly, which a directory that fills up
+# cannot take from others. The rest goes to the first that need it.
+_EVEN: Final = 0.5
+
+
+@immutable
+class ScanFinding:
+    """What the sources of a resource found.
+
+    Attributes:
+        previous: The devices that the resource has.
+        now: When it was read, in seconds on the host's clock.
+        outdated: Whether something may have changed since.
+    """
+
+    scanner: Scanner
+    selection: Selection
+    previous: Snapshot
+    now: float
+    outdated: bool = False
+
+    @property
+    def name(self) -> str:
+        """The resource's."""
+        return self.scanner.resource.name
+
+
+class Resolver:
+    """Who has what now. Methods return which resources have to be read again, too."""
+
+    def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
+        self._nodes, self._ids = NodeClaims(reserved), IdQuota()
+
+    def reconfigure(self, resources: Sequence[Resource]) -> set[str]:
+        """Set the resources of the file, in its order; others give up what they have."""
+        return self._nodes.reconfigure(resources) | self._ids.reconfigure(resources)
+
+    def release(self, name: str) -> set[str]:
+        """Give up all that a resource has."""
+        return self._nodes.release(name) | self._ids.take(name, 0, truncated=False)
+
+    def resolve(self, finding: ScanFinding) -> tuple[Identified | None, set[str]]:
+        """Return the devices of a resource; ``None`` if it has to be read again first."""
+        name, nodes, ids = finding.name, self._nodes, self._ids
+        replicas = finding.scanner.resource.replicas
+        found, skipped = set[str](), set[str]()
+
+        def owner_of(key: str) -> str | None:
+            found.add(key)
+            if (owner := nodes.owner(name, key)) is not None:
+                skipped.add(key)
+            return owner
+
+        identified = finding.scanner.identify(
+            finding.selection,
+            finding.previous,
+            owner_of,
+            finding.now,
+            links_to_come=nodes.links_to_come(name),
+            max_devices=ids.max_ids(name) // replicas,
+        )
+        devices = (*identified.devices.values(), *identified.missing.values())
+        offers = frozenset(key for device in devices for key in device.keys)
+        # Why its owner has given up a node may be what has changed since: that it is gone.
+        if finding.outdated and not nodes.skipped(name).isdisjoint(offers):
+            return None, {name}
+        may_come = nodes.reserved(name) if finding.selection.failed_sources else found
+        again = nodes.claim(name, offers, skipped, may_come)
+        return identified, again | ids.take(
+            name, len(devices) * replicas, truncated=identified.truncated > 0
+        )
+
+
+class IdQuota:
+    """How many device IDs each resource may have, of those that a process offers."""
+
+    def __init__(self) -> None:
+        self._granted: dict[str, int] = {}  # IDs that no other resource can have
+        self._taken: dict[str, int] = {}
+        self._reserved = 0  # of each resource what it has or is granted, of all together
+        self._truncated = set[str]()
+
+    def reconfigure(self, resources: Sequence[Resource]) -> set[str]:
+        """Set how many IDs each resource of the file declares."""
+        declared = {one.name: one.declared_ids for one in resources}
+        left = max(limits.DEVICE_IDS_MAX - sum(declared.values()), 0)
+        each = int(left * _EVEN / max(len(declared), 1))
+        self._granted = {name: count + each for name, count in declared.items()}
+        self._taken = {name: self._taken.get(name, 0) for name in declared}
+        self._reserved = sum(map(self._reserved_for, declared))
+        self._truncated &= declared.keys()
+        return set(self._truncated)
+
+    def _reserved_for(self, name: str) -> int:
+        return max(self._taken[name], self._granted[name])
+
+    def max_ids(self, name: str) -> int:
+        """Return how many IDs a resource may have; what it has it keeps."""
+        others = self._reserved - self._reserved_for(name)
+        return max(self._taken[name], limits.DEVICE_IDS_MAX - others)
+
+    def take(self, name: str, count: int, *, truncated: bool) -> set[str]:
+        """Set how many IDs a resource has, and whether it would have more."""
+        if name not in self._taken:
+            return set()
+        before = self._taken[name]
+        self._reserved -= self._reserved_for(name)
+        self._taken[name] = count
+        self._reserved += self._reserved_for(name)
+        (self._truncated.add if truncated else self._truncated.discard)(name)
+        return self._truncated - {name} if count < before else set()

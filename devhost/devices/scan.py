@@ -1,0 +1,365 @@
+"""A scan of the host for one resource: a selection, then devices, answers, their health."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from devhost.allocation.compiled import Declaration, Rules
+from devhost.allocation.host_paths import HostPaths, Spec
+from devhost.allocation.variables import CONTAINER_VARIABLES
+from devhost.devices import identify as identity
+from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, OwnerOf, ScanContext
+from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.sysfs import sysfs_by_number
+from devhost.model import names
+from devhost.model.allocation import Allocation
+from devhost.model.config import Resource
+from devhost.model.device import Cause, FileKind, HostDevice, Missing, Node, Snapshot, Verdict
+from devhost.model.limits import DEVICE_IDS_MAX, SKIPPED_MAX
+from devhost.sources.base import Listings, Location
+from devhost.sources.selection import CompiledSource, Selection, select
+
+_REASON_MAX: Final = 500  # characters
+
+
+@dataclass(frozen=True)
+class Scanner(Declaration):
+    """A compiled resource; a node waits `settle_s` for an earlier source to name it."""
+
+    settle_s: float = SETTLE_S
+
+    @functools.cached_property
+    def sources(self) -> tuple[CompiledSource, ...]:
+        """The compiled sources."""
+        mentioned, specs = self.resource.mentioned_variables, enumerate(self.resource.sources)
+        return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """The places of the host that have to be read."""
+        return tuple(
+            dict.fromkeys(location for source in self.sources for location in source.locations)
+        )
+
+    @functools.cached_property
+    def _limit(self) -> int | None:
+        """How many devices it may have."""
+        return self.resource.limit
+
+    @functools.cached_property
+    def _clashing(self) -> Rules:
+        """The rules by which two devices may come to the same name or container path."""
+        exclusive = tuple(rule for rule in self.rules if rule.exclusive)
+        variables = {name for rule in exclusive for name in rule.key.names - CONTAINER_VARIABLES}
+        return () if len(exclusive) == 1 and variables in ({"id"}, {"realpath"}) else exclusive
+
+    @functools.cached_property
+    def _host_rules(self) -> Rules:
+        """The rules that give paths of the host."""
+        return tuple(rule for rule in self.rules if rule.target in ("devices", "mounts"))
+
+    @property
+    def reuses_devices(self) -> bool:
+        """Whether a device with equal nodes is as it was."""
+        return True
+
+    def select(self, listings: Listings) -> Selection:
+        """Return what the resource's sources find among what was read. Blocks."""
+        return select(self.sources, listings, grouped=self.resource.group is not None)
+
+    def failed(self, reason: str) -> Selection:
+        """Return the selection of a host that does not answer."""
+        return Selection(failed_sources=dict.fromkeys(range(len(self.resource.sources)), reason))
+
+    def identify(
+        self,
+        selection: Selection,
+        previous: Snapshot,
+        owner_of: OwnerOf,
+        now: float,
+        *,
+        links_to_come: bool = False,
+        max_devices: int = DEVICE_IDS_MAX,
+    ) -> Identified:
+        """Return the devices, at most so many, of a selection; pure."""
+        context = ScanContext(
+            previous, owner_of, now, self.settle_s, self.constants, self._limit, links_to_come
+        )
+        identified = identity.identify(self.resource, selection, context)
+        identified.truncate(max_devices)
+        return identified
+
+    def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
+        """Return the next snapshot. Blocks: looks at host paths.
+
+        Only if it is `full`, the host is asked again about devices that are as they were.
+        """
+        full = full or not self.self_contained
+        selection, previous = identified.selection, identified.context.previous
+        devices, invisible = self._verified(identified, full=full)
+        devices, partly_numa = with_numa_nodes(
+            self.resource.topology, devices, previous, self.files, full=full
+        )
+        truncated = identified.truncated
+        left_out = f"{truncated} devices left out: {identity.ID_LIMIT_REACHED}"
+        if identified.missing:
+            devices = {device_id: devices[device_id] for device_id in names.natural(devices)}
+        return Snapshot(
+            devices=devices,
+            skipped=tuple(identified.skipped[:SKIPPED_MAX]),
+            skipped_count=len(identified.skipped),
+            error="; ".join(selection.failed_sources.values()) or None,
+            notes=(
+                *selection.notes,
+                *_invisible_mounts(invisible, self.files.root),
+                *((left_out,) if truncated else ()),
+            ),
+            explain_empty=tuple if devices else selection.explain_empty,
+            settling=identified.settling,
+            again_at=self._again_at(devices, identified),
+            partly_numa=partly_numa,
+            scanned=True,
+            truncated=truncated,
+        )
+
+    def _verified(
+        self, identified: Identified, *, full: bool
+    ) -> tuple[dict[str, HostDevice], list[str]]:
+        """Return all devices, with why no container can have some, and host paths that are hidden.
+
+        The paths are those of optional mounts. A device that is as it was is the same object.
+        Blocks.
+        """
+        previous, now = identified.context.previous.devices, identified.context.now
+        devices = dict(identified.devices)
+        host_paths: HostPaths | None = None
+        owners, invisible = self._owners_of_nodes(identified), list[str]()
+        taken: TakenNames = {}
+        in_turn = list(devices.values())
+        if self._clashing:
+            in_turn.sort(key=lambda device: _turn(previous.get(device.id)))
+        for found_device in in_turn:
+            former = previous.get(found_device.id)
+            device, allocation = self._rendered(found_device, former)
+            if device.is_rendered and self._clashing:
+                text = find_clash(taken, device.id, self.alone(device, self._clashing))
+                if text is not None:
+                    verdict = Verdict(Cause.CLASH, text)
+                    device = replace(device, verdict=verdict, is_rendered=True)
+            if device.verdict is None and (device is not former or full):
+                allocation = allocation or self.alone(device, self._host_rules)
+                text = next((node.problem for node in device.nodes if node.problem), None)
+                if allocation.devices or allocation.mounts:
+                    host_paths = host_paths or HostPaths(self.files, self.policy)
+                    text = text or _path_problem(device, allocation, host_paths, owners)
+                    optional = (mount for mount in allocation.mounts if mount.optional)
+                    invisible += [
+                        mount.host_path for mount in optional if host_paths.is_invisible(mount)
+                    ]
+                if text is not None:
+                    device = replace(device, verdict=_shortened(Cause.HOST_PATH, text))
+            devices[device.id] = device
+        swapped = dict(_with_swapped(devices, previous, now))
+        return {**identified.missing, **swapped}, invisible
+
+    def _rendered(
+        self, device: HostDevice, former: HostDevice | None
+    ) -> tuple[HostDevice, Allocation | None]:
+        """Return a device, with why `allocate` fails for it, and what it brings; pure.
+
+        For the same nodes it is not put together again.
+        """
+        if former is not None and former.is_rendered and former.nodes == device.nodes:
+            is_same = former.is_stable and self.reuses_devices
+            return former if is_same else replace(device, is_rendered=True), None
+        try:
+            allocation = self.alone(device, self.rules)
+        except AllocationError as error:
+            return replace(device, verdict=_shortened(Cause.RENDERING, str(error))), None
+        return replace(device, is_rendered=True), allocation
+
+    def _owners_of_nodes(self, identified: Identified) -> Mapping[str, str]:
+        """Return the device of each node (`Node.key`) that no entry may give to other devices."""
+        shared = self.resource.replicas > 1 or self.resource.overlap == "allow"
+        if shared or self.self_contained:
+            return {}
+        devices = identified.devices.values()
+        return {node.key: device.id for device in devices for node in device.nodes if node.state}
+
+    def _again_at(self, devices: Mapping[str, HostDevice], identified: Identified) -> float | None:
+        """Return when to scan again even if nothing happens, by these devices."""
+        now = identified.context.now
+        taken = sum(not device.is_leaving for device in devices.values())
+        if identified.over_limit and taken < (self._limit or 0):
+            return now  # a device was given up, and its slot is free for another
+        changing = (device for device in devices.values() if not device.is_stable)
+        times = [time for device in changing for time in self._times(device)]
+        times += [since + self.settle_s for since in identified.settling.values()]
+        return min((time for time in times if time > now and time != float("inf")), default=None)
+
+    def _times(self, device: HostDevice) -> Iterator[float]:
+        """Yield when a device changes even if nothing happens."""
+        if isinstance(device.presence, Missing):
+            yield device.presence.since + identity.keep_missing_for(self.resource, device)
+        if device.swapped_at is not None:
+            yield device.swapped_at + identity.SWAP_S
+
+
+def with_numa_nodes(
+    topology: int | Literal["auto", "none"],
+    devices: Mapping[str, HostDevice],
+    previous: Snapshot,
+    files: HostFiles,
+    *,
+    full: bool = True,
+) -> tuple[dict[str, HostDevice], bool]:
+    """Return the devices with their NUMA nodes, and whether only some have any: then none has.
+
+    Those without would never satisfy a hint (k8s.io/kubernetes v1.37.1
+    pkg/kubelet/cm/devicemanager/topology_hints.go). Blocks.
+    """
+    sysfs = functools.cache(lambda: sysfs_by_number(files))
+
+    def numa_nodes(device: HostDevice) -> tuple[int, ...]:
+        if topology != "auto":
+            return () if topology == "none" else (topology,)
+        former = previous.devices.get(device.id)
+        is_kept = not device.is_present or (device is former and not full)
+        if former is not None and is_kept and not previous.partly_numa:
+            return former.numa_nodes
+        numbers: set[int | None] = set()
+        for node in device.nodes:
+            if node.hardware is not None:
+                numbers.add(sysfs().numa_node(node.hardware.numa))
+            elif node.state is not None and node.state.number is not None:
+                kind = "block" if node.state.kind is FileKind.BLOCK else "char"
+                place = sysfs().device_by_number(kind, node.state.number)
+                numbers |= set(map(sysfs().numa_node, sysfs().parts(place) if place else ()))
+        return tuple(sorted(number for number in numbers if number is not None))
+
+    by_device = {device_id: numa_nodes(device) for device_id, device in devices.items()}
+    is_partial = any(by_device.values()) and not all(by_device.values())
+    if is_partial:
+        by_device = dict.fromkeys(devices, ())
+    placed = {
+        device_id: device
+        if device.numa_nodes == by_device[device_id]
+        else replace(device, numa_nodes=by_device[device_id])
+        for device_id, device in devices.items()
+    }
+    return placed, is_partial
+
+
+def _shortened(cause: Cause, text: str) -> Verdict:
+    """Return a verdict as it is kept for each device: it may cite a text of the file."""
+    return Verdict(cause, f"{text[:_REASON_MAX]}…" if len(text) > _REASON_MAX else text)
+
+
+def _path_problem(
+    device: HostDevice, allocation: Allocation, host_paths: HostPaths, owners: Mapping[str, str]
+) -> str | None:
+    """Return why a container could not be given the host paths of a device alone."""
+    for node in device.nodes:
+        if node.state is not None:
+            host_paths.remember(node.path, node.state)
+    specs: tuple[Spec, ...] = (*allocation.devices, *allocation.mounts)
+    for spec in specs:
+        if not spec.optional and (problem := host_paths.problem(spec)):
+            return problem
+    for spec in allocation.devices:
+        owner = owners.get(host_paths.resolve(spec.host_path).realpath, device.id)
+        if owner != device.id:
+            return f"it would get {spec.host_path}, a node of {owner}: use `group`, or exclude it"
+    return None
+
+
+def _invisible_mounts(paths: Iterable[str], root: str) -> Iterator[str]:
+    """Yield a note for optional mounts that are left out because they cannot be seen."""
+    if different := list(dict.fromkeys(paths)):
+        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
+        where = f"not visible below {root} (the chart's hostPaths)"
+        yield f"mount {different[0]}{more}: {where}, left out, because it is optional"
+
+
+def _with_swapped(
+    devices: Mapping[str, HostDevice], previous: Mapping[str, HostDevice], now: float
+) -> Iterator[tuple[str, HostDevice]]:
+    """Yield the devices; one that is another node than before is unhealthy for a while.
+
+    A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
+    nothing of it. The time counts from when a scan has seen that the former node was gone, if so.
+    """
+    for device_id, device in devices.items():
+        former = previous.get(device_id)
+        if former is None or former is device:
+            yield device_id, device
+            continue
+        numbers = former.numbers
+        is_swapped = any(
+            numbers.get(path, number) != number for path, number in device.numbers.items()
+        )
+        lost_at = former.presence.since if isinstance(former.presence, Missing) else now
+        since = lost_at if is_swapped else former.swapped_at
+        if since is None:
+            yield device_id, device
+            continue
+        verdict = device.verdict
+        if verdict is None and now < since + identity.SWAP_S:
+            verdict = Verdict(Cause.SWAPPED, "another device was found in its place")
+        yield device_id, replace(device, verdict=verdict, swapped_at=since)
+
+
+def for_new_spec(snapshot: Snapshot, old: Resource, new: Resource) -> Snapshot:
+    """Return the devices of an old specification, for the next scan by a new one.
+
+    Each node gets the number of the new source that is its former one, or none; what its devices
+    bring is put together again.
+    """
+    places = [
+        next((index for index, source in enumerate(new.sources) if source == former), None)
+        for former in old.sources
+    ]
+
+    def moved(node: Node) -> Node:
+        place = places[node.source] if node.source >= 0 else None
+        return replace(node, source=SOURCE_REMOVED if place is None else place)
+
+    devices = {
+        device_id: replace(
+            device, nodes=tuple(moved(node) for node in device.nodes), is_rendered=False
+        )
+        for device_id, device in snapshot.devices.items()
+    }
+    return replace(snapshot, devices=devices)
+
+
+# ── devices that cannot be offered beside each other ──
+
+TakenNames = dict[int, tuple[int, str]]
+"""The names and container paths that devices have, with their values, as hashes, and the device."""
+
+
+def _turn(former: HostDevice | None) -> int:
+    """Return the turn to get names: who was healthy keeps them; new devices come last."""
+    return 2 if former is None else int(former.verdict is not None)
+
+
+def find_clash(taken: TakenNames, device_id: str, allocation: Allocation) -> str | None:
+    """Add the names that a device has by the clashing rules; return why it cannot be offered.
+
+    A constant name or path is the author's word that a container gets one device.
+    """
+    named = [
+        *(("env", *pair) for pair in allocation.envs.items()),
+        *(("annotation", *pair) for pair in allocation.annotations.items()),
+        *(("container path", spec.container_path, spec.host_path) for spec in allocation.specs),
+    ]
+    problem = None
+    for kind, name, value in named:
+        value_hash = hash(value)
+        former_hash, user = taken.setdefault(hash((kind, name)), (value_hash, device_id))
+        if former_hash != value_hash:
+            problem = f"{kind} {name} is used by device {user} too"
+    return problem

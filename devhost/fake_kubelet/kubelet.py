@@ -1,0 +1,253 @@
+"""The stand-in kubelet: registration, device lists and pod admission, in this process.
+
+As k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager, with the topology policy ``none``, for
+pods without init containers. The tests run the same scenarios against the real device manager.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from devhost.api.podresources.v1 import podresources_pb2 as pods
+from devhost.api.podresources.v1 import podresources_pb2_grpc as lister_grpc
+from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
+from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
+from devhost.fake_kubelet import state
+from devhost.fake_kubelet.connections import Plugins, RefusedError, remove_sockets, serve
+from devhost.fake_kubelet.state import AdmissionError, Answer
+
+__all__ = ["AdmissionError", "Answer", "SimulatedKubelet"]
+
+_Context = grpc.aio.ServicerContext[pb2.RegisterRequest, pb2.Empty]
+
+_NAMESPACE: Final = "default"
+
+
+class SimulatedKubelet(pb2_grpc.RegistrationServicer):
+    """A kubelet's device manager on a directory of its own.
+
+    Attributes:
+        plugin_dir: Where ``kubelet.sock`` and the plugins' sockets are.
+        pod_resources: The socket of the pod-resources API, which lists what the pods hold.
+        changed: Set, and replaced, after each list, registration and disconnection.
+        registrations: The resource name of every Register call, in order, refused ones included.
+        panics: What would have crashed a real kubelet.
+    """
+
+    def __init__(self, plugin_dir: Path, pod_resources: Path | None = None) -> None:
+        self.plugin_dir = plugin_dir
+        self.pod_resources = pod_resources
+        self.changed = asyncio.Event()
+        self.registrations: list[str] = []
+        self.panics: list[str] = []
+        self._socket = plugin_dir.absolute() / "kubelet.sock"
+        self._servers: list[grpc.aio.Server] = []
+        self._ledger = state.Ledger()
+        self._plugins = Plugins(self._socket.parent, self._ledger, self._notify)
+        self._admission = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Clear the directory of sockets, bind ``kubelet.sock`` and serve registrations.
+
+        The socket of the pod-resources API, if there is one, replaces any file at its path.
+        """
+        if self._servers:
+            raise RuntimeError("the kubelet is already running")
+        remove_sockets(self._socket.parent)
+        try:
+            registrations = grpc.aio.server()
+            pb2_grpc.add_RegistrationServicer_to_server(self, registrations)
+            await serve(registrations, self._socket)
+            self._servers.append(registrations)
+            if self.pod_resources is not None:
+                self.pod_resources.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+                self.pod_resources.unlink(missing_ok=True)
+                lister = grpc.aio.server()
+                lister_grpc.add_PodResourcesListerServicer_to_server(
+                    PodResourcesLister(self._ledger),  # type: ignore[abstract]  # without Get
+                    lister,
+                )
+                await serve(lister, self.pod_resources.absolute())
+                self._servers.append(lister)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End all connections and remove the sockets; without effect if not running."""
+        if self._servers:
+            await self.kill()
+            self._socket.unlink(missing_ok=True)
+            if self.pod_resources is not None:
+                self.pod_resources.unlink(missing_ok=True)
+
+    async def kill(self) -> None:
+        """End as by SIGKILL: all connections are gone, the sockets stay as dead files."""
+        servers, self._servers = self._servers, []
+        if not servers:
+            return
+        # The servers first: while one runs, the caller of a cancelled handler gets no answer.
+        for server in servers:
+            await server.stop(None)
+        await self._plugins.close()
+
+    async def restart(self) -> None:
+        """Kill the kubelet and start it again; pods keep what they hold."""
+        await self.kill()
+        await self.start()
+
+    async def capacity(self) -> dict[str, tuple[int, int]]:
+        """Return resource to (capacity, allocatable)."""
+        ledger = self._ledger
+        return {
+            name: (len(table), len(ledger.healthy(name))) for name, table in ledger.tables.items()
+        }
+
+    def devices(self, resource: str) -> dict[str, str]:
+        """Return ID to health as last listed."""
+        return dict(self._ledger.tables.get(resource, {}))
+
+    async def wait(
+        self,
+        resource: str,
+        capacity: int | None,
+        allocatable: int | None,
+        timeout: float = 10.0,  # noqa: ASYNC109 - the error says what was seen last
+    ) -> None:
+        """Wait until the node shows these numbers (``None``: nothing), else ``AssertionError``."""
+        wanted = None if capacity is None else (capacity, allocatable)
+        try:
+            async with asyncio.timeout(timeout):
+                while (await self.capacity()).get(resource) != wanted:
+                    await self.changed.wait()
+        except TimeoutError:
+            seen = (await self.capacity()).get(resource)
+            raise AssertionError(f"{resource}: wanted {wanted}, last seen {seen}") from None
+
+    def _notify(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def Register(self, request: pb2.RegisterRequest, context: _Context) -> pb2.Empty:  # noqa: N802
+        """Answer a plugin's registration; ``kubelet.sock`` leads here."""
+        self.registrations.append(request.resource_name)
+        try:
+            await self._plugins.register(request, context.time_remaining)
+        except RefusedError as refusal:
+            await context.abort(grpc.StatusCode.UNKNOWN, str(refusal))
+        return pb2.Empty()
+
+    async def admit(
+        self, pod: str, containers: Mapping[str, Mapping[str, int]], *, start: bool = True
+    ) -> dict[str, Answer]:
+        """Admit a pod with these containers: name to resource to the number of devices.
+
+        Its namespace is ``default``. Without ``start`` no container starts, and nothing is
+        returned. An `AdmissionError` is a refusal; the pod holds nothing then.
+        """
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._ledger.pods.pop, pod, None)
+            try:
+                async with self._admission:  # one pod at a time, as in the kubelet's main loop
+                    # A known pod keeps what it holds.
+                    active = self._ledger.pods.setdefault(pod, {})
+                    active |= {name: {} for name in containers if name not in active}
+                    for name, requests in containers.items():
+                        await self._allocate(pod, name, requests)
+            except AdmissionError as error:
+                text = f"Allocate failed due to {error}, which is unexpected"
+                raise AdmissionError(text) from error
+            started = {name: await self.start_container(pod, name) for name in containers if start}
+            undo.pop_all()
+        return started
+
+    async def _allocate(self, pod: str, name: str, requests: Mapping[str, int]) -> None:
+        for resource in state.shuffled(requests):
+            count = requests[resource]
+            if not self._ledger.needs(pod, name, resource, count):
+                continue
+            free = self._ledger.free(resource, count)
+            preferred = await self._plugins.prefer(resource, free, count)
+            ids = state.choose(free, preferred, count)
+            response = await self._plugins.allocate(resource, ids)
+            gone = ids - self.devices(resource).keys()
+            if gone and self._servers:
+                text = f"{resource}: {', '.join(sorted(gone))} left the list in Allocate"
+                self.panics.append(text)
+                raise RuntimeError(f"kubelet panic: {text}")
+            self._ledger.pods[pod][name][resource] = state.HeldDevices(ids, response)
+
+    async def start_container(self, pod: str, container: str) -> Answer:
+        """Start a container of an admitted pod, again or for the first time.
+
+        After an `AdmissionError` the pod keeps its devices.
+        """
+        holds = self._ledger.pods[pod][container]
+        for resource, held in tuple(holds.items()):
+            await self._plugins.pre_start(resource, held.ids)
+        return state.answer(holds)
+
+    async def free(self, pod: str) -> None:
+        """End a pod: its devices are free again."""
+        del self._ledger.pods[pod]
+
+    async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
+        """Return container, resource and ID to health; what is not listed counts as healthy."""
+        return {
+            container: {
+                resource: {
+                    device: self.devices(resource).get(device, state.HEALTHY) for device in held.ids
+                }
+                for resource, held in holds.items()
+            }
+            for container, holds in self._ledger.pods[pod].items()
+        }
+
+
+class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
+    """The pod-resources API: which pod holds which device, in an order that changes.
+
+    As pkg/kubelet/apis/podresources/server_v1.go and pkg/kubelet/cm/container_manager.go, without
+    Get, NUMA nodes and the limit of 100 requests a second.
+    """
+
+    def __init__(self, ledger: state.Ledger) -> None:
+        self._ledger = ledger
+
+    async def List(  # noqa: N802
+        self,
+        request: pods.ListPodResourcesRequest,  # noqa: ARG002
+        context: Any,  # noqa: ARG002
+    ) -> pods.ListPodResourcesResponse:
+        """Return what the containers of all active pods hold."""
+        active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
+        return pods.ListPodResourcesResponse(pod_resources=active)
+
+    async def GetAllocatableResources(  # noqa: N802
+        self,
+        request: pods.AllocatableResourcesRequest,  # noqa: ARG002
+        context: Any,  # noqa: ARG002
+    ) -> pods.AllocatableResourcesResponse:
+        """Return all healthy devices, free or not."""
+        response = pods.AllocatableResourcesResponse()
+        for resource in self._ledger.tables:
+            response.devices.extend(_entries(resource, self._ledger.healthy(resource)))
+        return response
+
+    def _pod(self, name: str) -> pods.PodResources:
+        pod = pods.PodResources(name=name, namespace=_NAMESPACE)
+        for container, held in self._ledger.pods[name].items():
+            devices = pod.containers.add(name=container).devices
+            for resource in state.shuffled(held):
+                devices.extend(_entries(resource, held[resource].ids))
+        return pod
+
+
+def _entries(resource: str, ids: Iterable[str]) -> Iterator[pods.ContainerDevices]:
+    """Yield one entry for each device."""
+    for device in state.shuffled(ids):
+        yield pods.ContainerDevices(resource_name=resource, device_ids=[device])

@@ -1,0 +1,123 @@
+"""The answers to a backend for one resource: what a container gets, and what is done before."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from devhost.devices.scan import Scanner
+from devhost.errors import AllocationError
+from devhost.model.advertised import OfferedId
+from devhost.model.allocation import Allocation
+from devhost.model.device import Snapshot
+from devhost.model.immutable import immutable
+from devhost.node.claims import Claims
+from devhost.node.code_resource import CodeResource
+from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
+from devhost.observe.metrics import Metrics
+from devhost.watch.threads import BlockingCalls, NoAnswerError
+
+_CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
+_FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
+
+
+@immutable
+class Offer:
+    """The devices on offer, and the specification by which they were found."""
+
+    scanner: Scanner
+    snapshot: Snapshot = Snapshot()
+
+
+class ResourceAnswers:
+    """Answers by the present offer (a `devhost.backends.plugin_handler.PluginHandler`).
+
+    Attributes:
+        up_to_date: Set while the offer is by the specification in force.
+        pre_start: Runs the steps before a container starts.
+        code: The code of the resource, if it has any.
+    """
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        claims: Claims,
+        pre_start: PreStart,
+        metrics: Metrics,
+        code: CodeResource | None,
+    ) -> None:
+        self.name, self.offer = scanner.resource.name, Offer(scanner)
+        self.up_to_date = asyncio.Event()
+        self._claims, self._metrics = claims, metrics
+        self.pre_start, self.code = pre_start, code
+        self._calls = BlockingCalls(f"allocate {self.name}")
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether the resource prepares its devices before a container starts."""
+        return self.offer.scanner.pre_start_required
+
+    async def _current(self) -> Offer:
+        """Return the offer; after a change of the configuration, wait a while for it."""
+        if not self.up_to_date.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CHANGE_WAIT_S):
+                    await self.up_to_date.wait()
+        return self.offer
+
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
+        """Return what a container receives for devices on offer.
+
+        `pre_start` says whether the kubelet will call PreStartContainer: it asks for that once per
+        registration, which may be older than the specification.
+
+        Raises:
+            AllocationError: A device is gone or refused; the text names it.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        offer = await self._current()
+        waited = clock() - began
+        scanner, snapshot = offer.scanner, offer.snapshot
+        try:
+            allocation = await self._calls.run(lambda: scanner.allocate(snapshot, ids))
+            has_steps = pre_start and self.pre_start.needs_steps(scanner.resource)
+            await self._claims.hand_out(
+                scanner.resource,
+                snapshot.devices,
+                ids,
+                steps="pending" if has_steps else "none",
+                waited=waited,
+            )
+        except NoAnswerError as error:
+            raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
+        return allocation
+
+    def observe_allocate(self, result: str, seconds: float) -> None:
+        """Count an Allocate that has ended, with its result and duration."""
+        self._metrics.allocations.labels(self.name, result).inc()
+        self._metrics.allocation_seconds.labels(self.name).observe(seconds)
+
+    async def prefer(
+        self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
+    ) -> Sequence[OfferedId]:
+        """Return which IDs a container should get; none to leave it to the kubelet."""
+        offer = await self._current()
+        choose = functools.partial(
+            offer.scanner.preferred, offer.snapshot, available, must_include, size
+        )
+        if self.code is None and len(offer.snapshot.devices) + len(available) <= _FEW:
+            return choose()
+        return await self._calls.run(choose)
+
+    async def prepare(self, ids: Sequence[OfferedId]) -> None:
+        """Prepare devices for a container that starts; a `PreStartError` says why it must not."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + PRE_START_TIMEOUT_S
+        offer = await self._current()
+        devices = offer.snapshot.devices
+        await self.pre_start.run_steps_for(offer.scanner.resource, devices, ids)
+        if self.code is not None:
+            chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
+            await self.code.pre_start(chosen, deadline - clock())

@@ -1,0 +1,103 @@
+"""The CDI spec files of this node: one for each resource with ``inject: cdi``.
+
+They remain when devhost stops: the containers of a running pod may restart and need them.
+"""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from devhost.allocation import cdi
+from devhost.allocation.cdi import Edits, cdi_devices, named
+from devhost.devices.scan import Scanner
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.node.state_dir import replace_file
+from devhost.watch.threads import PATIENCE_S, BlockingCalls
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class CdiFiles:
+    """The spec files of devhost's resources in one directory, where runtimes look for them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.writes = directory, 0
+
+    def write(self, resource_name: str, content: bytes | None) -> None:
+        """Replace a resource's file atomically, or remove it. Blocks; may raise `OSError`."""
+        path = self.directory / cdi.file_name(resource_name)
+        if content is None:
+            path.unlink(missing_ok=True)
+            return
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == content:
+                return
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
+        replace_file(path, content, mode=0o644)
+        self.writes += 1
+
+
+class CdiInjection:
+    """The spec file of one resource, if it has one."""
+
+    def __init__(self, resource: str, files: CdiFiles, rescan: Callable[[], None]) -> None:
+        self._resource, self._files, self._rescan = resource, files, rescan
+        # One at a time: a write that is late must not undo a later one.
+        self._calls = BlockingCalls("cdi devices", files.directory, serial=True)
+        self._written: Mapping[str, Edits] | None = None  # by device
+        self._wanted: Mapping[str, Edits] | None = None  # as of the last attempt to write
+        self._problem: str | None = None
+
+    async def write(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        """Write the spec of the devices of a snapshot; if that fails, `judge` gives the reason.
+
+        A resource that no longer uses CDI keeps its file while it is served: containers that
+        were started with it may start again. So does one whose sources have failed so far.
+        """
+        if self._written is None and snapshot.error:
+            return
+        before = self._written or {}
+        wanted: Mapping[str, Edits] = {}
+
+        def work() -> None:
+            nonlocal wanted
+            wanted = cdi_devices(scanner, snapshot, before)
+            self._files.write(self._resource, cdi.serialize(self._resource, wanted))
+
+        try:
+            await self._calls.run(work, patience=PATIENCE_S, on_late=self._rescan)
+        except OSError as error:  # a TimeoutError, too; the next scan tries again
+            problem = f"its CDI spec could not be written: {error.strerror}"
+            if problem != self._problem:
+                self._warn("CDI spec not written", error)
+            self._problem = problem
+        else:
+            self._written, self._problem = wanted, None
+        self._wanted = wanted
+
+    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot with CDI names, where devices that the spec lacks are unhealthy.
+
+        Where the spec cannot be written, the former one still serves unchanged devices.
+        """
+        if self._wanted is None:
+            return snapshot
+        written, wanted = self._written or {}, self._wanted
+        usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
+        return named(self._resource, snapshot, usable, self._problem)
+
+    async def remove(self) -> None:
+        """Remove the file of a resource that has ended and whose devices no pod holds."""
+        work = functools.partial(self._files.write, self._resource, None)
+        try:
+            await self._calls.run(work, patience=PATIENCE_S)
+        except OSError as error:
+            self._warn("CDI spec not removed", error)
+
+    def _warn(self, message: str, error: OSError) -> None:
+        _LOG.warning(message, extra={"fields": {"resource": self._resource, "reason": str(error)}})

@@ -1,0 +1,173 @@
+"""The end of claims: kubelet can no longer allocate by a name, and no pod has it."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from devhost.backends.backend import OfferedIds
+from devhost.model.device import HostDevice
+from devhost.node.handouts import Handout, HandoutKey
+from devhost.node.holders import Holders
+from devhost.node.listed_nodes import owned_nodes, present_keys
+
+_POLL_S = 10.0  # at most: what another instance serves has no event
+
+
+@dataclass(eq=False, slots=True)
+class ListedResource:
+    """The list of a resource of this process.
+
+    Attributes:
+        devices: Those that were published last.
+        shared: Whether they are advertised as shares.
+        withheld: Whether a device waits, because a pod may have its nodes.
+    """
+
+    offered_ids: OfferedIds
+    rescan: Callable[[], None]
+    devices: Mapping[str, HostDevice] = field(default_factory=dict)
+    shared: bool = False
+    withheld: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Life:
+    """The times of a handout, in seconds on the event loop's clock.
+
+    Attributes:
+        allocated_at: When it was allocated last, as far as this process can tell.
+        ended_at: From when kubelet cannot allocate it.
+        gone: The nodes that have gone from the device (`NodeId.lasting`).
+        offered: The device on offer that has its node.
+    """
+
+    allocated_at: float | None = None
+    ended_at: float | None = None
+    gone: frozenset[str] = frozenset()
+    offered: HostDevice | None = None
+
+
+class ClaimEnds:
+    """Finds the handouts that have ended, by the lists of kubelet and by what pods hold."""
+
+    def __init__(
+        self,
+        listings: Mapping[str, ListedResource],
+        holders: Holders,
+        boot: str,
+        leave_after: float,
+        *,
+        assume_free: bool,
+    ) -> None:
+        self._listings, self._holders, self._boot = listings, holders, boot
+        self._leave_after, self._assume_free = leave_after, assume_free
+        self._lives: dict[HandoutKey, _Life] = {}
+
+    def handed_out(self, handouts: Iterable[Handout]) -> None:
+        """Record that IDs are allocated now."""
+        now = asyncio.get_running_loop().time()
+        for handout in handouts:
+            self._life(handout).allocated_at = now
+
+    def observe(self, handout: Handout, device: HostDevice) -> None:
+        """Record whether the nodes of a handout have gone from its device."""
+        gone = set[str]()
+        for handed in handout.nodes:
+            keys = handed.id.keys_in(same_boot=handout.boot == self._boot)
+            nodes = [node for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys)]
+            if nodes and not device.is_leaving and not any(map(device.has, nodes)):
+                gone.add(handed.id.lasting)
+        self._life(handout).gone = frozenset(gone)
+
+    def forget(self, keys: Iterable[HandoutKey]) -> None:
+        """Forget the times of handouts that have ended."""
+        for key in keys:
+            self._lives.pop(key, None)
+
+    def find_free(self, handouts: Iterable[Handout]) -> tuple[list[Handout], float]:
+        """Return what has ended, and in how many seconds there may be more."""
+        now, pause, free = asyncio.get_running_loop().time(), _POLL_S, list[Handout]()
+        for handout in handouts:
+            since = self._unallocatable_since(handout, now)
+            if since > now:
+                pause = min(pause, max(since - now, 0.0) if since < math.inf else 0.0)
+            elif self._is_free(handout, since):
+                free.append(handout)
+        return free, pause
+
+    def rest(self, handout: Handout) -> Handout | None:
+        """Return what stays of a handout that has ended, or of which nodes have gone.
+
+        Without pod-resources that is the other nodes, and its steps: a pod may still start its
+        containers again.
+        """
+        if self._holders.enabled:
+            return None
+        gone = self._life(handout).gone
+        nodes = tuple(node for node in handout.nodes if gone and node.id.lasting not in gone)
+        if not nodes and handout.steps == "none":
+            return None
+        return handout.model_copy(update={"nodes": nodes})
+
+    def is_allocatable(self, handout: Handout, listing: ListedResource) -> bool:
+        """Whether an Allocate may begin, or run, by a handout's name."""
+        device, name = listing.devices.get(handout.device), handout.name
+        if device and name.shared is listing.shared and (keys := present_keys(device)):
+            return not keys.isdisjoint(handout.node_keys(self._boot))
+        now = asyncio.get_running_loop().time()
+        return listing.offered_ids.may_allocate(name.device, now, shared=name.shared)
+
+    def _life(self, handout: Handout) -> _Life:
+        return self._lives.setdefault(handout.key, _Life())
+
+    def _unallocatable_since(self, handout: Handout, now: float) -> float:
+        """Return from when it can be asked whether a pod has what was handed out.
+
+        That is never (infinity) while kubelet may allocate by it, but for what is on offer under
+        its name: if that is allocated again, it is recorded again.
+        """
+        life, listing = self._life(handout), self._listings.get(handout.resource)
+        if listing is not None:
+            device = listing.devices.get(handout.device)
+            if device is not None and self._is_on_offer(handout, device, listing, life):
+                life.ended_at = None
+                if life.allocated_at is None:
+                    # By another instance, it may have been allocated until now.
+                    life.allocated_at = now + self._leave_after
+                return life.allocated_at
+            life.offered = None
+            if self.is_allocatable(handout, listing):
+                life.ended_at = now
+                return math.inf
+        if life.ended_at is None:
+            # What another instance, or an earlier list, offered may be in an Allocate that runs.
+            life.ended_at = now + self._leave_after
+        return life.ended_at
+
+    def _is_on_offer(
+        self, handout: Handout, device: HostDevice, listing: ListedResource, life: _Life
+    ) -> bool:
+        """Whether a device has a node of a handout, under its name."""
+        if handout.name.shared is not listing.shared:
+            return False
+        if life.offered is not device:
+            if handout.nodes:
+                if handout.node_keys(self._boot).isdisjoint(present_keys(device)):
+                    return False
+            elif not device.is_present:
+                return False
+            life.offered = device
+        return True
+
+    def _is_free(self, handout: Handout, since: float) -> bool:
+        """Whether no pod has what was handed out, by what kubelet says since a time."""
+        name, life = handout.name, self._life(handout)
+        if not self._holders.enabled:
+            is_assumed = self._assume_free and life.offered is None
+            return bool(handout.nodes) and (is_assumed or bool(life.gone))
+        if self._holders.confirmed_free(name, since):
+            return True
+        if not self._holders.pods_of_device(name):
+            self._holders.ask_soon.set()
+        return False

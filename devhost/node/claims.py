@@ -1,0 +1,287 @@
+"""Who may have a node: the name under which it was handed out, or is listed.
+
+A claim on a node is two independent facts: kubelet may still allocate it under a name, and a pod
+may have it under that name. It ends when both have ended. What was allocated is recorded before
+Allocate is answered (`devhost.node.handouts`): only what a pod has can be in two pods. All
+instances of devhost on the machine share the records: of two that hand out one node, the second is
+refused.
+
+What is not allocated is not recorded. Under a second name of this process it waits only until the
+first one has left kubelet's list, so that no pod asks for what it would not get.
+
+A record may be missing: the file was lost, or the disk was full. While a pod holds a device of
+devhost under a name for which there is no record, it may have any node: a device waits, unless it
+has a record, or a pod holds it, too.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from devhost.backends.backend import Backends, OfferedIds
+from devhost.errors import AllocationError
+from devhost.model.advertised import AdvertisedName, OfferedId
+from devhost.model.config import Resource
+from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
+from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
+from devhost.node.claim_ends import ClaimEnds, ListedResource
+from devhost.node.handouts import HandedNode, Handout, HandoutFile, Steps
+from devhost.node.holders import Holders
+from devhost.node.listed_nodes import owned_nodes
+
+_TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
+_WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
+_WRITE_S: Final = 0.1  # of it, for the latter at least
+_STEPS_S: Final = 1.0  # for the latter, where it fails without
+_LOAD_S: Final = 2.0
+
+
+class Claims:
+    """The claims on nodes, as one process knows them. All methods belong to the event loop.
+
+    With `assume_free` an ID that has left the list counts as held by no pod, where pod-resources
+    cannot be asked.
+    """
+
+    def __init__(
+        self,
+        holders: Holders,
+        backends: Backends,
+        handouts: HandoutFile,
+        *,
+        assume_free: bool,
+    ) -> None:
+        self._holders, self._backends = holders, backends
+        self._file, self._table = handouts, handouts.table
+        self._listings: dict[str, ListedResource] = {}
+        self._ends = ClaimEnds(
+            self._listings, holders, self._table.boot, backends.leave_after, assume_free=assume_free
+        )
+        self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backends)
+        self._pause = min(_TICK_S, backends.leave_after / 3)
+        self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
+        handouts.on_read = self._handouts_read
+        holders.subscribe(self._rescan_withheld)  # the reason may be another one
+        holders.on_list = self._due.set
+
+    # ── resources ──
+
+    def reconfigure(self, resources: Iterable[Resource]) -> None:
+        """Set the resources of the configuration in force."""
+        self._conflicts.overlap = {
+            resource.name: resource.overlap == "allow" for resource in resources
+        }
+        self._file.sync_soon()  # a resource may have another name now
+        self._rescan_withheld()  # a device may wait for one that shares its nodes now
+
+    def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
+        """Add a resource that is served."""
+        self._listings[name] = ListedResource(offered_ids, rescan)
+        self._due.set()
+
+    def remove(self, name: str) -> None:
+        """Remove a resource that is no longer served."""
+        if self._conflicts.listed_nodes.update(name, self._listings.pop(name).devices, {}):
+            self._rescan_withheld()
+        self._due.set()
+
+    async def reserved(self) -> Mapping[str, frozenset[str]]:
+        """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
+        await asyncio.gather(self._file.sync(_LOAD_S), self._holders.refresh())
+        self._record_held()
+        nodes: dict[str, frozenset[str]] = {}
+        for handout in self._table:
+            names = (node.names for node in handout.nodes if not handout.overlap)
+            nodes[handout.resource] = nodes.get(handout.resource, frozenset()).union(*names)
+        return nodes
+
+    # ── the list that kubelet gets ──
+
+    def judge(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot in which devices are unhealthy whose nodes others may have."""
+        former = self._listings[resource.name].devices
+        may_change = self._conflicts.possible
+        devices = dict[str, HostDevice]()
+        for device in snapshot.devices.values():
+            is_new = may_change or former.get(device.id) is not device
+            if is_new and device.healthy and not device.is_leaving:
+                reason = self._conflicts.reason(resource, device, snapshot.devices)
+                if reason is not None:
+                    verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
+                    devices[device.id] = replace(device, verdict=verdict)
+        return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
+
+    def set_listed(self, resource: Resource, offered: Snapshot) -> None:
+        """Set the devices in the list of a resource, as judged."""
+        self._due.set()
+        listing = self._listings[resource.name]
+        former, listing.devices = listing.devices, offered.devices
+        listing.shared = resource.replicas > 1
+        listing.withheld = any(device.is_withheld for device in offered.devices.values())
+        if self._conflicts.listed_nodes.update(resource.name, former, offered.devices):
+            self._rescan_withheld()
+        for device in offered.devices.values() if self._table else ():
+            if former.get(device.id) is not device:
+                self._follow(device, advertised_name(resource, device))
+
+    def _follow(self, device: HostDevice, name: AdvertisedName) -> None:
+        """Update the records of a device by what a scan has found of it."""
+        for handout in self._table.by_name(name):
+            self._ends.observe(handout, device)
+            if handout.boot != self._table.boot and device.is_present and handout.nodes:
+                # The machine has booted since; its path leads to what the pod gets now.
+                keys = (key for node in owned_nodes(device) for key in node.id.keys)
+                if handout in self._table.by_node(keys):
+                    update = {"nodes": _nodes(device), "boot": self._table.boot}
+                    self._file.set({handout.key: handout.model_copy(update=update)})
+                    self._rescan_withheld()
+
+    # ── Allocate ──
+
+    async def hand_out(
+        self,
+        resource: Resource,
+        devices: Mapping[str, HostDevice],
+        ids: Sequence[OfferedId],
+        *,
+        steps: Steps = "none",
+        waited: float = 0.0,
+    ) -> None:
+        """Record that IDs of devices are handed out, before a container has them.
+
+        It waits at most 0.25 s for a slow disk, and a second if there are steps, less those that
+        the call has `waited` before.
+
+        Raises:
+            AllocationError: A node was handed out under another name, or it could not be written
+                that there are steps to run.
+        """
+        chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
+        self._conflicts.refuse(resource, chosen)
+        handouts = [
+            self._handout(resource, offered.id, devices[offered.device], steps) for offered in ids
+        ]
+        new = [handout for handout in handouts if handout not in self._table or steps != "none"]
+        former = {handout.key: self._table.find(handout.key) for handout in new}
+        self._ends.handed_out(handouts)
+        if not any(handout.nodes for handout in new) and steps == "none":
+            # No other pod can have what has no node: do not wait.
+            self._file.set({handout.key: handout for handout in new})
+            return
+        within = max((_WAIT_S if steps == "none" else _STEPS_S) - waited, _WRITE_S)
+        problem = await self._file.save(new, within)
+        try:  # of two instances, the second finds what the first has written
+            self._conflicts.refuse(resource, chosen)
+        except AllocationError:
+            self._file.set(former)
+            raise
+        if steps != "none" and not all(handout in self._table for handout in new):
+            shown = ", ".join(handout.id for handout in new)
+            raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
+
+    def _handout(
+        self,
+        resource: Resource,
+        advertised_id: str,
+        device: HostDevice,
+        steps: Steps,
+    ) -> Handout:
+        """Return the record of an ID; nodes that it had before in this boot stay."""
+        former = self._table.find((resource.name, advertised_id))
+        same_boot = former is not None and former.boot == self._table.boot
+        nodes = {node.id.lasting: node for node in (former.nodes if former and same_boot else ())}
+        return Handout(
+            resource=resource.name,
+            id=advertised_id,
+            device=device.id,
+            nodes=tuple({**nodes, **{node.id.lasting: node for node in _nodes(device)}}.values()),
+            boot=self._table.boot,
+            overlap=resource.overlap == "allow",
+            steps=steps,
+        )
+
+    # ── records that are missing, and the end of claims ──
+
+    async def run(self) -> None:
+        """End claims, and write what could not be written, until cancelled."""
+        while True:
+            self._due.clear()
+            self._record_held()
+            pause = self.end_free()
+            if self._file.problem is not None:
+                self._file.sync_soon()
+                pause = 0.0
+            await asyncio.sleep(self._pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._due.wait()
+
+    def end_free(self) -> float:
+        """End the claims of what kubelet can no longer allocate, and that no pod holds.
+
+        Returns in how many seconds there may be more, if nothing happens.
+        """
+        locked_by_other = functools.cache(self._backends.locked_by_other)
+        free, pause = self._ends.find_free(self._table)
+        ended = {
+            handout.key: self._ends.rest(handout)
+            for handout in free
+            if not locked_by_other(handout.resource)
+        }
+        if ended:
+            self._file.set(ended)
+            self._ends.forget(ended)
+            self._rescan_withheld()
+        return pause
+
+    def _record_held(self) -> None:
+        """Record what pods hold of what is offered under its name; find what cannot be."""
+        has_served = functools.cache(self._backends.has_served)
+        conflicts = self._conflicts
+        before, conflicts.unaccounted = conflicts.unaccounted, None
+        for name, ids in self._holders.by_name.items():
+            if self._table.by_name(name):
+                continue
+            listing = self._listings.get(name.resource)
+            if listing is not None and (device := listing.devices.get(name.device)) is not None:
+                overlap = self._conflicts.overlap.get(name.resource, False)
+                handouts = [
+                    Handout(
+                        resource=name.resource,
+                        id=offered.id,
+                        device=name.device,
+                        nodes=_nodes(device),
+                        boot=self._table.boot,
+                        overlap=overlap,
+                    )
+                    for offered in ids
+                ]
+                self._file.set({handout.key: handout for handout in handouts})
+            elif has_served(name.resource):
+                conflicts.unaccounted = conflicts.unaccounted or name
+        if before != conflicts.unaccounted:
+            for listing in self._listings.values():
+                listing.rescan()
+
+    def _handouts_read(self, handouts: Iterable[Handout]) -> None:
+        """Scan again what may be in conflict with what another instance has made or ended."""
+        self._due.set()
+        keys = {key for handout in handouts for key in handout.node_keys(self._table.boot)}
+        for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
+            self._listings[name].rescan()
+        self._rescan_withheld()
+
+    def _rescan_withheld(self) -> None:
+        """Scan the resources again whose devices may be free now."""
+        for listing in self._listings.values():
+            if listing.withheld:
+                listing.rescan()
+
+
+def _nodes(device: HostDevice) -> tuple[HandedNode, ...]:
+    return tuple(
+        HandedNode(entity=node.id.entity, names=node.id.names) for node in owned_nodes(device)
+    )

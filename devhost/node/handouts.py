@@ -1,0 +1,483 @@
+"""The records of what pods were given, in one file of the state directory.
+
+All instances on the machine share the file. Only what was allocated is in it, so it is small: it is
+read and replaced as a whole. A record that this process has made and the file has lost is written
+again, unless another instance serves the resource; whether its steps are done is lost. What a newer
+version has written is kept.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
+
+from devhost.model.advertised import AdvertisedName
+from devhost.model.node_id import NodeId
+from devhost.node.state_dir import (
+    CLOSE_S,
+    directory_lock,
+    log_transition,
+    move_aside,
+    read_state,
+    write_atomically,
+)
+from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.watch.threads import PATIENCE_S, run_in_thread
+
+FILE: Final = "state.json"
+POLL_S: Final = 5.0  # in addition to the watch, which may miss something
+NO_ANSWER: Final = "the state directory does not answer"
+_LOG: Final = logging.getLogger(__name__)
+_Key = TypeVar("_Key")
+Steps = Literal["none", "pending", "done"]
+HandoutKey = tuple[str | None, str]
+"""The resource and the advertised ID."""
+
+
+class _Entry(BaseModel):
+    # After a rollback, the fields that a newer version has added are kept.
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+
+class HandedNode(_Entry):
+    """A node that a pod was given (`NodeId`)."""
+
+    entity: str
+    names: frozenset[str]
+
+    @property
+    def id(self) -> NodeId:
+        """Its identity."""
+        return NodeId(self.entity, self.names)
+
+
+class Handout(_Entry):
+    """The record of an Allocate: what a pod was given under one advertised ID.
+
+    Attributes:
+        id: The advertised ID.
+        device: The ID of the device: another one where it is advertised as shares.
+        nodes: Those that no other pod may have; also those of a former Allocate in the same boot
+            that did not end yet.
+        boot: The kernel's ID of the boot in which it was made.
+        overlap: Whether the resource had ``overlap: allow``.
+        steps: Whether the `preStart` steps for a holder are to be run, or done.
+        holder: The pod or claim, where the backend knows it.
+    """
+
+    resource: str
+    id: str
+    device: str
+    nodes: tuple[HandedNode, ...]
+    boot: str
+    overlap: bool
+    steps: Steps = "none"
+    holder: str | None = None
+
+    @property
+    def key(self) -> HandoutKey:
+        """Its resource and ID: there is one record of each."""
+        return self.resource, self.id
+
+    @property
+    def name(self) -> AdvertisedName:
+        """The name of the device."""
+        return AdvertisedName(self.resource, self.device, shared=self.id != self.device)
+
+    def with_steps(self, steps: "Steps") -> "Handout":
+        """Return it with other steps."""
+        return self.model_copy(update={"steps": steps})
+
+    def node_keys(self, boot: str) -> frozenset[str]:
+        """Return what identifies its nodes in a boot."""
+        same_boot = boot == self.boot
+        return frozenset[str]().union(
+            *(node.id.keys_in(same_boot=same_boot) for node in self.nodes)
+        )
+
+
+class Foreign(RootModel[Any]):
+    """An entry of a newer version, which stays in the file as it is."""
+
+    @property
+    def key(self) -> HandoutKey:
+        """Its content."""
+        return None, json.dumps(self.root, sort_keys=True)
+
+
+Changes = Mapping[HandoutKey, Handout | None]
+"""Handouts to set; ``None`` to end one."""
+
+
+class HandoutTable:
+    """All handouts as this process knows them, with indexes by node and by name."""
+
+    def __init__(self, boot: str) -> None:
+        self.boot = boot
+        self._by_id: dict[HandoutKey, Handout] = {}
+        self._by_node: dict[str, dict[HandoutKey, Handout]] = {}
+        self._by_name: dict[AdvertisedName, dict[HandoutKey, Handout]] = {}
+
+    def __iter__(self) -> Iterator[Handout]:
+        return iter(tuple(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, handout: Handout) -> bool:
+        return self._by_id.get(handout.key) == handout
+
+    def find(self, key: HandoutKey) -> Handout | None:
+        """Return the handout of a resource and an ID."""
+        return self._by_id.get(key)
+
+    def by_node(self, keys: Iterable[str]) -> list[Handout]:
+        """Return the handouts of a node, by its keys (`NodeId.keys`)."""
+        if not self._by_node:
+            return []
+        handouts: dict[HandoutKey, Handout] = {}
+        for key in keys:
+            handouts |= self._by_node.get(key, {})
+        return list(handouts.values())
+
+    def by_name(self, name: AdvertisedName) -> list[Handout]:
+        """Return the handouts of a device under a name."""
+        return list(self._by_name.get(name, {}).values())
+
+    def of_resource(self, resource: str) -> list[Handout]:
+        """Return the handouts of a resource."""
+        return [handout for handout in self if handout.resource == resource]
+
+    def snapshot(self) -> dict[HandoutKey, Handout]:
+        """Return all handouts, as they are now."""
+        return dict(self._by_id)
+
+    def apply(self, changes: Changes) -> None:
+        """Set and end handouts."""
+        for key, handout in changes.items():
+            if (former := self._by_id.pop(key, None)) is not None:
+                _remove(self._by_name, former.name, key)
+                for node_key in former.node_keys(self.boot):
+                    _remove(self._by_node, node_key, key)
+            if handout is not None:
+                self._by_id[key] = handout
+                self._by_name.setdefault(handout.name, {})[key] = handout
+                for node_key in handout.node_keys(self.boot):
+                    self._by_node.setdefault(node_key, {})[key] = handout
+
+
+def _remove(
+    index: dict[_Key, dict[HandoutKey, Handout]], key: _Key, handout_key: HandoutKey
+) -> None:
+    del index[key][handout_key]
+    if not index[key]:
+        del index[key]
+
+
+class HandoutFile:
+    """The file of the handouts, and the table of them. All methods belong to the event loop.
+
+    `is_locked_by_other` tells whether another instance serves a resource, and blocks. `on_read`
+    gets the handouts that another instance has made or ended.
+
+    Attributes:
+        problem: Why the state directory does not have the handouts.
+        damage: What has become of a file that was damaged.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path | None,
+        is_locked_by_other: Callable[[str], bool],
+        on_read: Callable[[list[Handout]], object] = len,
+    ) -> None:
+        self.table = HandoutTable(boot_id())
+        self.on_read, self._is_locked_by_other = on_read, is_locked_by_other
+        self.problem: str | None = None
+        self.damage: str | None = None
+        self._path = state_dir and state_dir / FILE
+        self._unsaved: Changes = {}
+        self._file = _File({})  # as it was read or written last
+        self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
+        self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
+
+    def is_saved(self, handout: Handout) -> bool:
+        """Whether the state directory, if there is one, has what is known of an ID."""
+        return handout.key not in self._unsaved
+
+    def set(self, changes: Changes) -> None:
+        """Set and end handouts; they are written soon."""
+        if changes:
+            self.table.apply(changes)
+            if self._path is not None:
+                self._unsaved = {**self._unsaved, **changes}
+                self.sync_soon()
+
+    async def save(self, handouts: Iterable[Handout], within: float) -> str | None:
+        """Set handouts, and write them in so many seconds; return why they are not written.
+
+        One with steps that could not be written is as it was. If the disk is merely slow, one that
+        replaces no other steps is written later, as nodes always are: the steps of a former pod
+        must not be what the next process finds.
+        """
+        changes = {handout.key: handout for handout in handouts}
+        # What is known may be out of date if another instance has served the resource meanwhile,
+        # so that an equal handout is written too.
+        before = self.table.snapshot()
+        former = {key: before[key] for key in changes.keys() & before.keys() - self._unsaved.keys()}
+        self.set(changes)
+        problem = await self.sync(within)
+        late = [handout for handout in changes.values() if not self.is_saved(handout)]
+        if not late:
+            return None
+        undone = {
+            handout.key: former.get(handout.key)
+            for handout in late
+            if handout.steps != "none" and (problem != NO_ANSWER or _has_steps(former, handout))
+        }
+        self._unsaved = {key: one for key, one in self._unsaved.items() if key not in undone}
+        self.table.apply(undone)
+        return problem or self.problem
+
+    def sync_soon(self) -> None:
+        """Write, soon, what has changed, and read what other instances have recorded."""
+        if self._path is not None and (self._next is None or self._next.done()):
+            work = self._attempt(self._path, self._running)
+            self._next = asyncio.create_task(work, name="state")
+
+    async def sync(self, within: float) -> str | None:
+        """Write what has changed and read what others have written, in so many seconds.
+
+        Returns why the file could not be read: `NO_ANSWER`, or an error.
+        """
+        self.sync_soon()
+        if (attempt := self._next) is None:
+            return None
+        done, _ = await asyncio.wait({attempt}, timeout=within)
+        return attempt.result() if done else NO_ANSWER
+
+    async def follow(self, watcher: Watcher) -> None:
+        """Read the file when it may have changed, until cancelled."""
+        subscription = Subscription(watcher, self.sync_soon)
+        try:
+            while self._path is not None:
+                await subscription.watch(frozenset({WatchTarget(str(self._path.parent))}))
+                self.sync_soon()
+                await asyncio.sleep(POLL_S)
+        finally:
+            subscription.close()
+
+    async def close(self) -> None:
+        """Write what has changed, at most `CLOSE_S`, and nothing more."""
+        if self._unsaved:
+            await self.sync(CLOSE_S)
+        for attempt in filter(None, (self._running, self._next)):
+            attempt.cancel()
+
+    async def _attempt(self, path: Path, former: "asyncio.Task[str | None] | None") -> str | None:
+        """Write and read after the former attempt; return why the file could not be read."""
+        late = asyncio.get_running_loop().call_later(
+            PATIENCE_S, self._report, f"{path}: no answer in {PATIENCE_S:g} s"
+        )
+        try:
+            if former is not None:
+                await asyncio.wait({former})
+            self._running, self._next = self._next, None
+            changes, before, last = self._unsaved, self.table.snapshot(), self._file
+            file = await run_in_thread(
+                "state", lambda: _update(path, changes, before, last, self._is_locked_by_other)
+            )
+        except OSError as error:
+            self._report(f"{path}: {error.strerror}")
+            return self.problem
+        finally:
+            late.cancel()
+        self._file = file
+        if file.failure is None:
+            self._unsaved = {
+                key: handout
+                for key, handout in self._unsaved.items()
+                if changes.get(key, self) is not handout
+            }
+        self._merge(file, before)
+        self.damage = file.damage or self.damage
+        self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
+        return None
+
+    def _merge(self, file: "_File", before: Mapping[HandoutKey, Handout]) -> None:
+        """Take over what other instances have made and ended."""
+        changes: dict[HandoutKey, Handout | None] = {
+            key: entry
+            for key, entry in file.entries.items()
+            if isinstance(entry, Handout) and entry not in self.table
+        }
+        if file.failure is None:  # else the file lacks what is to be written again
+            changes |= dict.fromkeys(before.keys() - file.entries.keys())
+        changes = {key: entry for key, entry in changes.items() if key not in self._unsaved}
+        ended = [before[key] for key, entry in changes.items() if entry is None and key in before]
+        self.table.apply(changes)
+        if changes:
+            self.on_read([*filter(None, changes.values()), *ended])
+
+    def _report(self, problem: str | None) -> None:
+        self.problem = log_transition("allocated devices", self.problem, problem)
+
+
+def _has_steps(handouts: Mapping[HandoutKey, Handout], handout: Handout) -> bool:
+    former = handouts.get(handout.key)
+    return former is not None and former.steps != "none"
+
+
+def boot_id() -> str:
+    """Return the kernel's ID of this boot of the machine."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""  # then a number may be taken for that of an earlier boot
+
+
+# ── in a thread ──
+
+
+class _File(NamedTuple):
+    entries: Mapping[HandoutKey, Handout | Foreign]
+    stamp: tuple[int, ...] | None = None  # differs from one file to the next
+    damage: str | None = None
+    failure: OSError | None = None
+
+
+def _update(
+    path: Path,
+    changes: Changes,
+    known: Mapping[HandoutKey, Handout],
+    last: _File,
+    is_locked_by_other: Callable[[str], bool],
+) -> _File:
+    """Change the file, write again what it has lost, and return its content.
+
+    `known` are the handouts of this process, and `last` the file as it has read or written it last.
+    Of a resource that another instance serves, that one knows which steps are done, and what pods
+    no longer have: only nodes are added.
+    """
+    if not (any(changes.values()) or known or path.exists()):
+        return _File({})
+    with directory_lock(path.parent):
+        file = _read(path, last)
+        lost = known.keys() - file.entries.keys() - changes.keys()
+        resources = {str(resource) for resource, _ in (*lost, *changes)}
+        others = set(filter(is_locked_by_other, resources))
+        # Whether the steps of what was lost are done cannot be told any longer.
+        again = {key: known[key].with_steps("none") for key in lost if key[0] not in others}
+        new = {
+            key: _merged(handout, file.entries.get(key))
+            if handout and key[0] in others
+            else handout
+            for key, handout in changes.items()
+        }
+        wanted = {**file.entries, **again, **new}
+        entries = {key: entry for key, entry in wanted.items() if entry is not None}
+        if entries == file.entries:
+            return file
+        try:
+            write_atomically(path, _CONTENT.dump_json([*entries.values()], indent=1))
+        except OSError as error:
+            return file._replace(failure=error)
+        if again:
+            _LOG.warning(
+                "%s had lost %d allocated devices: they are written again", path, len(again)
+            )
+        return file._replace(entries=entries, stamp=_stamp(path))
+
+
+def _merged(handout: Handout, entry: Handout | Foreign | None) -> Handout:
+    """Return a handout with the nodes of the other instance's, whose steps count."""
+    if not isinstance(entry, Handout):
+        return handout.with_steps("none")
+    nodes = dict.fromkeys((*entry.nodes, *handout.nodes))
+    return entry.model_copy(update={"nodes": tuple(nodes)})
+
+
+def _read(path: Path, last: _File) -> _File:
+    stamp = _stamp(path)
+    if stamp is not None and stamp == last.stamp:
+        return last._replace(damage=None, failure=None)
+    raw, damage = read_state(path)
+    if raw is None:
+        return _File({}, damage=damage)
+    try:
+        entries = {entry.key: entry for entry in _current(_CONTENT.validate_json(raw))}
+    except ValidationError as error:
+        return _File({}, damage=move_aside(path, f"damaged ({error.errors()[0]['msg']})"))
+    if foreign := sum(isinstance(entry, Foreign) for entry in entries.values()):
+        _LOG.info("%s: %d entries are of another version: they are kept", path, foreign)
+    return _File(entries, stamp)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None  # reading it says why
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+# ── entries of the first format: one for each node, and one for the steps of each ID ──
+
+
+class _OldNode(_Entry):
+    resource: str
+    device: str
+    shared: bool
+    key: str  # `NodeId.entity`; empty if the device has no node
+    names: frozenset[str]
+    boot: str
+    overlap: bool
+
+
+class _OldSteps(_Entry):
+    resource: str
+    id: str
+    prepared: bool
+
+
+_CONTENT: Final = TypeAdapter(
+    list[Annotated[Handout | _OldNode | _OldSteps | Foreign, Field(union_mode="left_to_right")]]
+)
+
+
+def _current(
+    entries: Iterable[Handout | _OldNode | _OldSteps | Foreign],
+) -> Iterator[Handout | Foreign]:
+    """Yield the entries of a file; those of the first format as handouts."""
+    former: dict[HandoutKey, Handout] = {}
+    steps: dict[HandoutKey, bool] = {}
+    for entry in entries:
+        if isinstance(entry, _OldNode):
+            # Which share a pod has was not recorded.
+            advertised_id = f"{entry.device}::" if entry.shared else entry.device
+            node = HandedNode(entity=entry.key, names=entry.names)
+            handout = former.get((entry.resource, advertised_id)) or Handout(
+                resource=entry.resource,
+                id=advertised_id,
+                device=entry.device,
+                nodes=(),
+                boot=entry.boot,
+                overlap=entry.overlap,
+            )
+            nodes = (*handout.nodes, node) if entry.key else handout.nodes
+            former[handout.key] = handout.model_copy(update={"nodes": nodes})
+        elif isinstance(entry, _OldSteps):
+            steps[entry.resource, entry.id] = entry.prepared
+        else:
+            yield entry
+    for (resource, advertised_id), done in steps.items():
+        shares = f"{advertised_id.rpartition('::')[0]}::"
+        key = resource, advertised_id
+        if (base := former.get(key) or former.get((resource, shares))) is not None:
+            update = {"id": advertised_id, "steps": "done" if done else "pending"}
+            former[key] = base.model_copy(update=update)
+    yield from former.values()

@@ -1,0 +1,191 @@
+"""Which pods hold which devices, by the last lists of kubelet's pod-resources API."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from devhost.backends.backend import PodLister
+from devhost.errors import KubeletError
+from devhost.model.advertised import AdvertisedName, OfferedId
+from devhost.model.immutable import immutable
+from devhost.model.resource_state import HeldBy
+
+POLL_S: Final = 10.0
+CONFIRM_S: Final = 3.0  # between two lists that agree, where something has just changed
+_ALLOCATION_POLL_S: Final = 0.02
+_ALLOCATION_POLLS: Final = 250
+_LISTS_MAX: Final = 3
+_NO_SOCKET: Final = "devhost runs without --pod-resources"
+_LOG: Final = logging.getLogger(__name__)
+
+
+@immutable
+class _List:
+    """A list of kubelet.
+
+    Attributes:
+        held: The pods of each ID, by resource.
+        at: When it was requested, on the event loop's clock.
+        complete: Whether it has all pods: a kubelet that has just started lists those admitted so
+            far.
+        by_name: The IDs that pods hold, by the name of their device.
+    """
+
+    held: Mapping[str, HeldBy]
+    at: float
+    complete: bool
+    by_name: Mapping[AdvertisedName, HeldBy]
+
+
+class Holders:
+    """One per process. While pod-resources is unavailable, the last list remains in force."""
+
+    def __init__(self, pod_resources: PodLister | None) -> None:
+        self._pod_resources = pod_resources
+        # The newest, and before it complete ones that are `CONFIRM_S` apart or of other kubelets.
+        self._lists: list[_List] = []
+        self._kubelet: object = None  # which one has given the newest list
+        self._since = 0.0  # when its first one was requested
+        self.ask_soon = asyncio.Event()  # has `run` ask now, and once more `CONFIRM_S` later
+        self._failure: str | None = None
+        self._ended = 0  # calls
+        self._calling = asyncio.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+        self.on_list: Callable[[], object] = int  # after each list, the same or another
+
+    @property
+    def enabled(self) -> bool:
+        """Whether devhost runs with --pod-resources."""
+        return self._pod_resources is not None
+
+    @property
+    def unavailable_reason(self) -> str | None:
+        """Why pod-resources is unavailable; ``None`` where it is available."""
+        if not self.enabled:
+            return _NO_SOCKET
+        return self._failure or (None if self._ended else "not asked yet")
+
+    def pods_by_id(self, resource: str) -> HeldBy:
+        """Return each held device ID with its pods (``namespace/name``), as last listed."""
+        return self._counted()[0].get(resource, {})
+
+    def held_ids(self, resource: str) -> frozenset[str]:
+        """Return the device IDs that pods hold, by the last list and the last complete one."""
+        return frozenset(
+            offered.id for held in self._counted() for offered in held.get(resource, ())
+        )
+
+    def _counted(self) -> list[Mapping[str, HeldBy]]:
+        """Return the last list, and the last complete one if that is another."""
+        counted: list[Mapping[str, HeldBy]] = []
+        for listed in reversed(self._lists):
+            counted.append(listed.held)
+            if listed.complete:
+                break
+        return counted or [{}]
+
+    def confirmed_free(self, name: AdvertisedName, since: float) -> bool:
+        """Whether no pod holds a device, by two complete lists requested ``since`` a moment.
+
+        They are `CONFIRM_S` apart, and of the present kubelet.
+        """
+        begin = max(since, self._since)
+        lists = [listed for listed in self._lists if listed.complete and listed.at >= begin]
+        return (
+            bool(lists)
+            and lists[-1].at - lists[0].at >= _confirm_s()
+            and not any(name in listed.by_name for listed in lists)
+        )
+
+    @property
+    def by_name(self) -> Mapping[AdvertisedName, HeldBy]:
+        """The IDs that pods hold, by the name of their device, as last listed."""
+        return self._lists[-1].by_name if self._lists else {}
+
+    def pods_of_device(self, name: AdvertisedName) -> AbstractSet[str]:
+        """Return the pods that hold a device, as last listed."""
+        return frozenset[str]().union(*self.by_name.get(name, {}).values())
+
+    async def refresh(self) -> None:
+        """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""
+        ended = self._ended
+        if self._pod_resources is not None:
+            async with self._calling:
+                if self._ended == ended:
+                    await self._ask(self._pod_resources)
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call back whenever what `pods_by_id` or `held_ids` return has changed."""
+        self._callbacks.append(callback)
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        """Undo `subscribe`."""
+        self._callbacks.remove(callback)
+
+    async def run(self) -> None:
+        """Ask every `POLL_S`; return without --pod-resources."""
+        while self.enabled:
+            self.ask_soon.clear()
+            before = self._counted()
+            await self.refresh()
+            if self._counted() != before:
+                self.ask_soon.set()
+            await asyncio.sleep(_confirm_s())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S - _confirm_s()):
+                    await self.ask_soon.wait()
+
+    async def _ask(self, pod_resources: PodLister) -> None:
+        # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
+        # also frees the devices that it is allocating, and allocates them twice
+        # (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
+        # pkg/kubelet/cm/devicemanager/manager.go).
+        for _ in range(_ALLOCATION_POLLS):
+            if not pod_resources.allocating:
+                break
+            await asyncio.sleep(_ALLOCATION_POLL_S)
+        before, failure = self._counted(), None
+        asked_at = asyncio.get_running_loop().time()
+        try:
+            kubelet, held = await pod_resources.holders()
+        except KubeletError as error:
+            failure = str(error)
+        else:
+            self._keep(held, asked_at, kubelet)
+        self._ended += 1
+        if failure != self._failure:
+            self._failure = failure
+            if failure is not None:
+                _LOG.warning("pod-resources unavailable", extra={"fields": {"reason": failure}})
+            else:
+                _LOG.info("pod-resources available again")
+        if self._counted() != before:
+            for callback in tuple(self._callbacks):
+                callback()
+        self.on_list()
+
+    def _keep(self, held: Mapping[str, HeldBy], at: float, kubelet: object) -> None:
+        """Add a list, and drop the one before it where `held` and `unheld` need it no longer."""
+        if kubelet != self._kubelet:
+            self._kubelet, self._since = kubelet, at
+        lists = self._lists
+        near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
+        if lists and (near or not lists[-1].complete):
+            lists.pop()
+        latest = _List(held, at, at >= self._since + POLL_S, _by_name(held))
+        self._lists = [*lists[1 - _LISTS_MAX :], latest]
+
+
+def _confirm_s() -> float:
+    return min(CONFIRM_S, POLL_S)
+
+
+def _by_name(held: Mapping[str, HeldBy]) -> Mapping[AdvertisedName, HeldBy]:
+    by_name: dict[AdvertisedName, dict[OfferedId, frozenset[str]]] = {}
+    for resource, holders in held.items():
+        for offered, pods in holders.items():
+            by_name.setdefault(offered.name(resource), {})[offered] = pods
+    return by_name

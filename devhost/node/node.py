@@ -1,0 +1,243 @@
+"""All resources of a process: start, keep going, stop."""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from devhost.allocation.policy import Policy
+from devhost.backends.backend import Backend, Backends
+from devhost.backends.plugin_handler import ALLOCATE_RESULTS
+from devhost.config.diff import Action, Change
+from devhost.config.diff import changes as changes_between
+from devhost.devices.identify import SETTLE_S
+from devhost.devices.scan import Scanner
+from devhost.errors import BackendGoneError
+from devhost.hostfs.files import HostFiles
+from devhost.model.config import Config, Resource
+from devhost.model.immutable import immutable
+from devhost.node.cdi_files import CdiFiles
+from devhost.node.claims import Claims
+from devhost.node.code_resource import CodeResource
+from devhost.node.config_file import ConfigFile
+from devhost.node.handouts import HandoutFile
+from devhost.node.holders import Holders
+from devhost.node.locations import Locations
+from devhost.node.parts import NodeParts
+from devhost.node.reconciler import Reconciler
+from devhost.node.resource import ServedResource
+from devhost.node.tasks import keep_running
+from devhost.observe.metrics import Metrics
+from devhost.watch.inotify import Watcher
+
+CDI_DIR: Final = Path("/var/run/cdi")
+_DONE: Final = {
+    Action.START: "resource added",
+    Action.UPDATE: "resource changed",
+    Action.REREGISTER: "resource changed",
+    Action.DRAIN: "resource removed",
+}
+_LOG: Final = logging.getLogger(__name__)
+
+
+@immutable
+class Settings:
+    """The settings of a host, without those of its backends."""
+
+    node_name: str
+    files: HostFiles = field(default_factory=HostFiles)
+    policy: Policy = field(default_factory=Policy)
+    settle_s: float = SETTLE_S  # seconds that a node waits for an earlier source to name it
+    state_dir: Path | None = None  # what outlives this process
+    assume_free: bool = False  # without pod-resources: what has left the list is held by no pod
+    cdi_dir: Path = CDI_DIR  # where container runtimes look for CDI specs
+
+
+class Host:
+    """Serves every resource of a configuration, and those in code, until it is cancelled."""
+
+    def __init__(
+        self,
+        config: Config,
+        settings: Settings,
+        backends: Mapping[str, Backend],
+        source: ConfigFile | None = None,
+        plugins: Sequence[CodeResource] = (),
+    ) -> None:
+        self.settings, self.source = settings, source
+        self.created = datetime.now(UTC)
+        self._code = {plugin.resource.name: plugin for plugin in plugins}
+        self._config: Config | None = None
+        self._newest = config  # in force, unless a resource of it has failed
+        self._served: dict[str, ServedResource] = {}
+        self.parts = _make_parts(settings, Backends(backends))
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def configured(self) -> bool:
+        """Whether the file is in force, and not a last good copy, perhaps of a former release."""
+        from_file = self.source is None or self.source.status.file == self.source.file
+        return self._config is not None and from_file
+
+    @property
+    def resources(self) -> list[ServedResource]:
+        """What is served, drained resources at the end."""
+        names = [resource.name for resource in self._config.resources] if self._config else []
+        places = {name: place for place, name in enumerate(names)}
+        return sorted(
+            self._served.values(), key=lambda served: places.get(served.name, len(places))
+        )
+
+    async def run(self) -> None:
+        """Serve until cancelled; then nothing is left, neither tasks nor sockets.
+
+        Raises:
+            BackendGoneError: A backend has lost what only a restart can bring back.
+        """
+        parts, first = self.parts, self._newest
+        backends = parts.backends.by_name.values()
+        try:
+            async with (
+                parts.reconciler.locations.watcher as watcher,
+                asyncio.TaskGroup() as self._tasks,
+            ):
+                for backend in backends:
+                    self._keep(backend.name, functools.partial(backend.run, watcher))
+                self._keep("holders", parts.holders.run)
+                self._keep("claims", parts.claims.run)
+                self._keep("state file", lambda: parts.handouts.follow(watcher))
+                await keep_running("task", "records", self._load)
+                self._keep("scan", parts.reconciler.run)
+                self._keep("first configuration", lambda: self._apply_first(first))
+                if source := self.source:
+                    self._keep("configuration", lambda: source.run(watcher, self.apply))
+        except* BackendGoneError as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            try:
+                await parts.handouts.close()
+                await asyncio.gather(*(backend.close() for backend in backends))
+            finally:
+                await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
+
+    def _keep(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Keep a task of the process running."""
+        assert self._tasks is not None  # noqa: S101 (only while running)
+        kept = keep_running("task", name, work, fatal=BackendGoneError)
+        self._tasks.create_task(kept, name=name)
+
+    async def _load(self) -> None:
+        self.parts.reconciler.reserve(await self.parts.claims.reserved())
+
+    async def _apply_first(self, config: Config) -> None:
+        """Apply the configuration of the start, unless there is a newer one."""
+        try:
+            if self._newest is config:
+                self.apply(config)
+        except Exception as error:
+            if self.source:
+                self.source.not_applied(error)
+            raise
+
+    def apply(self, config: Config) -> None:
+        """Go from the configuration in force to another one; what is the same is not touched.
+
+        If that fails for a resource, it is as it was, all others are applied, and it is raised.
+        """
+        self._newest = config
+        first, node_name = self._config is None, self.settings.node_name
+        in_code = [resource for resource in config.resources if resource.name in self._code]
+        for resource in in_code:
+            extra = {"fields": {"resource": resource.name}}
+            _LOG.warning("not served from the configuration: code serves it", extra=extra)
+        config = self._with_code(config)
+        changes = changes_between(self._config, config, node_name)
+        here = [resource for resource in config.resources if resource.applies_to(node_name)]
+        self.parts.claims.reconfigure(here)
+        failures: dict[str, Exception] = {}
+        for change in changes:
+            try:
+                self._change(change, quiet=first)
+            except Exception as error:  # noqa: BLE001 (raised when the others are applied)
+                failures[change.name] = error
+        former = self._config.resources if self._config else ()
+        applied = [resource for resource in config.resources if resource.name not in failures]
+        kept = [resource for resource in former if resource.name in failures]
+        self._config = Config(version="v1", resources=(*applied, *kept))
+        for served in self._served.values():
+            served.devices.count.accept_next = True
+        self.parts.reconciler.reconfigure(here)
+        if failures:
+            raise ExceptionGroup(f"cannot apply {', '.join(failures)}", [*failures.values()])
+
+    def _change(self, change: Change, *, quiet: bool) -> None:
+        """Start, change or end a resource."""
+        if change.action is not Action.KEEP and not quiet:
+            fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
+            _LOG.info(_DONE[change.action], extra={"fields": fields})
+        served = self._served.get(change.name)
+        if change.resource is None:
+            if served is not None:
+                served.drain()
+        elif served is None:
+            self._start(change.resource)
+        elif change.action is not Action.KEEP:
+            served.apply_spec(self._scanner(change.resource))
+
+    def _start(self, resource: Resource) -> None:
+        code = self._code.get(resource.name)
+        served = ServedResource(self._scanner(resource), self.parts, code)
+        self._served[resource.name] = served
+        assert self._tasks is not None  # noqa: S101 (only while running)
+        work = functools.partial(self._serve, served)
+        kept = keep_running("resource", served.name, work, served.report_failure)
+        self._tasks.create_task(kept, name=served.name)
+
+    def _with_code(self, config: Config) -> Config:
+        """Put the resources in code before those of a configuration; of a name, theirs counts."""
+        kept = (resource for resource in config.resources if resource.name not in self._code)
+        resources = (*(plugin.resource for plugin in self._code.values()), *kept)
+        return Config(version="v1", resources=resources)
+
+    def _scanner(self, resource: Resource) -> Scanner:
+        settings = self.settings
+        if code := self._code.get(resource.name):
+            return code.scanner(settings.files, settings.node_name, settings.settle_s)
+        return Scanner(
+            resource,
+            settings.files,
+            settings.policy,
+            settings.node_name,
+            settle_s=settings.settle_s,
+        )
+
+    async def _serve(self, served: ServedResource) -> None:
+        """Serve a resource until it has ended, and its files and what it shares are gone."""
+        while True:
+            await served.run()
+            if served.draining:
+                await served.clean_up()
+            if served.draining:
+                break  # else it was added again meanwhile
+        served.close()
+        del self._served[served.name]
+        _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
+
+
+def _make_parts(settings: Settings, backends: Backends) -> NodeParts:
+    metrics = Metrics(ALLOCATE_RESULTS)
+    holders = Holders(backends.pods)
+    handouts = HandoutFile(settings.state_dir, backends.locked_by_other)
+    return NodeParts(
+        backends=backends,
+        reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
+        holders=holders,
+        handouts=handouts,
+        claims=Claims(holders, backends, handouts, assume_free=settings.assume_free),
+        cdi_files=CdiFiles(settings.cdi_dir),
+        metrics=metrics,
+    )

@@ -1,0 +1,404 @@
+"""Keeps the devices of each resource as the host has them.
+
+A resource is read when something may have changed at a location of it, when a time has come, and
+each minute: in a thread, those of all resources at the same time; one that does not answer fails
+alone. What was found is resolved in the order of the file, in one pass at a time
+(`devhost.devices.resolve`); then each resource's devices are verified in a thread, and published.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from devhost.devices.identify import Identified
+from devhost.devices.resolve import Resolver, ScanFinding
+from devhost.devices.scan import Scanner
+from devhost.hostfs.files import Progress
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+from devhost.node.locations import READ_TIMEOUT_S, LocationReader, Locations, timeout_text
+from devhost.node.tasks import keep_running
+from devhost.observe.metrics import Metrics
+from devhost.sources.selection import Selection
+from devhost.watch.threads import BlockingCalls, run_in_thread
+
+RESCAN_S: Final = 60.0  # what is on NFS, or mounted, has no events
+POLL_S: Final = 5.0  # where watching is not possible, or reading has failed
+ORDER_WAIT_S: Final = 1.0  # for a resource before in the file, which may find the same nodes
+_REREADS_MAX: Final = 3  # of a resource that changes all the time
+_FEW: Final = 200  # nodes: to resolve so few takes less than a thread does
+_BURST_S, _REST_MAX_S = 0.002, 0.5
+
+T = TypeVar("T")
+_Edit = Callable[[Resolver], set[str]]
+
+
+class Reconciled(Protocol):
+    """A resource whose devices are kept as the host has them."""
+
+    @property
+    def scanner(self) -> Scanner:
+        """The compiled resource."""
+        ...
+
+    @property
+    def found(self) -> Snapshot:
+        """The devices that the last scan found."""
+        ...
+
+    async def apply_scan(self, snapshot: Snapshot) -> None:
+        """Publish what a scan found."""
+        ...
+
+    def report_failure(self, error: Exception) -> None:
+        """Show that a mistake of ours has ended a scan; another one follows."""
+        ...
+
+
+class _ScanCalls:
+    """The calls of scans by one specification that block, each with a deadline."""
+
+    def __init__(
+        self, scanner: Scanner, readers: Sequence[LocationReader], on_late: Callable[[], None]
+    ) -> None:
+        self.scanner, self.readers, self._on_late = scanner, readers, on_late
+        self._name = f"scan {scanner.resource.name}"
+        self._calls = BlockingCalls(self._name, serial=True)
+
+    @property
+    def is_polling(self) -> bool:
+        """Whether a location cannot be watched."""
+        return any(reader.watch.polling_reason for reader in self.readers)
+
+    async def read(self, since: float) -> Selection:
+        """Return what the sources find in listings that are not older than a time."""
+        scanner, readers = self.scanner, self.readers
+        for reader in readers:
+            await reader.watch.start()
+        selection = await self._call(
+            lambda: scanner.select({reader.location: reader.read(since) for reader in readers})
+        )
+        return selection or scanner.failed(timeout_text())
+
+    async def verify(self, identified: Identified, *, full: bool) -> Snapshot | None:
+        """Return the devices, with what containers cannot be given; ``None`` without an answer."""
+        return await self._call(lambda: self.scanner.verify(identified, full=full))
+
+    async def verify_failed(self, identified: Identified) -> Snapshot:
+        """Return devices of which nothing has to be asked."""
+        return await run_in_thread(self._name, lambda: self.scanner.verify(identified))
+
+    async def _call(self, work: Callable[[], T]) -> T | None:
+        try:
+            return await self._calls.run(
+                work, patience=READ_TIMEOUT_S, progress=Progress(), on_late=self._on_late
+            )
+        except TimeoutError:
+            return None
+
+
+@dataclass(slots=True)
+class _Demand:
+    """The need for a scan; times are on the event loop's clock.
+
+    Attributes:
+        due: Something may have changed since the last reading began.
+        full: Also what no event tells is asked for.
+        is_reading: A reading was begun that was not taken by a pass yet.
+        since: When a scan was requested last.
+        pending_since: Since when one is due or being read.
+        rereads: How often it was read again, because it had changed meanwhile.
+    """
+
+    due: bool = False
+    full: bool = False
+    is_reading: bool = False
+    since: float = 0.0
+    pending_since: float = 0.0
+    rereads: int = 0
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a scan may be about to find something."""
+        return self.due or self.is_reading
+
+
+class ResourceScan:
+    """The scans of one resource, one at a time; made by `Reconciler.add`.
+
+    Attributes:
+        selection: What was read last.
+        outcome: The devices of it, when a pass has resolved it.
+    """
+
+    def __init__(self, reconciler: "Reconciler", resource: Reconciled) -> None:
+        self._reconciler, self.resource = reconciler, resource
+        self.demand, self.selection = _Demand(), Selection()
+        self.outcome: asyncio.Future[Identified | None] | None = None
+        self._calls: _ScanCalls | None = None  # while it is enabled
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> str:
+        """The resource's name."""
+        return self.resource.scanner.resource.name
+
+    @property
+    def readers(self) -> Sequence[LocationReader]:
+        """The readers of the locations that its sources look at."""
+        return self._calls.readers if self._calls else ()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no scan is running or due."""
+        return self._task is None
+
+    def request(self, *, full: bool = False) -> None:
+        """Scan, as something may have changed; also what no event tells, if `full`."""
+        if self._calls is None:
+            return  # such as one that drains
+        demand = self.demand
+        demand.since = asyncio.get_running_loop().time()
+        if not demand.is_pending:
+            demand.pending_since = demand.since
+        demand.due, demand.full = True, demand.full or full
+        if self._task is None:
+            work = keep_running("resource", self.name, self._run, self._report_failure)
+            self._task = asyncio.create_task(work, name=f"scan {self.name}")
+            self._reconciler.active.add(self)
+
+    def rescan(self) -> None:
+        """Scan everything, and see that the right directories are watched."""
+        for reader in self.readers:
+            reader.watch.recheck()
+        self.request(full=True)
+
+    def apply_spec(self) -> None:
+        """Scan by the present specification; a scan that is running is given up."""
+        self._stop()
+        locations, scanner = self._reconciler.locations, self.resource.scanner
+        locations.subscribe(self, scanner.locations, self.request)
+        # Without the calls of the former specification, of which one may hang.
+        self._calls = _ScanCalls(scanner, locations.readers_of(self), self.request)
+        self.request(full=True)
+
+    def release(self) -> None:
+        """Stop scanning, and leave the nodes to others."""
+        if self._calls is not None:
+            self._stop()
+            self._calls = None
+            self._reconciler.locations.unsubscribe(self)
+            self._reconciler.edit(lambda resolver: resolver.release(self.name))
+
+    def close(self) -> None:
+        """Forget the resource."""
+        self.release()
+        self._reconciler.remove(self)
+
+    def _stop(self) -> None:
+        for pending in (self._task, self._timer, self.outcome):
+            if pending is not None:
+                pending.cancel()
+        self._task = self.outcome = None
+        self.demand.due = self.demand.is_reading = False
+        if self in self._reconciler.active:
+            self._reconciler.active.discard(self)
+            self._reconciler.wake()  # nobody has to wait for it any longer
+
+    def _report_failure(self, error: Exception) -> None:
+        self.resource.report_failure(error)
+        self.request(full=True)
+
+    async def _run(self) -> None:
+        """Scan for as long as something may have changed."""
+        clock, demand = asyncio.get_running_loop().time, self.demand
+        again_at: float | None = None
+        while demand.due and (calls := self._calls):
+            if self._timer is not None:
+                self._timer.cancel()
+            began = demand.pending_since = clock()
+            demand.due, demand.is_reading = False, True
+            again_at = await self._scan(calls, began)
+            if demand.due:  # one that changes all the time leaves time to the others
+                await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
+        self._task = None
+        self._reconciler.active.discard(self)
+        if again_at is not None:
+            self._timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
+
+    async def _scan(self, calls: _ScanCalls, began: float) -> float | None:
+        """Scan once; return when to do so again even if nothing happens."""
+        loop, demand = asyncio.get_running_loop(), self.demand
+        full, demand.full = demand.full, False
+        try:
+            identified = await self._resolve(await calls.read(demand.since))
+        finally:
+            if demand.is_reading:
+                demand.is_reading = False
+                self._reconciler.wake(self)
+        if identified is None:
+            demand.due, demand.full = True, demand.full or full
+            return None
+        snapshot = await calls.verify(identified, full=full)
+        if snapshot is None:
+            identified = await self._resolve(calls.scanner.failed(timeout_text()))
+            assert identified is not None  # noqa: S101 (it gets no node)
+            snapshot = await calls.verify_failed(identified)
+        took = loop.time() - began
+        await self.resource.apply_scan(snapshot)
+        # After the list, which is sent first.
+        loop.call_soon(self._reconciler.metrics.observe_scan, self.name, snapshot, took)
+        # What has failed may have done so for a moment, such as without a free descriptor.
+        poll = snapshot.error is not None or calls.is_polling
+        times = (snapshot.again_at, loop.time() + POLL_S if poll else None)
+        return min((time for time in times if time is not None), default=None)
+
+    async def _resolve(self, selection: Selection) -> Identified | None:
+        """Return the devices, when the pass has come to them."""
+        self.selection, self.outcome = selection, asyncio.get_running_loop().create_future()
+        self._reconciler.wake(self)
+        identified = await self.outcome
+        self.demand.rereads = self.demand.rereads + 1 if identified is None else 0
+        return identified
+
+    def take(self) -> ScanFinding:
+        """Return what was found, for a pass."""
+        outdated = self.demand.due and self.demand.rereads < _REREADS_MAX
+        now = asyncio.get_running_loop().time()
+        self.demand.is_reading = False
+        return ScanFinding(
+            self.resource.scanner, self.selection, self.resource.found, now, outdated=outdated
+        )
+
+
+class Reconciler:
+    """The scans of all resources of a process, and the pass that resolves what they find."""
+
+    def __init__(self, locations: Locations, metrics: Metrics) -> None:
+        self.locations, self.metrics = locations, metrics
+        self.active = set[ResourceScan]()  # with a scan that is due or running
+        self._scans: dict[str, ResourceScan] = {}
+        self._positions: dict[str, int] = {}
+        self._resolver = Resolver()  # belongs to the pass
+        self._edits: list[_Edit] = []
+        self._pass: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._awaited: ResourceScan | None = None  # the first that may find something yet
+
+    def reserve(self, reserved: Mapping[str, Collection[str]]) -> None:
+        """Keep nodes, at the start, for the resources whose pods have them."""
+        self._resolver = Resolver(reserved)
+
+    def add(self, resource: Reconciled) -> ResourceScan:
+        """Register a resource."""
+        scan = ResourceScan(self, resource)
+        self._scans[scan.name] = scan
+        return scan
+
+    def remove(self, scan: ResourceScan) -> None:
+        """Forget a resource."""
+        self._scans.pop(scan.name, None)
+
+    def reconfigure(self, resources: Sequence[Resource]) -> None:
+        """Apply the order of the resources of another file, and what they declare."""
+        self._positions = {resource.name: at for at, resource in enumerate(resources)}
+        self.edit(lambda resolver: resolver.reconfigure(resources))
+
+    def edit(self, change: _Edit) -> None:
+        """Change who has what, before the next finding is resolved."""
+        self._edits.append(change)
+        self.wake()
+
+    async def run(self) -> None:
+        """Scan everything each minute, until cancelled."""
+        while True:
+            await asyncio.sleep(RESCAN_S)
+            for scan in tuple(self._scans.values()):
+                scan.rescan()
+                await asyncio.sleep(0)  # not a thousand in one round of the loop
+
+    # ── the pass ──
+
+    def wake(self, scan: ResourceScan | None = None) -> None:
+        """Resolve what is ready, also by what has just come of a scan."""
+        waits = self._awaited is not None and self._awaited.demand.is_pending
+        if waits and scan is not None and self._position(scan) > self._position(self._awaited):
+            return  # behind what the last pass has ended at: nothing is ready that was not
+        if self._pass is None or self._pass.done():
+            work = keep_running("task", "resolve", self._resolve_ready)
+            self._pass = asyncio.create_task(work, name="resolve")
+
+    async def _resolve_ready(self) -> None:
+        """Run passes for as long as there is something for one."""
+        ready: list[ResourceScan] = []
+        try:
+            while (ready := self._ready()) or self._edits:
+                edits = tuple(self._edits)
+                findings = [scan.take() for scan in ready]
+                work = functools.partial(_one_pass, self._resolver, edits, findings)
+                few = sum(len(one.selection.nodes) for one in findings) <= _FEW
+                resolved, again = work() if few else await run_in_thread("resolve", work)
+                del self._edits[: len(edits)]
+                for scan, outcome in zip(ready, resolved, strict=True):
+                    _deliver(scan, outcome)
+                self._request(again)
+        except Exception as error:  # tried again, with the same edits
+            for scan in ready:
+                _deliver(scan, error)
+            raise
+
+    def _ready(self) -> list[ResourceScan]:
+        """Return the scans to resolve: those before which no resource may find something yet.
+
+        One that takes long is not waited for.
+        """
+        loop, ready = asyncio.get_running_loop(), list[ResourceScan]()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._awaited = None
+        for scan in sorted(self.active, key=self._position):
+            if scan.outcome is not None and not scan.outcome.done():
+                ready.append(scan)
+            elif scan.demand.is_pending and loop.time() < (
+                until := scan.demand.pending_since + ORDER_WAIT_S
+            ):
+                self._timer, self._awaited = loop.call_at(until, self.wake), scan
+                break
+        return ready
+
+    def _position(self, scan: ResourceScan | None) -> int:
+        return -1 if scan is None else self._positions.get(scan.name, -1)
+
+    def _request(self, names: Iterable[str]) -> None:
+        for name in names:
+            if (scan := self._scans.get(name)) is not None and not scan.demand.is_pending:
+                scan.request()
+
+
+def _one_pass(
+    resolver: Resolver, edits: Iterable[_Edit], findings: Iterable[ScanFinding]
+) -> tuple[list[Identified | Exception | None], set[str]]:
+    """Apply edits and resolve findings; return the outcomes, and which resources to read again."""
+    again = set[str]().union(*(edit(resolver) for edit in edits))
+    outcomes: list[Identified | Exception | None] = []
+    for finding in findings:
+        try:
+            identified, concerned = resolver.resolve(finding)
+        except Exception as error:  # noqa: BLE001 (a mistake of ours is that resource's alone)
+            outcomes.append(error)
+        else:
+            outcomes.append(identified)
+            again |= concerned
+    return outcomes, again
+
+
+def _deliver(scan: ResourceScan, outcome: Identified | Exception | None) -> None:
+    if (future := scan.outcome) is None or future.done():
+        return  # stopped meanwhile
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

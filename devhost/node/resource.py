@@ -1,0 +1,207 @@
+"""One resource's life: it is scanned, published and served; it changes, drains and ends."""
+
+import asyncio
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from devhost.devices.scan import Scanner, for_new_spec
+from devhost.model.device import Snapshot
+from devhost.model.resource_state import State, Status
+from devhost.node.answers import ResourceAnswers
+from devhost.node.cdi_files import CdiInjection
+from devhost.node.code_resource import CodeResource
+from devhost.node.device_count import DeviceCount
+from devhost.node.parts import NodeParts
+from devhost.node.pre_start import PreStart
+from devhost.node.resource_devices import ResourceDevices
+from devhost.node.resource_status import ResourceStatus
+from devhost.observe.metrics import REGISTRATION_RESULTS
+
+_STEP_S: Final = 0.2  # while IDs are leaving
+_FIRST_ROUND_S: Final = 1.0
+_DRAINING: Final = "removed from the configuration"
+
+
+class ServedResource:
+    """Serves one resource.
+
+    Attributes:
+        devices: What was found, and what is offered.
+        draining: It was removed, and goes on until nobody can get a device of it.
+        answers: The answers to the backend, by the present offer.
+    """
+
+    def __init__(
+        self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None
+    ) -> None:
+        self.scanner, self._parts, self.draining = scanner, parts, False
+        self._changed = asyncio.Event()
+        self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
+        self.scan, self.resource_status = parts.reconciler.add(self), ResourceStatus(self.name)
+        parts.metrics.add_resource(self.name)
+        pre_start = PreStart(
+            self.name,
+            node_name=scanner.node_name,
+            files=scanner.files,
+            policy=scanner.policy,
+            handouts=parts.handouts,
+        )
+        self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
+        self.publication = parts.backends.backend_of(scanner.resource).open(
+            self.answers,
+            self._set_state,
+            held=lambda: self._held,
+            refresh=parts.holders.refresh,
+            on_left=self._publish_again,
+            exclusive=code is None and self.name not in scanner.policy.allow_resources,
+        )
+        offered_ids, request_scan = self.publication.offered_ids, self.scan.request
+        injection = CdiInjection(self.name, parts.cdi_files, request_scan)
+        self.devices = ResourceDevices(
+            self.answers, offered_ids, parts.claims, injection, request_scan
+        )
+        parts.claims.add(self.name, offered_ids, request_scan)
+        if code is not None:
+            code.started(request_scan)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.scanner.resource.name
+
+    @property
+    def status(self) -> Status:
+        """Its state, why, and since when."""
+        return self.resource_status.current
+
+    # ── its life ──
+
+    def apply_spec(self, scanner: Scanner) -> None:
+        """Go on by another specification of the resource, with the same socket and stream."""
+        devices = self.devices
+        devices.found = for_new_spec(devices.found, self.scanner.resource, scanner.resource)
+        self.scanner, self.draining = scanner, False
+        devices.change_log.repeat_empty()
+        self.answers.up_to_date.clear()
+        self.scan.apply_spec()
+        self.resource_status.restore()
+
+    def drain(self) -> None:
+        """Let all devices leave the kubelet's list, then end."""
+        self.draining = True
+        self.devices.count = DeviceCount(self.name)
+        self.scan.release()
+        self._publish_again()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Scan and serve until cancelled, or until drained."""
+        self.resource_status.set(State.DISCOVERING)
+        if not self.draining:
+            self.answers.up_to_date.clear()  # the scan says when to serve
+            self._changed.clear()
+            self.scan.apply_spec()
+        holders = self._parts.holders
+        self._held = holders.held_ids(self.name)
+        holders.subscribe(self._held_changed)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._changed.wait()
+                if (health := self.devices.health) is not None:
+                    await health.first_round(_FIRST_ROUND_S)
+                    self._publish_again()
+                serving = tasks.create_task(self.publication.run(), name=f"serve {self.name}")
+                while not (self.draining and self.publication.offered_ids.drained):
+                    if self.draining:
+                        await asyncio.sleep(_STEP_S)
+                    else:
+                        self._changed.clear()
+                        await self._changed.wait()
+                serving.cancel()
+        finally:
+            self.scan.release()
+            holders.unsubscribe(self._held_changed)
+            self.devices.end_checks()
+            self.resource_status.set(State.STOPPED)
+
+    def report_failure(self, error: Exception) -> None:
+        """Show that a mistake of ours has ended a scan, or the serving; another try follows."""
+        self.resource_status.override(State.BACKING_OFF, f"failed: {error!r}")
+
+    async def clean_up(self) -> None:
+        """Remove the files of a resource that has ended, while it keeps its name."""
+        await self.answers.pre_start.forget()
+        await self.devices.injection.remove()
+
+    def close(self) -> None:
+        """Give up what a resource that has ended shares with others."""
+        self.scan.close()
+        self._parts.metrics.remove_resource(self.name)
+        self._parts.claims.remove(self.name)  # the last: what fails before is done again
+
+    def _set_state(self, state: State, reason: str | None = None) -> None:
+        self.resource_status.set(state, reason)
+        if state in (State.REGISTERED, State.BACKING_OFF):
+            result = REGISTRATION_RESULTS[state is State.REGISTERED]
+            self._parts.metrics.registrations.labels(self.name, result).inc()
+        if self.answers.code is not None and state is State.REGISTERED:
+            self.answers.code.registered()
+        if state is State.SERVING and reason is None:
+            # Another instance may have served it until now.
+            self._parts.handouts.sync_soon()
+            if self.scanner.resource.inject == "cdi":
+                self.scan.request()
+
+    # ── its devices ──
+
+    @property
+    def found(self) -> Snapshot:
+        """The devices that the last scan has found."""
+        return self.devices.found
+
+    async def apply_scan(self, snapshot: Snapshot) -> None:
+        """Publish what a scan has found, after all that has to be so before."""
+        devices = self.devices
+        devices.check(self.scanner, snapshot)
+        if self.scanner.resource.inject == "cdi" and not self._parts.backends.locked_by_other(
+            self.name
+        ):
+            await devices.injection.write(self.scanner, snapshot)  # another has written its own
+        if is_new_spec := not self.answers.up_to_date.is_set():
+            await self.answers.pre_start.spec_changed(self.scanner.resource)
+        self.resource_status.restore()
+        self._publish(self.scanner, snapshot)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(
+            devices.count.update, self.scanner.resource, devices.found
+        )  # after the list is sent
+        if is_new_spec:
+            self.publication.spec_changed()
+            self.answers.up_to_date.set()
+            self._changed.set()
+
+    def _publish_again(self) -> None:
+        """Publish what is known, by the specification by which it was found."""
+        self._publish(self.answers.offer.scanner, self.devices.found)
+
+    def _publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        self.devices.publish(scanner, snapshot, draining=self.draining)
+        if self.draining:
+            pods = frozenset[str]().union(*self._parts.holders.pods_by_id(self.name).values())
+            held = f"; held by {', '.join(sorted(pods))}" if pods else ""
+            self.resource_status.override(State.DRAINING, _DRAINING + held)
+
+    def _held_changed(self) -> None:
+        before, self._held = self._held, self._parts.holders.held_ids(self.name)
+        if self.draining:
+            self._publish_again()
+        elif before != self._held:
+            self.scan.request()
+
+
+def is_registered(served: ServedResource) -> bool:
+    """Whether the kubelet has a resource."""
+    state = served.status.state
+    return state is State.REGISTERED or (
+        state is State.DRAINING and served.publication.status.streams > 0
+    )

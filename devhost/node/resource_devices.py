@@ -1,0 +1,115 @@
+"""The devices of one resource: from what a scan finds to what is offered."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from devhost.backends.backend import OfferedIds
+from devhost.devices.scan import Scanner
+from devhost.model.config import Resource
+from devhost.model.device import Cause, Leaving, Snapshot, Verdict
+from devhost.node.answers import Offer, ResourceAnswers
+from devhost.node.cdi_files import CdiInjection
+from devhost.node.change_log import ChangeLog
+from devhost.node.claims import Claims
+from devhost.node.device_count import DeviceCount
+from devhost.node.health_monitor import HealthMonitor
+
+_REMOVED: Final = Verdict(Cause.REMOVED, "its resource was removed from the configuration")
+
+
+class Judge(Protocol):
+    """Makes devices unhealthy that a container could not be given, or must not."""
+
+    def judge(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with its verdicts; those that it has stay."""
+        ...
+
+
+class ResourceDevices:
+    """The devices of one resource.
+
+    Attributes:
+        found: Those that the last scan has found.
+        offered: Those that are listed, with the verdicts of all judges.
+        health: The checks of the devices, if there are any.
+        count: How many there are, and should be.
+        injection: The file of their CDI specs.
+    """
+
+    def __init__(
+        self,
+        answers: ResourceAnswers,
+        offered_ids: OfferedIds,
+        claims: Claims,
+        injection: CdiInjection,
+        request_scan: Callable[[], None],
+    ) -> None:
+        self.found = self.offered = Snapshot()
+        self.health: HealthMonitor | None = None
+        self.count, self.change_log = DeviceCount(answers.name), ChangeLog(answers.name)
+        self.injection, self._claims = injection, claims
+        self._answers, self._offered_ids, self._request_scan = answers, offered_ids, request_scan
+
+    def check(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        """Check the health of devices that were found, by the checks of their specification."""
+        if scanner.resource.health is None:
+            self.end_checks()
+            return
+        if self.health is None:
+            # What is offered without checks stays healthy until the first round.
+            self.health = HealthMonitor(scanner, self._request_scan, offered=self.found.devices)
+        self.health.watch(scanner, snapshot)
+
+    def end_checks(self) -> None:
+        """End the health checks."""
+        if self.health is not None:
+            self.health.close()
+            self.health = None
+
+    def publish(self, scanner: Scanner, snapshot: Snapshot, *, draining: bool = False) -> None:
+        """Judge what was found, and offer it; all is leaving while the resource is `draining`."""
+        resource, offered_ids = scanner.resource, self._offered_ids
+        found = snapshot
+        if draining:
+            found = with_all_leaving(snapshot, _REMOVED, asyncio.get_running_loop().time())
+        offered = found = without_unlisted(found, offered_ids)
+        judges: list[Judge] = [self._claims]
+        judges += [self.health] if self.health is not None else []
+        judges += [self.injection] if resource.inject == "cdi" else []
+        for judge in judges:
+            offered = judge.judge(resource, offered)
+        self._answers.offer = Offer(scanner, offered)
+        if offered_ids.publish(offered, resource.replicas):
+            # Devices may have waited for IDs that have left.
+            self.publish(scanner, snapshot, draining=draining)
+            return
+        self.found = without_unlisted(found, offered_ids)
+        self.offered = without_unlisted(offered, offered_ids)
+        if len(self.found.devices) < len(snapshot.devices) and not draining:
+            self._request_scan()  # it does not keep the nodes of what has left from others
+        self._claims.set_listed(resource, self.offered)
+        self.change_log.update(self.offered)
+
+
+def with_all_leaving(snapshot: Snapshot, verdict: Verdict, now: float) -> Snapshot:
+    """Return a snapshot whose devices are all leaving."""
+    devices = {
+        device_id: replace(device, verdict=verdict, presence=Leaving(now))
+        for device_id, device in snapshot.devices.items()
+    }
+    return Snapshot(devices)
+
+
+def without_unlisted(snapshot: Snapshot, offered_ids: OfferedIds) -> Snapshot:
+    """Return a snapshot without the leaving devices that the kubelet's list no longer has."""
+    if not any(device.is_leaving for device in snapshot.devices.values()):
+        return snapshot
+    listed = offered_ids.device_ids
+    kept = {
+        device_id: device
+        for device_id, device in snapshot.devices.items()
+        if not device.is_leaving or device_id in listed
+    }
+    return replace(snapshot, devices=kept)

@@ -1,0 +1,243 @@
+"""The sources ``directory``, ``glob`` and ``dev``: files, by their paths."""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from devhost.hostfs.device_classes import may_be_proposed
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
+from devhost.hostfs.mounts import BlockUse
+from devhost.model import names, pattern
+from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
+from devhost.model.immutable import immutable
+from devhost.model.sources import Dev, Directory, Glob
+from devhost.model.spelling import did_you_mean
+from devhost.sources.base import (
+    NOT_DEVICES,
+    Candidate,
+    Listing,
+    Listings,
+    Location,
+    NodeSource,
+    Unmatched,
+    WatchedDirectory,
+)
+
+_IN_PART: Final = "the pattern matches only a part of it"
+
+
+class FileListing(Listing):
+    """The files below a directory: each is read when the first source asks, once for all sources.
+
+    Attributes:
+        names: The paths below the directory, in natural order; `links` are those that are links.
+        siblings: The entries that are there instead of a single path.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        files: HostFiles,
+        walk: Walk | None = None,
+        *,
+        siblings: Sequence[str] = (),
+        missing: str | None = None,
+    ) -> None:
+        matches, unreadable = (walk.matches, walk.unreadable) if walk else ({}, {})
+        super().__init__(
+            missing=missing,
+            unreadable={f"{base}/{name}": reason for name, reason in unreadable.items()},
+        )
+        self._base, self._files = base, files
+        self._cache = walk.files if walk else CachedFiles(files)
+        self.names: Sequence[str] = names.natural(matches)
+        self.links = frozenset(name for name, is_link in matches.items() if is_link)
+        self.siblings = siblings
+        self._states: dict[str, FileState | None] = {}
+
+    @functools.cached_property
+    def block_use(self) -> BlockUse:
+        """The use of block devices."""
+        return BlockUse(self._files)
+
+    def path(self, name: str) -> str:
+        """Return the host path of a name."""
+        return f"{self._base}/{name}"
+
+    def state(self, name: str, previous: FileState | None = None) -> FileState | None:
+        """Return what is at a name; ``None`` where it leads nowhere. Blocks.
+
+        A file that is as it was before is the same object.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        if name not in self._states:
+            self._states[name] = self._cache.stat(self.path(name), previous)
+        return self._states[name]
+
+
+@immutable
+class DirectoryLocation(Location):
+    """The paths below a directory that match a glob; wildcards match `hidden` names if set."""
+
+    path: str
+    glob: str = "*"
+    hidden: bool = True
+
+    @property
+    def base(self) -> str:
+        """The directory."""
+        return self.path.rstrip("/")
+
+    @property
+    def watched(self) -> WatchedDirectory:
+        """The directory, and where the glob leads further, all below it."""
+        return WatchedDirectory(self.path, self.glob == "**" or "/" in self.glob)
+
+    def list(self, files: HostFiles, tally: Tally) -> FileListing:
+        """List what matches."""
+        walk = Walk(files, self.base, self.glob, tally, hidden=self.hidden, leave_out=NOT_DEVICES)
+        entries = () if walk.matches else files.entries(self.path)
+        missing = _explain_missing(files, self.path) if entries is None else None
+        siblings = [] if is_wild(self.glob) else [entry.name for entry in entries or ()]
+        return FileListing(self.base, files, walk, siblings=siblings, missing=missing)
+
+
+def _explain_missing(files: HostFiles, directory: str) -> str:
+    """Return why there is no such directory."""
+    if files.stat(directory) is not None:
+        return f"{directory} is not a directory"
+    hint = ""
+    if directory.startswith("/dev/"):
+        above, _, name = directory.rstrip("/").rpartition("/")
+        siblings = (entry.name for entry in files.entries(above) or ())
+        hint = did_you_mean(
+            name, (sibling for sibling in siblings if may_be_proposed(f"{above}/{sibling}"))
+        )
+    if files.is_host:
+        return f"{directory} does not exist yet{hint}"
+    why = "it is not there yet, or not mounted (the chart's hostPaths)"
+    return f"{directory} does not exist below {files.root}: {why}{hint}"
+
+
+Lookup = tuple[DirectoryLocation, str | None]
+"""A location, and a glob, or pattern, of the names there; ``None`` for all."""
+
+
+class FileSource(NodeSource):
+    """Finds files by their paths."""
+
+    def __init__(self, options: Directory | Glob | Dev) -> None:
+        self.options = options
+        self._lookups = _lookups(options)
+        self.locations = tuple(dict.fromkeys(location for location, _ in self._lookups))
+        included = options.include if isinstance(options, Directory) else None
+        self._excludes = bool(options.exclude) or included is not None
+
+    def find(self, listings: Listings, previous: Mapping[str, Node]) -> Iterable[Candidate | Node]:
+        """Return each path once, of the first pattern that matches it."""
+        matches = self._matches(listings, previous)
+        if len(self._lookups) == 1:  # it is in order
+            return matches
+        return sorted(matches, key=lambda match: (names.natural_key(match.name), match.name))
+
+    def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
+        """Yield the listings of its lookups."""
+        for location, wanted in self._lookups:
+            listing = listings[location]
+            if isinstance(listing, FileListing):  # else it could not be listed
+                yield listing, wanted
+
+    def _matches(
+        self, listings: Listings, previous: Mapping[str, Node]
+    ) -> Iterator[Candidate | Node]:
+        seen: set[str] = set()
+        for listing, wanted in self._listings(listings):
+            for name in listing.names:
+                path = listing.path(name)
+                if path in seen:
+                    continue
+                node = previous.get(path)
+                if node is not None and _is_unchanged(node, listing, name):
+                    seen.add(path)
+                    yield node
+                elif (variables := self._variables(name, wanted)) is not None:
+                    seen.add(path)
+                    exclusion = self._exclusion(path, name) if self._excludes else None
+                    yield Candidate(path, name, variables, exclusion, (listing, name))
+
+    def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:
+        """Return what a name that matches gives to templates."""
+        if wanted is None:
+            return NO_VARIABLES
+        if isinstance(self.options, Dev):
+            return pattern.fullmatch(wanted, name)
+        return NO_VARIABLES if pattern.matches_name(name, wanted) else None
+
+    def _exclusion(self, path: str, name: str) -> str | None:
+        options, last = self.options, path.rpartition("/")[2]
+        if isinstance(options, Directory):
+            path = last
+            if options.include is not None and not pattern.matches_name_or_path(
+                path, last, options.include
+            ):
+                return "not included"
+        elif isinstance(options, Dev):
+            path = name
+        return "excluded" if pattern.matches_name_or_path(path, last, options.exclude) else None
+
+    def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
+        """Yield the other paths where it looks."""
+        matched = {match.path for match in self._matches(listings, {})}
+        paths = {
+            listing.path(name): name
+            for listing, _ in self._listings(listings)
+            for name in (*listing.names, *listing.siblings)
+        }
+        for path, name in paths.items():
+            if path not in matched:
+                yield self._unmatched(path, name)
+
+    def _unmatched(self, path: str, name: str) -> Unmatched:
+        match self.options:
+            case Directory():
+                return Unmatched(name, {"": "its name begins with a dot"})
+            case Dev(pattern=text):
+                in_part = pattern.matches_part(text, name)
+                return Unmatched(path, {"": _IN_PART} if in_part else {"pattern": path})
+        return Unmatched(path, {"paths": path})
+
+
+def _is_unchanged(node: Node, listing: FileListing, name: str) -> bool:
+    """Return whether a node is as it was; whether a disk is in use cannot be seen there."""
+    try:
+        state = listing.state(name, node.state)
+    except OSError:
+        return False
+    return state is not None and state is node.state and state.kind is not FileKind.BLOCK
+
+
+def _lookups(options: Directory | Glob | Dev) -> list[Lookup]:
+    """Return where a source looks, and for what."""
+    match options:
+        case Directory(path=path, recursive=recursive, include=include):
+            hidden = any(glob.startswith((".", "[.]")) for glob in include or ())
+            if recursive:
+                return [(DirectoryLocation(path, "**", hidden), None)]
+            return [(DirectoryLocation(path), None if hidden else "*")]
+        case Glob(paths=paths):
+            return [_glob_lookup(path.rstrip("/") or "/") for path in paths]
+        case Dev(pattern=text):
+            return [(DirectoryLocation("/dev", "**", text.startswith(r"\.")), text)]
+
+
+def _glob_lookup(path: str) -> Lookup:
+    """Return where a glob looks: in a directory, which others may read too, if it can."""
+    parts = path.split("/")
+    wild = (index for index, part in enumerate(parts) if is_wild(part))
+    index = next(wild, len(parts) - 1)
+    directory, rest = "/".join(parts[:index]) or "/", "/".join(parts[index:])
+    if "/" in rest or rest == "**" or not is_wild(rest):
+        return DirectoryLocation(directory, rest, hidden=False), None
+    return DirectoryLocation(directory), rest

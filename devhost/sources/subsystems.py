@@ -1,0 +1,159 @@
+"""The locations of the kernel's devices: subsystems below /sys, and their nodes below /dev."""
+
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from devhost.hostfs.device_classes import SAFE_CLASSES
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally
+from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
+from devhost.model import names
+from devhost.model.device import LINK_VARIABLES
+from devhost.model.immutable import immutable
+from devhost.model.spelling import did_you_mean
+from devhost.sources.base import NOT_DEVICES, Listing, Location, WatchedDirectory
+from devhost.sources.file_sources import FileListing
+
+# Native multipath: the path nvme2c2n1 has no node; the disk is its head nvme2n1.
+_NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
+
+
+@immutable
+class SubsystemLocation(Location):
+    """The devices of a class or a bus.
+
+    Events of the `extra_subsystems`, too, may change what is selected of this one. Devices are
+    found by their links, never by walking directories: a device that is being removed loses its
+    links first. Only a subsystem that cannot be listed is a failure.
+    """
+
+    subsystem: str
+    extra_subsystems: frozenset[str] = frozenset()
+
+    @property
+    def subsystems(self) -> frozenset[str]:
+        """Its own, and the extra ones."""
+        return self.extra_subsystems | {self.subsystem}
+
+    def list(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemListing":
+        """List the subsystem."""
+        # gpio is both: nodes are of the bus, the class is an older interface.
+        directories = (f"/sys/class/{self.subsystem}", f"/sys/bus/{self.subsystem}/devices")
+        sysfs = SysfsTree(files)
+        present = [path for path in directories if sysfs.list(path) is not None]
+        members = {name: syspath for path in present for name, syspath in _links(sysfs, path)}
+        missing = None if present else _explain_missing(self.subsystem, files)
+        ordered = {name: members[name] for name in names.natural(members)}
+        return SubsystemListing(sysfs, ordered, missing)
+
+
+@immutable
+class NumbersLocation(Location):
+    """All devices that have a number, of all subsystems."""
+
+    def list(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemListing":
+        """List them."""
+        sysfs = SysfsTree(files)
+        members = {
+            f"{kind} {number}": syspath
+            for kind in ("char", "block")
+            for number, syspath in _links(sysfs, f"/sys/dev/{kind}")
+        }
+        return SubsystemListing(sysfs, members)
+
+
+def _links(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
+    """Yield the links in a directory, and where they lead."""
+    for name in sysfs.list(directory) or ():
+        if (syspath := sysfs.link(f"{directory}/{name}")) is not None:
+            yield name, syspath
+
+
+def _explain_missing(subsystem: str, files: HostFiles) -> str:
+    """Return why there is no such subsystem; hints name only what needs no flag."""
+    if not os.path.isdir(files.to_local("/sys/devices")):
+        where = "/sys" if files.is_host else f"/sys below {files.root}"
+        return f"there is no {where}: it is not mounted (the chart mounts the host's)"
+    sysfs = SysfsTree(files)
+    present = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
+    proposed = present & {*SAFE_CLASSES, "tty"} if subsystem not in SAFE_CLASSES else ()
+    return f"this kernel has no subsystem {subsystem}{did_you_mean(subsystem, proposed)}"
+
+
+class SubsystemListing(Listing):
+    """The devices of a class or a bus. All methods block.
+
+    Attributes:
+        members: Their paths in sysfs by their names, in natural order.
+        sysfs: Reads more of them, for all sources once.
+    """
+
+    def __init__(
+        self, sysfs: SysfsTree, members: Mapping[str, str], missing: str | None = None
+    ) -> None:
+        super().__init__(missing=missing)
+        self.sysfs, self.members = sysfs, members
+
+    @functools.cached_property
+    def devices(self) -> Sequence[SysfsDevice]:
+        """The USB devices and PCI functions."""
+        return bus_devices(self.members.values(), self.sysfs)
+
+    def below(self, owner: str) -> Sequence[str]:
+        """Return the members that a USB device or PCI function owns."""
+        return self._by_owner.get(owner, ())
+
+    @functools.cached_property
+    def _by_owner(self) -> Mapping[str, Sequence[str]]:
+        owned: dict[str, list[str]] = {}
+        for name, syspath in self.members.items():
+            owner, node = self.sysfs.owner(syspath), syspath
+            if match := _NVME_PATH.fullmatch(name):
+                node = self.members.get(f"{match[1]}{match[2]}", syspath)
+            if owner is not None and self.sysfs.text(f"{node}/partition") is None:
+                owned.setdefault(owner, []).append(node)
+        return owned
+
+
+@immutable
+class NodesLocation(Location):
+    """The nodes of devices below /dev.
+
+    Udev makes its `links` to them after a device's events: only their directories report them.
+    """
+
+    links: bool = False
+
+    @property
+    def base(self) -> str:
+        """The directory."""
+        return "/dev"
+
+    @property
+    def watched(self) -> WatchedDirectory | None:
+        """All of it for the links; what else is there follows from sysfs."""
+        return WatchedDirectory("/dev", recursive=True) if self.links else None
+
+    def list(self, files: HostFiles, tally: Tally | None = None) -> "NodesListing":
+        """List udev's links; nodes are read when a source asks for them."""
+        listing, cache = NodesListing(self.base, files), CachedFiles(files)
+        for directory in (cache.entries("/dev", tally=tally) or ()) if self.links else ():
+            above = f"/dev/{directory.name}"
+            if not directory.is_dir(follow_symlinks=False) or above in NOT_DEVICES:
+                continue
+            for variable, by in LINK_VARIABLES.items():
+                entries = cache.entries(f"{above}/{by}", tally=tally) or ()
+                links = names.natural(entry.name for entry in entries if entry.is_symlink())
+                for path in (f"{above}/{by}/{link}" for link in links):
+                    listing.udev.setdefault(files.resolve(path), {}).setdefault(variable, path)
+        return listing
+
+
+class NodesListing(FileListing):
+    """The nodes of devices below /dev; `udev` has the first links to each node, by variable."""
+
+    def __init__(self, base: str, files: HostFiles) -> None:
+        super().__init__(base, files)
+        self.udev: dict[str, dict[str, str]] = {}
