@@ -74,8 +74,8 @@ def _device_name(device_id: str) -> str:
 def _made(text: str) -> str:
     """Return what names may have after a letter: what is readable of a text, and its hash."""
     readable = re.sub(r"[^A-Za-z0-9-]", "_", text)[:_READABLE]
-    found = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{readable}-{found[:_HASH]}"
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{readable}-{digest[:_HASH]}"
 
 
 # ── the file ───────────────────────────────────────────────────────────────────────────
@@ -102,9 +102,9 @@ def spec(resource_name: str, devices: Mapping[str, Edits]) -> dict[str, object] 
     Where no device has one there is no spec: CDI knows no file without devices.
     """
     entries = [
-        {"name": _device_name(one), "containerEdits": devices[one]}
-        for one in sorted(devices)
-        if devices[one]
+        {"name": _device_name(device_id), "containerEdits": devices[device_id]}
+        for device_id in sorted(devices)
+        if devices[device_id]
     ]
     if not entries:
         return None
@@ -118,22 +118,22 @@ def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
     sets an environment variable too, this one wins with library v1.1.1; before, the container has
     both.
     """
-    nodes = sorted(whole.devices, key=lambda one: one.container_path)
-    mounts = sorted(whole.mounts, key=lambda one: one.container_path)
-    found: dict[str, list[object]] = {
+    nodes = sorted(whole.devices, key=lambda node: node.container_path)
+    mounts = sorted(whole.mounts, key=lambda mount: mount.container_path)
+    edits_by_kind: dict[str, list[object]] = {
         "env": [f"{name}={whole.envs[name]}" for name in sorted(whole.envs)],
-        "deviceNodes": [_node(one, host_paths) for one in nodes],
+        "deviceNodes": [_node(node, host_paths) for node in nodes],
         "mounts": [
             {
-                "hostPath": host_paths.resolve(one.host_path).realpath,
-                "containerPath": one.container_path,
+                "hostPath": host_paths.resolve(mount.host_path).realpath,
+                "containerPath": mount.container_path,
                 "type": _MOUNT_TYPE,
-                "options": [*_MOUNT_OPTIONS, "ro" if one.read_only else "rw"],
+                "options": [*_MOUNT_OPTIONS, "ro" if mount.read_only else "rw"],
             }
-            for one in mounts
+            for mount in mounts
         ],
     }
-    return {name: edit for name, edit in found.items() if edit}
+    return {name: edit for name, edit in edits_by_kind.items() if edit}
 
 
 def _node(spec: DeviceSpec, host_paths: HostPaths) -> dict[str, object]:
@@ -176,9 +176,9 @@ def cdi_devices(
     """
     host_paths = HostPaths(declaration.files, declaration.policy)
     rules = tuple(rule for rule in declaration.rules if rule.in_cdi_spec)
-    found: dict[str, Edits] = {}
+    edits_by_device: dict[str, Edits] = {}
     size = 0
-    for device in sorted(snapshot.devices.values(), key=lambda one: one.id not in before):
+    for device in sorted(snapshot.devices.values(), key=lambda device: device.id not in before):
         brought = before.get(device.id)
         if device.is_present:
             with contextlib.suppress(AllocationError):  # it is unhealthy for that, or will be
@@ -188,8 +188,8 @@ def cdi_devices(
             size += len(json.dumps([[[brought]]], indent=2))  # as deep as in the file
             if size > CDI_SPEC_MAX:
                 break
-            found[device.id] = brought
-    return found
+            edits_by_device[device.id] = brought
+    return edits_by_device
 
 
 def named(

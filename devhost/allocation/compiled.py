@@ -199,8 +199,8 @@ class Declaration:
             if self.resource.inject != "cdi":
                 return checked
             # What is in the CDI spec is named, what is not is given: never both.
-            own = tuple(rule for rule in self.rules if not rule.in_cdi_spec)
-            rest = self._combined(own, devices, advertised_ids)
+            given_rules = tuple(rule for rule in self.rules if not rule.in_cdi_spec)
+            rest = self._combined(given_rules, devices, advertised_ids)
             cdi_devices = tuple(device.cdi_name for device in devices if device.cdi_name)
             return replace(
                 rest,
@@ -272,23 +272,23 @@ def combine(
     container together.
     """
     by_id = {device.id: device for device in devices}
-    known = {**constants, "count": str(len(by_id))}
+    container_values = {**constants, "count": str(len(by_id))}
     container = _Container()
     for rule in rules:
         if not rule.per_device:
-            container.add(rule, [known])
+            container.add(rule, [container_values])
     for index, device_id in enumerate(names.natural(by_id)):
-        nodes, last = by_id[device_id].nodes, {**known, "index": str(index)}
-        every = [variables(node, device_id, nodes) | last for node in nodes]
+        nodes, last = by_id[device_id].nodes, {**container_values, "index": str(index)}
+        values_by_node = [variables(node, device_id, nodes) | last for node in nodes]
         device_nodes = []
-        for node, values in zip(nodes, every, strict=True):
+        for node, values in zip(nodes, values_by_node, strict=True):
             if node.hardware is not None:
                 _check_paths(rules, values)
             if node.state is not None and node.state.number is not None:
                 device_nodes.append(values)
         for rule in rules:
             if rule.per_device:
-                container.add(rule, device_nodes if rule.nodes_only else every, device_id)
+                container.add(rule, device_nodes if rule.nodes_only else values_by_node, device_id)
     return container.allocation(advertised_ids)
 
 
@@ -310,10 +310,12 @@ class _Container:
         self._specs: dict[str, DeviceSpec | MountSpec] = {}  # by container path
         self._cdi: dict[str, None] = {}
 
-    def add(self, rule: Rule, each: Iterable[Mapping[str, str]], device: str | None = None) -> None:
+    def add(
+        self, rule: Rule, values_of_nodes: Iterable[Mapping[str, str]], device: str | None = None
+    ) -> None:
         """Add what a rule gives, by the variables of each node of a device, or of the container."""
         entries: dict[tuple[str, str], None] = {}  # equal results of one device count once
-        for values in each:
+        for values in values_of_nodes:
             try:
                 entries[rule.key.render(values), rule.value.render(values)] = None
             except MissingVariableError as error:
@@ -337,8 +339,8 @@ class _Container:
         if not values or (rule.joined and first.joined):
             values.append(value)
         elif values != [value]:
-            both = f"{values[0]!r} and {value!r}"
-            raise AllocationError(f"{rule.target} {key} has two values, {both}{_hint(rule)}")
+            texts = f"{values[0]!r} and {value!r}"
+            raise AllocationError(f"{rule.target} {key} has two values, {texts}{_hint(rule)}")
 
     def _add_spec(
         self, rule: Rule, path: str, host: str, like: DeviceSpec | MountSpec, device: str | None
@@ -346,10 +348,10 @@ class _Container:
         spec = replace(
             like, host_path=host, container_path=path, optional=rule.optional, device=device
         )
-        other = self._specs.setdefault(path, spec)
-        if _essence(other) != _essence(spec):
-            both = f"{other.host_path} and to {host}"
-            raise AllocationError(f"container path {path} is set twice: to {both}{_hint(rule)}")
+        former = self._specs.setdefault(path, spec)
+        if _essence(former) != _essence(spec):
+            hosts = f"{former.host_path} and to {host}"
+            raise AllocationError(f"container path {path} is set twice: to {hosts}{_hint(rule)}")
 
     def allocation(self, advertised_ids: Iterable[str]) -> Allocation:
         """Return what was collected."""

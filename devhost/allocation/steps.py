@@ -42,10 +42,10 @@ def with_index(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str
 def label(number: int, step: Step) -> str:
     """Return the name of a step in messages, by its place (from 0) in the list."""
     if step.run is not None:
-        what = f"run {str(step.run[0]).rpartition('/')[2]}"
+        action = f"run {str(step.run[0]).rpartition('/')[2]}"
     else:
-        what = f"mode {step.mode}" if step.mode is not None else f"waitFor {step.wait_for}"
-    return f"preStart[{number}] ({what})"
+        action = f"mode {step.mode}" if step.mode is not None else f"waitFor {step.wait_for}"
+    return f"preStart[{number}] ({action})"
 
 
 def awaited_paths(
@@ -70,10 +70,10 @@ def planned_steps(
     The error for a step that cannot be rendered names it and the device.
     """
     plan: list[PlannedStep] = []
-    for device, own in with_index(devices):
+    for device, index in with_index(devices):
         for number, step in enumerate(resource.pre_start):
             try:
-                plan += _planned(step, device, {**constants, **own}, to_local)
+                plan += _planned(step, device, {**constants, **index}, to_local)
             except AllocationError as error:
                 where = f"{label(number, step)} of device {device.id}"
                 raise PreStartError(f"{where}: {error}") from None
@@ -83,14 +83,14 @@ def planned_steps(
 def _planned(
     step: Step, device: HostDevice, constants: Mapping[str, str], to_local: ToLocal
 ) -> Iterator[PlannedStep]:
-    found: list[tuple[StepAction, list[str] | str]] = []
+    actions: list[tuple[StepAction, list[str] | str]] = []
     if step.run is not None:
-        found += [("run", [*argv]) for argv in arguments(step.run, device, constants, to_local)]
+        actions += [("run", [*argv]) for argv in arguments(step.run, device, constants, to_local)]
     elif step.mode is not None:
-        found += [("mode", f"{int(step.mode, 8):04o}")]
+        actions += [("mode", f"{int(step.mode, 8):04o}")]
     elif step.wait_for is not None:
-        found += [("waitFor", path) for path in awaited_paths(step.wait_for, device, constants)]
-    for key, value in found:
+        actions += [("waitFor", path) for path in awaited_paths(step.wait_for, device, constants)]
+    for key, value in actions:
         yield PlannedStep(
             device=device.id, step=key, value=value, every=step.repeat, timeout=step.timeout
         )

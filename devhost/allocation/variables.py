@@ -48,13 +48,13 @@ def names_paths(argv: Iterable[Template]) -> bool:
     return any(name.rpartition(".")[2] in FILE_VARIABLES for text in argv for name in text.names)
 
 
-def real_paths(found: Seen, to_local: ToLocal) -> ToLocal:
+def real_paths(nodes: Seen, to_local: ToLocal) -> ToLocal:
     """Return the function that gives commands the resolved paths of nodes.
 
     Others may change a link on the way while a command runs.
     """
     real: dict[str, str] = {}
-    for node, state in found:
+    for node, state in nodes:
         real[node.path] = state.realpath
         if node.state is not None:
             real[node.state.realpath] = state.realpath

@@ -1,4 +1,4 @@
-"""What the node asks of a backend, which offers devices to pods.
+"""The protocol of a backend, which offers devices to pods.
 
 It publishes what a scan has found, says what a pod may still be given, and which pods hold devices.
 It asks the node for three things in turn: to allocate, to prefer and to prepare devices

@@ -41,19 +41,19 @@ class ResourceReport:
         warnings: Problems that are not errors.
         listed: The numbers of IDs, and of healthy IDs, in kubelet's list; by default those of the
             snapshot.
-        more: ``explain`` and ``allocation`` in JSON, where they are asked for.
+        details: ``explain`` and ``allocation`` in JSON, where they are asked for.
     """
 
     resource: Resource
     snapshot: Snapshot
     warnings: tuple[str, ...] = ()
     listed: tuple[int, int] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
         """Whether a source could not be read or the allocation is impossible."""
-        allocation = self.more.get("allocation", {"error": None})
+        allocation = self.details.get("allocation", {"error": None})
         return self.snapshot.error is not None or allocation["error"] is not None
 
     def as_json(self) -> _Json:
@@ -62,9 +62,9 @@ class ResourceReport:
         replicas, healthy = self.resource.replicas, sum(device.healthy for device in devices)
         capacity, allocatable = self.listed or (len(devices) * replicas, healthy * replicas)
         skipped = self.snapshot.skipped
-        if (more := self.snapshot.skipped_count - len(skipped)) > 0:
+        if (unlisted := self.snapshot.skipped_count - len(skipped)) > 0:
             text = f"only {len(skipped)} are listed"
-            skipped += (Skipped.because(Cause.OVER_LIMIT, f"and {more:,} more", text),)
+            skipped += (Skipped.because(Cause.OVER_LIMIT, f"and {unlisted:,} more", text),)
         return {
             "name": self.resource.name,
             "capacity": capacity,
@@ -72,8 +72,8 @@ class ResourceReport:
             "error": self.snapshot.error,
             "warnings": list(self.warnings),
             "devices": [_device(device) for device in devices],
-            "skipped": [_json(one, "candidate", "reason") for one in skipped],
-            **self.more,
+            "skipped": [_json(candidate, "candidate", "reason") for candidate in skipped],
+            **self.details,
         }
 
 
@@ -98,8 +98,8 @@ def _device(device: HostDevice) -> _Json:
 
 def _answer(answer: Allocation) -> _Json:
     """Return an allocation with the names of kubelet's API."""
-    mounts = [_json(one, "host_path", "container_path", "read_only") for one in answer.mounts]
-    nodes = [_json(one, "host_path", "container_path", "permissions") for one in answer.devices]
+    mounts = [_json(mount, "host_path", "container_path", "read_only") for mount in answer.mounts]
+    nodes = [_json(node, "host_path", "container_path", "permissions") for node in answer.devices]
     return {
         "deviceIds": list(answer.device_ids),
         "envs": dict(answer.envs),
@@ -125,7 +125,7 @@ def report(
     `requests` has what to allocate, by resource name: a number, or IDs separated by commas. `offer`
     returns the IDs under which a backend offers a device, for them.
     """
-    resources = [one for one in config.resources if one.applies_to(node_name)]
+    resources = [resource for resource in config.resources if resource.applies_to(node_name)]
     resolver = Resolver()
     resolver.reconfigure(resources)
     listings: dict[Location, Listing] = {}  # of all resources
@@ -141,12 +141,12 @@ def report(
         if resource.inject == "cdi":
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
         warnings = (*snapshot.notes, *snapshot.explain_empty(), *mistakes(resource, snapshot))
-        more: _Json = {}
+        details: _Json = {}
         if explained:
-            more["explain"] = [*explain_sources(scanner, listings, snapshot)]
+            details["explain"] = [*explain_sources(scanner, listings, snapshot)]
         if request := (requests or {}).get(resource.name):
-            more["allocation"] = _allocation(scanner, snapshot, request, offer)
-        reports.append(ResourceReport(resource, snapshot, warnings, more=more))
+            details["allocation"] = _allocation(scanner, snapshot, request, offer)
+        reports.append(ResourceReport(resource, snapshot, warnings, details=details))
     return tuple(reports)
 
 
@@ -159,9 +159,11 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     def judged(device: HostDevice) -> HostDevice:
         if not device.healthy:
             return device
-        found = check_device(checks, device, scanner.files, scanner.constants, allow=scanner.policy)
-        verdict = Verdict(Cause.CHECK_FAILED, f"check failed: {found.failure}")
-        return replace(device, verdict=verdict if found.failure else None, checked=found)
+        outcome = check_device(
+            checks, device, scanner.files, scanner.constants, allow=scanner.policy
+        )
+        verdict = Verdict(Cause.CHECK_FAILED, f"check failed: {outcome.failure}")
+        return replace(device, verdict=verdict if outcome.failure else None, checked=outcome)
 
     with ThreadPoolExecutor(_PARALLEL_CHECKS) as pool:
         devices = {device.id: device for device in pool.map(judged, snapshot.devices.values())}
@@ -222,20 +224,20 @@ def choose_ids(
 def explain_sources(
     scanner: Scanner, listings: Listings, snapshot: Snapshot
 ) -> Iterator[dict[str, Any]]:
-    """Say of each source what it has looked at, in the shape of ``plan --explain``. Blocks."""
+    """Yield the candidates of each source, in the shape of ``plan --explain``. Blocks."""
     offered = {
         node.key: device.reason for device in snapshot.devices.values() for node in device.nodes
     }
-    skipped = {one.candidate: one.reason for one in snapshot.skipped}
+    skipped = {skip.candidate: skip.reason for skip in snapshot.skipped}
     for index, source in enumerate(scanner.sources):
         selection = source.select(listings)
         by_label: dict[str, list[Node]] = {}
         for node in selection.nodes:
             label = node.hardware.label if node.hardware else node.path or node.name
             by_label.setdefault(label, []).append(node)
-        found = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
-        found.sort(key=lambda one: not one["taken"])
-        found += [_left(one.candidate, [one.reason]) for one in selection.skipped]
+        candidates = [_judged(label, nodes, offered, skipped) for label, nodes in by_label.items()]
+        candidates.sort(key=lambda candidate: not candidate["taken"])
+        candidates += [_left(skip.candidate, [skip.reason]) for skip in selection.skipped]
         failures = (*selection.failed_sources.values(), *selection.notes)
         unmatched = () if failures else source.unmatched(listings)
         left = [
@@ -246,7 +248,7 @@ def explain_sources(
             "source": index,
             "summary": "; ".join((explain.summary(source.spec.kind), *failures)),
             "other": max(len(left) - _SHOWN_MAX, 0),
-            "candidates": [*found, *left[:_SHOWN_MAX]],
+            "candidates": [*candidates, *left[:_SHOWN_MAX]],
         }
 
 
@@ -272,7 +274,7 @@ def _judged(
 
 
 def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
-    """Say what is found that is surely not meant."""
+    """Yield warnings of what is surely not meant."""
     unnamed = {
         index
         for index, source in enumerate(resource.sources)
@@ -282,7 +284,7 @@ def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
     for node in nodes:
         if node.source not in unnamed or node.hardware is None:
             continue
-        ports = names.natural(one for one in node.hardware.claims if one.startswith("/dev/tty"))
+        ports = names.natural(path for path in node.hardware.claims if path.startswith("/dev/tty"))
         if ports:
             yield (
                 f"usb {node.variables['usb.device']} has tty nodes, but the USB node is handed "

@@ -23,7 +23,7 @@ _EVEN: Final = 0.5
 
 @immutable
 class ScanFinding:
-    """What the sources of a resource found.
+    """The selection of a resource's sources, to be resolved.
 
     Attributes:
         previous: The devices that the resource has.
@@ -44,7 +44,7 @@ class ScanFinding:
 
 
 class Resolver:
-    """Who has what now. Methods return which resources have to be read again, too."""
+    """The nodes and IDs that resources have; methods also return which to read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
         self._nodes, self._ids = NodeClaims(reserved), IdQuota()
@@ -61,10 +61,10 @@ class Resolver:
         """Return the devices of a resource; ``None`` if it has to be read again first."""
         name, nodes, ids = finding.name, self._nodes, self._ids
         replicas = finding.scanner.resource.replicas
-        found, skipped = set[str](), set[str]()
+        seen, skipped = set[str](), set[str]()
 
         def owner_of(key: str) -> str | None:
-            found.add(key)
+            seen.add(key)
             if (owner := nodes.owner(name, key)) is not None:
                 skipped.add(key)
             return owner
@@ -82,7 +82,7 @@ class Resolver:
         # Why its owner has given up a node may be what has changed since: that it is gone.
         if finding.outdated and not nodes.skipped(name).isdisjoint(offers):
             return None, {name}
-        may_come = nodes.reserved(name) if finding.selection.failed_sources else found
+        may_come = nodes.reserved(name) if finding.selection.failed_sources else seen
         again = nodes.claim(name, offers, skipped, may_come)
         return identified, again | ids.take(
             name, len(devices) * replicas, truncated=identified.truncated > 0
@@ -100,10 +100,10 @@ class IdQuota:
 
     def reconfigure(self, resources: Sequence[Resource]) -> set[str]:
         """Set how many IDs each resource of the file declares."""
-        declared = {one.name: one.declared_ids for one in resources}
+        declared = {resource.name: resource.declared_ids for resource in resources}
         left = max(limits.DEVICE_IDS_MAX - sum(declared.values()), 0)
-        each = int(left * _EVEN / max(len(declared), 1))
-        self._granted = {name: count + each for name, count in declared.items()}
+        share = int(left * _EVEN / max(len(declared), 1))
+        self._granted = {name: count + share for name, count in declared.items()}
         self._taken = {name: self._taken.get(name, 0) for name in declared}
         self._reserved = sum(map(self._reserved_for, declared))
         self._truncated &= declared.keys()
@@ -114,8 +114,8 @@ class IdQuota:
 
     def max_ids(self, name: str) -> int:
         """Return how many IDs a resource may have; what it has it keeps."""
-        others = self._reserved - self._reserved_for(name)
-        return max(self._taken[name], limits.DEVICE_IDS_MAX - others)
+        elsewhere = self._reserved - self._reserved_for(name)
+        return max(self._taken[name], limits.DEVICE_IDS_MAX - elsewhere)
 
     def take(self, name: str, count: int, *, truncated: bool) -> set[str]:
         """Set how many IDs a resource has, and whether it would have more."""

@@ -278,9 +278,9 @@ def _path_problem(
 def _invisible_mounts(paths: Iterable[str], root: str) -> Iterator[str]:
     """Yield a note for optional mounts that are left out because they cannot be seen."""
     if different := list(dict.fromkeys(paths)):
-        more = f" and {len(different) - 1} more" if len(different) > 1 else ""
+        count = f" and {len(different) - 1} more" if len(different) > 1 else ""
         where = f"not visible below {root} (the chart's hostPaths)"
-        yield f"mount {different[0]}{more}: {where}, left out, because it is optional"
+        yield f"mount {different[0]}{count}: {where}, left out, because it is optional"
 
 
 def _with_swapped(

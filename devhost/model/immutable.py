@@ -20,8 +20,8 @@ def immutable(cls: type[T]) -> type[T]:
     names = [attribute.name for attribute in fields(made) if attribute.compare]
     values: Callable[[object], object] = attrgetter(*names) if names else lambda _: ()
 
-    def equal(self: T, other: object) -> bool:
-        return values(self) == values(other) if type(other) is type(self) else NotImplemented
+    def equal(self: T, value: object) -> bool:
+        return values(self) == values(value) if type(value) is type(self) else NotImplemented
 
     made.__init__, made.__repr__ = _init(made), _represent
     made.__eq__, made.__hash__ = equal, lambda self: hash(values(self))

@@ -48,8 +48,8 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
     What containers cannot be given is a warning.
     """
 
-    def fields(**more: object) -> dict[str, object]:
-        return {"fields": {"resource": resource, **{k: v for k, v in more.items() if v}}}
+    def fields(**values: object) -> dict[str, object]:
+        return {"fields": {"resource": resource, **{k: v for k, v in values.items() if v}}}
 
     devices = list(_device_lines(before, after))
     former = set(before.skipped)
@@ -63,8 +63,8 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
         for skip in skipped[: _LINES_MAX + 1]
     ]
     lines += [line for line in devices if line[0] is not logging.WARNING]
-    for level, message, more in lines[:_LINES_MAX]:
-        _LOG.log(level, message, extra=fields(**more))
+    for level, message, values in lines[:_LINES_MAX]:
+        _LOG.log(level, message, extra=fields(**values))
     rest = len(devices) + len(skipped) - _LINES_MAX
     if rest > 0:
         _LOG.log(lines[_LINES_MAX][0], "and more", extra=fields(changes=rest))

@@ -1,4 +1,4 @@
-"""Who else may have a node of a device, and why: the question of claims."""
+"""The claims that are in conflict with a device: who else may have a node of it, and why."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Who may have a node: the name under which it was handed out, or is listed.
+"""The claims on nodes: the names under which they were handed out, or are listed.
 
 A claim on a node is two independent facts: kubelet may still allocate it under a name, and a pod
 may have it under that name. It ends when both have ended. What was allocated is recorded before

@@ -25,11 +25,11 @@ class CodeResource(Protocol):
         ...
 
     def started(self, request_scan: Callable[[], None]) -> None:
-        """It is served from now on; ``request_scan`` has it scanned."""
+        """Begin: it is served from now on; ``request_scan`` has it scanned."""
         ...
 
     def registered(self) -> None:
-        """It is registered, for the first time or again."""
+        """Take up a registration, the first or another."""
         ...
 
     async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
@@ -37,5 +37,5 @@ class CodeResource(Protocol):
         ...
 
     async def ended(self) -> None:
-        """It is no longer served."""
+        """End: it is no longer served."""
         ...

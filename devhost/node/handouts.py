@@ -239,7 +239,9 @@ class HandoutFile:
             for handout in late
             if handout.steps != "none" and (problem != NO_ANSWER or _has_steps(former, handout))
         }
-        self._unsaved = {key: one for key, one in self._unsaved.items() if key not in undone}
+        self._unsaved = {
+            key: handout for key, handout in self._unsaved.items() if key not in undone
+        }
         self.table.apply(undone)
         return problem or self.problem
 
@@ -353,28 +355,30 @@ class _File(NamedTuple):
 def _update(
     path: Path,
     changes: Changes,
-    known: Mapping[HandoutKey, Handout],
+    handouts: Mapping[HandoutKey, Handout],
     last: _File,
     is_locked_by_other: Callable[[str], bool],
 ) -> _File:
     """Change the file, write again what it has lost, and return its content.
 
-    `known` are the handouts of this process, and `last` the file as it has read or written it last.
+    `handouts` are those of this process, and `last` the file as it has read or written it last.
     Of a resource that another instance serves, that one knows which steps are done, and what pods
     no longer have: only nodes are added.
     """
-    if not (any(changes.values()) or known or path.exists()):
+    if not (any(changes.values()) or handouts or path.exists()):
         return _File({})
     with directory_lock(path.parent):
         file = _read(path, last)
-        lost = known.keys() - file.entries.keys() - changes.keys()
+        lost = handouts.keys() - file.entries.keys() - changes.keys()
         resources = {str(resource) for resource, _ in (*lost, *changes)}
-        others = set(filter(is_locked_by_other, resources))
+        served_elsewhere = set(filter(is_locked_by_other, resources))
         # Whether the steps of what was lost are done cannot be told any longer.
-        again = {key: known[key].with_steps("none") for key in lost if key[0] not in others}
+        again = {
+            key: handouts[key].with_steps("none") for key in lost if key[0] not in served_elsewhere
+        }
         new = {
             key: _merged(handout, file.entries.get(key))
-            if handout and key[0] in others
+            if handout and key[0] in served_elsewhere
             else handout
             for key, handout in changes.items()
         }

@@ -1,4 +1,4 @@
-"""Which pods hold which devices, by the last lists of kubelet's pod-resources API."""
+"""The pods that hold devices, by the last lists of kubelet's pod-resources API."""
 
 import asyncio
 import contextlib

@@ -85,7 +85,7 @@ class Host:
 
     @property
     def resources(self) -> list[ServedResource]:
-        """What is served, drained resources at the end."""
+        """The resources that are served, drained ones at the end."""
         names = [resource.name for resource in self._config.resources] if self._config else []
         places = {name: place for place, name in enumerate(names)}
         return sorted(

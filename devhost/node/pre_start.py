@@ -111,8 +111,8 @@ class PreStart:
             fresh = {handout.device for handout in pending}
             running: dict[str, asyncio.Task[str | None]] = {}
             async with asyncio.TaskGroup() as group:
-                for device, own in pre_start.with_index(chosen.values()):
-                    constants = {**self._constants, **own}
+                for device, index in pre_start.with_index(chosen.values()):
+                    constants = {**self._constants, **index}
                     host = self._files, self._policy, self._calls
                     run = StepRun(self._name, device, constants, *host, deadline)
                     steps = [*enumerate(resource.pre_start)]

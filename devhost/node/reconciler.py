@@ -339,7 +339,7 @@ class Reconciler:
                 edits = tuple(self._edits)
                 findings = [scan.take() for scan in ready]
                 work = functools.partial(_one_pass, self._resolver, edits, findings)
-                few = sum(len(one.selection.nodes) for one in findings) <= _FEW
+                few = sum(len(finding.selection.nodes) for finding in findings) <= _FEW
                 resolved, again = work() if few else await run_in_thread("resolve", work)
                 del self._edits[: len(edits)]
                 for scan, outcome in zip(ready, resolved, strict=True):

@@ -87,7 +87,7 @@ class ServedResource:
         self.resource_status.restore()
 
     def drain(self) -> None:
-        """Let all devices leave the kubelet's list, then end."""
+        """Take all devices out of the kubelet's list, then end."""
         self.draining = True
         self.devices.count = DeviceCount(self.name)
         self.scan.release()

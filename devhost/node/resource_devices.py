@@ -71,10 +71,10 @@ class ResourceDevices:
     def publish(self, scanner: Scanner, snapshot: Snapshot, *, draining: bool = False) -> None:
         """Judge what was found, and offer it; all is leaving while the resource is `draining`."""
         resource, offered_ids = scanner.resource, self._offered_ids
-        found = snapshot
+        listed = snapshot
         if draining:
-            found = with_all_leaving(snapshot, _REMOVED, asyncio.get_running_loop().time())
-        offered = found = without_unlisted(found, offered_ids)
+            listed = with_all_leaving(snapshot, _REMOVED, asyncio.get_running_loop().time())
+        offered = listed = without_unlisted(listed, offered_ids)
         judges: list[Judge] = [self._claims]
         judges += [self.health] if self.health is not None else []
         judges += [self.injection] if resource.inject == "cdi" else []
@@ -85,7 +85,7 @@ class ResourceDevices:
             # Devices may have waited for IDs that have left.
             self.publish(scanner, snapshot, draining=draining)
             return
-        self.found = without_unlisted(found, offered_ids)
+        self.found = without_unlisted(listed, offered_ids)
         self.offered = without_unlisted(offered, offered_ids)
         if len(self.found.devices) < len(snapshot.devices) and not draining:
             self._request_scan()  # it does not keep the nodes of what has left from others

@@ -97,7 +97,7 @@ def work(directory: Path, daemon: Daemon, standin: SimulatedKubelet) -> Iterator
 
 async def test_step_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> None:
     # As on a busy machine: the thread that waits for the command has no time before the end.
-    daemon.constants = daemon.constants | {"discovery.command._STEP_S": 2.0}
+    daemon.constants = daemon.constants | {"hostfs.command._STEP_S": 2.0}
     await daemon.start(work.config())
     async with work.starting():
         assert len(work.left) == 2

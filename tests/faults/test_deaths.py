@@ -12,7 +12,7 @@ from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.daemon import Daemon, at_rest, numbers, tokens, until
 from tests.support.hosting import Kubelet, contract
 
-SHORT_LEAVE = {"kubelet.device_list.LEAVE_AFTER_S": 0.3}
+SHORT_LEAVE = {"backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3}
 A, B = "example.com/a", "example.com/b"
 
 
@@ -114,7 +114,10 @@ async def test_plugin_directory_removed_for_good_ends_the_process(
     standin: SimulatedKubelet, daemon: Daemon
 ) -> None:
     """With 1: its mount cannot heal."""
-    daemon.constants = {"kubelet.directory._POLL_S": 0.1, "kubelet.directory._GONE_S": 0.3}
+    daemon.constants = {
+        "backends.deviceplugin.directory._POLL_S": 0.1,
+        "backends.deviceplugin.directory._GONE_S": 0.3,
+    }
     await daemon.start(tokens(a=2))
     await standin.wait(A, 2, 2)
     remove(daemon.plugins)

@@ -11,11 +11,11 @@ from tests.support.mounts import bound, hung, slow, tmpfs
 
 SICK, WELL = "example.com/sick", "example.com/well"
 SHORT = {
-    "kubelet.device_list.LEAVE_AFTER_S": 2.0,
-    "host.reconciler.RESCAN_S": 1.0,
-    "host.reconciler.READ_TIMEOUT_S": 4.0,
-    "host.inventory.READ_TIMEOUT_S": 4.0,
-    "kubelet.servicer.ALLOCATE_TIMEOUT_S": 2.5,
+    "backends.deviceplugin.device_list.LEAVE_AFTER_S": 2.0,
+    "node.reconciler.RESCAN_S": 1.0,
+    "node.reconciler.READ_TIMEOUT_S": 4.0,
+    "node.locations.READ_TIMEOUT_S": 4.0,
+    "backends.deviceplugin.servicer.ALLOCATE_TIMEOUT_S": 2.5,
 }
 UNANSWERED = "no answer in"
 

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.slow
 
 CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "16"))
 WARM_UP = 8
-SHORT = {"kubelet.device_list.LEAVE_AFTER_S": 0.02, "kubelet.backend._STEP_S": 0.02}
+SHORT = {
+    "backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.02,
+    "backends.deviceplugin.publication._STEP_S": 0.02,
+}
 # Python's objects by type, in a file, at a signal.
 COUNT = """
 import collections, gc, json, os, signal

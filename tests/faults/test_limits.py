@@ -17,9 +17,9 @@ from tests.support.root import needs_root
 
 A, B = "example.com/a", "example.com/b"
 SHORT = {
-    "host.reconciler.POLL_S": 0.3,
-    "host.reconciler.RESCAN_S": 0.3,
-    "host.config_source.POLL_S": 0.3,
+    "node.reconciler.POLL_S": 0.3,
+    "node.reconciler.RESCAN_S": 0.3,
+    "node.config_file.POLL_S": 0.3,
 }
 
 

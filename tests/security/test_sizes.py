@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 A, BAD, WELL = "example.com/a", "example.com/bad", "example.com/well"
 MOST = limits.DEVICE_IDS_MAX
-PATIENT = {"kubelet.registration.STREAM_TIMEOUT_S": 60.0}
+PATIENT = {"backends.deviceplugin.registration.STREAM_TIMEOUT_S": 60.0}
 _VALUES = Path(__file__).parents[2] / "deploy" / "helm" / "devhost" / "values.yaml"
 _HIERARCHIES = Path("/sys/fs/cgroup")
 

@@ -16,12 +16,12 @@ from devhost.model.resource_state import State
 from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
-BY_EVENTS = {"host.config_source.POLL_S": 3600.0, "host.reconciler.RESCAN_S": 3600.0}
+BY_EVENTS = {"node.config_file.POLL_S": 3600.0, "node.reconciler.RESCAN_S": 3600.0}
 # Tests change much in a short time.
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,
-    "host.change_log._EVERY_S": 0.0,
-    "host.claims._WAIT_S": 5.0,  # the machine may be busy
+    "node.change_log._EVERY_S": 0.0,
+    "node.claims._WAIT_S": 5.0,  # the machine may be busy
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
