@@ -193,7 +193,7 @@ class Errors(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not record.name.endswith("config_source"):
+        if not record.name.endswith("config_file"):
             self.texts.append(self.format(record))
 
 

@@ -331,7 +331,7 @@ def test_exec_check_as_pid_1_reaps_orphans() -> None:
     """There nobody else does: what a command leaves behind becomes the child of devhost."""
     script = """
         import ctypes, os, sys
-        from devhost.devices import command
+        from devhost.hostfs import command
         assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
         os.getpid = lambda: 1
         before = os.listdir("/proc/self/fd")
