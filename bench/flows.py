@@ -21,7 +21,7 @@ import pytest
 import devhost
 from devhost.allocation.policy import Policy
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from devhost.node import resource
+from devhost.node import change_log
 from devhost.observe.logs import LogQueue
 from devhost.watch.threads import IDLE_MAX, run_in_thread
 from tests.support.daemon import until
@@ -131,7 +131,7 @@ async def event(directory: Path, what: str) -> Flow:
     tree = HostTree(directory / "host")
     tree.directory("/dev/bench")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(resource, "_LOG_EVERY_S", 0.0)
+        patch.setattr(change_log, "_EVERY_S", 0.0)
         kernel = Kernel(patch)
 
         def plug(number: int) -> None:
