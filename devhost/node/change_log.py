@@ -89,14 +89,14 @@ def _device_lines(
     """Yield the level, the message and the fields of each line about a device."""
     former = {device.id: device.verdict for device in before.devices.values()}
     for device_id, device in after.devices.items():
-        verdict = device.verdict
+        verdict, is_new = device.verdict, device_id not in former
+        if not is_new and former[device_id] == verdict:
+            continue
         is_bad = verdict is not None and not _is_unchecked(verdict)
         level = logging.WARNING if is_bad else logging.INFO
+        again = "" if _is_unchecked(former.get(device_id)) else " again"
+        health = f"device is {f'healthy{again}' if device.healthy else 'unhealthy'}"
         fields: dict[str, object] = {"device": device_id, "reason": device.reason}
-        if device_id not in former:
-            yield level, "device found", fields
-        elif former[device_id] != verdict:
-            again = "" if _is_unchecked(former[device_id]) else " again"
-            yield level, f"device is {f'healthy{again}' if device.healthy else 'unhealthy'}", fields
+        yield level, "device found" if is_new else health, fields
     for device_id in former.keys() - after.devices.keys():
         yield logging.INFO, "device leaves", {"device": device_id}
