@@ -12,8 +12,30 @@ from typing import Protocol
 from devhost.backends.plugin_handler import DEVICE_PLUGIN, PluginHandler
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.model.immutable import immutable
 from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
+
+
+@immutable
+class ResourceHooks:
+    """The parts of the node that a backend uses for one resource.
+
+    Attributes:
+        handler: Answers the calls of pods.
+        set_state: Shows the state of the publication, and why.
+        held: Returns the IDs that pods hold, as far as that is known.
+        refresh: Asks again which pods hold devices.
+        on_left: Called when IDs have left the list.
+        exclusive: Whether to wait while a program other than devhost serves the resource.
+    """
+
+    handler: PluginHandler
+    set_state: SetState
+    held: Callable[[], AbstractSet[str]]
+    refresh: Callable[[], Awaitable[None]]
+    on_left: Callable[[], None]
+    exclusive: bool
 
 
 class PodLister(Protocol):
@@ -100,22 +122,8 @@ class Backend(Protocol):
         """How often kubelet was another one than before."""
         ...
 
-    def open(
-        self,
-        handler: PluginHandler,
-        set_state: SetState,
-        *,
-        held: Callable[[], AbstractSet[str]],
-        refresh: Callable[[], Awaitable[None]],
-        on_left: Callable[[], None],
-        exclusive: bool,
-    ) -> Publication:
-        """Return the publication of a resource, to be run.
-
-        `held` returns the IDs that pods hold, as far as that is known, and `refresh` asks again;
-        `on_left` is called when IDs have left the list. If `exclusive`, it waits while a program
-        other than devhost serves the resource.
-        """
+    def open(self, hooks: ResourceHooks) -> Publication:
+        """Return the publication of a resource, to be run."""
         ...
 
     def locked_by_other(self, resource: str) -> bool:

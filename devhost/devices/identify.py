@@ -365,14 +365,14 @@ def _missing_devices(result: Identified, resource: Resource) -> dict[str, HostDe
     # What is found in sysfs is identified by its place: its path may be another device's by now.
     there = {node.found_at for node in selection.nodes}
     verdicts = {skipped.candidate: skipped.verdict for skipped in selection.skipped}
+    seen = {
+        skipped.candidate
+        for skipped in selection.skipped
+        if skipped.verdict.cause is not Cause.DANGLING
+    }
     present_keys = frozenset(
         node.key for node in selection.nodes if context.owner_of(node.key) is None
     )
-
-    def is_there(node: Node) -> bool:
-        verdict = verdicts.get(labels([node]))
-        is_dangling = verdict is None or verdict.cause is Cause.DANGLING
-        return node.found_at in there or not is_dangling
 
     missing: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
@@ -389,7 +389,7 @@ def _missing_devices(result: Identified, resource: Resource) -> dict[str, HostDe
             verdict = result.incomplete[device_id]
         elif (
             _has_lost_source(device)
-            or any(map(is_there, device.nodes))
+            or any(node.found_at in there or labels([node]) in seen for node in device.nodes)
             or not moved.isdisjoint(file_versions(device))
         ):
             verdict = Verdict(Cause.NOT_OFFERED, "not offered any more, or under another ID")

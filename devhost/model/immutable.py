@@ -64,5 +64,6 @@ def _refuse(self: object, name: str, *_: object) -> NoReturn:
 
 
 def _represent(self: Any) -> str:
-    values = ", ".join(f"{name.name}={getattr(self, name.name)!r}" for name in fields(self))
+    names = (attribute.name for attribute in fields(self))
+    values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
     return f"{type(self).__qualname__}({values})"

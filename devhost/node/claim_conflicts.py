@@ -11,7 +11,7 @@ from devhost.model.device import HostDevice
 from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.handouts import Handout, HandoutTable
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import ListedNodes, owned_nodes, present_keys
+from devhost.node.listed_nodes import ListedNodes, owned_keys, owned_nodes, present_keys
 
 _UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
@@ -82,8 +82,7 @@ class ClaimConflicts:
         if not self._table:
             return None
         name = advertised_name(resource, device)
-        keys = (key for node in owned_nodes(device) for key in node.id.keys)
-        for handout in self._table.by_node(keys):
+        for handout in self._table.by_node(owned_keys(device)):
             if handout.name == name or self._may_share(resource, handout):
                 continue
             beside = devices.get(handout.device)
@@ -110,8 +109,7 @@ class ClaimConflicts:
         offered_ids = self._listings[resource.name].offered_ids
         if offered_ids.lists(device.id, shared=resource.replicas == 1):
             return "its former IDs are still in the kubelet's list"
-        keys = (key for node in owned_nodes(device) for key in node.id.keys)
-        for name, device_id in self.listed_nodes.by_node(keys):
+        for name, device_id in self.listed_nodes.by_node(owned_keys(device)):
             if name == resource.name:
                 beside = devices.get(device_id)
                 waits = beside is not None and beside.is_leaving
@@ -127,8 +125,11 @@ class ClaimConflicts:
         name, listing = handout.name, self._listings.get(handout.resource)
         if pods := self._holders.pods_of_device(name):
             return f"held as {name} by {', '.join(sorted(pods))}"
-        is_listed = listing and listing.offered_ids.lists(name.device, shared=name.shared)
-        if is_listed and listing and self._ends.is_allocatable(handout, listing):
+        if (
+            listing is not None
+            and listing.offered_ids.lists(name.device, shared=name.shared)
+            and self._ends.is_allocatable(handout, listing)
+        ):
             return f"still in the kubelet's list as {name}"
         if self._backends.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"

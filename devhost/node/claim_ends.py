@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from devhost.backends.backend import OfferedIds
 from devhost.model.device import HostDevice
@@ -11,7 +12,7 @@ from devhost.node.handouts import Handout, HandoutKey
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import owned_nodes, present_keys
 
-_POLL_S = 10.0  # at most: what another instance serves has no event
+_POLL_S: Final = 10.0  # at most: what another instance serves has no event
 
 
 @dataclass(eq=False, slots=True)
@@ -86,12 +87,14 @@ class ClaimEnds:
             self._lives.pop(key, None)
 
     def find_free(self, handouts: Iterable[Handout]) -> tuple[list[Handout], float]:
-        """Return what has ended, and in how many seconds there may be more."""
+        """Return which of all handouts have ended, and in how many seconds there may be more."""
+        # Without those that another instance has ended.
+        self._lives = {handout.key: self._life(handout) for handout in handouts}
         now, pause, free = asyncio.get_running_loop().time(), _POLL_S, list[Handout]()
         for handout in handouts:
             since = self._unallocatable_since(handout, now)
             if since > now:
-                pause = min(pause, max(since - now, 0.0) if since < math.inf else 0.0)
+                pause = min(pause, since - now) if since < math.inf else 0.0
             elif self._is_free(handout, since):
                 free.append(handout)
         return free, pause

@@ -30,7 +30,7 @@ from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.handouts import HandedNode, Handout, HandoutFile, Steps
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import owned_nodes
+from devhost.node.listed_nodes import owned_keys, owned_nodes
 
 _TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -131,13 +131,12 @@ class Claims:
         """Update the records of a device by what a scan has found of it."""
         for handout in self._table.by_name(name):
             self._ends.observe(handout, device)
-            if handout.boot != self._table.boot and device.is_present and handout.nodes:
-                # The machine has booted since; its path leads to what the pod gets now.
-                keys = (key for node in owned_nodes(device) for key in node.id.keys)
-                if handout in self._table.by_node(keys):
-                    update = {"nodes": _nodes(device), "boot": self._table.boot}
-                    self._file.set({handout.key: handout.model_copy(update=update)})
-                    self._rescan_withheld()
+            has_booted = handout.boot != self._table.boot and device.is_present
+            if has_booted and handout in self._table.by_node(owned_keys(device)):
+                # Its path leads to what the pod gets now.
+                update = {"nodes": _nodes(device), "boot": self._table.boot}
+                self._file.set({handout.key: handout.model_copy(update=update)})
+                self._rescan_withheld()
 
     # ── Allocate ──
 
@@ -161,8 +160,10 @@ class Claims:
         """
         chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
         self._conflicts.refuse(resource, chosen)
+        overlap = resource.overlap == "allow"
         handouts = [
-            self._handout(resource, offered.id, devices[offered.device], steps) for offered in ids
+            self._handout(resource.name, offered.id, devices[offered.device], overlap, steps)
+            for offered in ids
         ]
         new = [handout for handout in handouts if handout not in self._table or steps != "none"]
         former = {handout.key: self._table.find(handout.key) for handout in new}
@@ -184,22 +185,23 @@ class Claims:
 
     def _handout(
         self,
-        resource: Resource,
+        resource: str,
         advertised_id: str,
         device: HostDevice,
-        steps: Steps,
+        overlap: bool,
+        steps: Steps = "none",
     ) -> Handout:
         """Return the record of an ID; nodes that it had before in this boot stay."""
-        former = self._table.find((resource.name, advertised_id))
+        former = self._table.find((resource, advertised_id))
         same_boot = former is not None and former.boot == self._table.boot
         nodes = {node.id.lasting: node for node in (former.nodes if former and same_boot else ())}
         return Handout(
-            resource=resource.name,
+            resource=resource,
             id=advertised_id,
             device=device.id,
             nodes=tuple({**nodes, **{node.id.lasting: node for node in _nodes(device)}}.values()),
             boot=self._table.boot,
-            overlap=resource.overlap == "allow",
+            overlap=overlap,
             steps=steps,
         )
 
@@ -247,17 +249,9 @@ class Claims:
                 continue
             listing = self._listings.get(name.resource)
             if listing is not None and (device := listing.devices.get(name.device)) is not None:
-                overlap = self._conflicts.overlap.get(name.resource, False)
+                overlap = conflicts.overlap.get(name.resource, False)
                 handouts = [
-                    Handout(
-                        resource=name.resource,
-                        id=offered.id,
-                        device=name.device,
-                        nodes=_nodes(device),
-                        boot=self._table.boot,
-                        overlap=overlap,
-                    )
-                    for offered in ids
+                    self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]
                 self._file.set({handout.key: handout for handout in handouts})
             elif has_served(name.resource):

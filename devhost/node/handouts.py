@@ -88,7 +88,7 @@ class Handout(_Entry):
         """The name of the device."""
         return AdvertisedName(self.resource, self.device, shared=self.id != self.device)
 
-    def with_steps(self, steps: "Steps") -> "Handout":
+    def with_steps(self, steps: Steps) -> "Handout":
         """Return it with other steps."""
         return self.model_copy(update={"steps": steps})
 
@@ -181,10 +181,10 @@ def _remove(
 class HandoutFile:
     """The file of the handouts, and the table of them. All methods belong to the event loop.
 
-    `is_locked_by_other` tells whether another instance serves a resource, and blocks. `on_read`
-    gets the handouts that another instance has made or ended.
+    `is_locked_by_other` tells whether another instance serves a resource, and blocks.
 
     Attributes:
+        on_read: Called with the handouts that another instance has made or ended.
         problem: Why the state directory does not have the handouts.
         damage: What has become of a file that was damaged.
     """
@@ -193,10 +193,9 @@ class HandoutFile:
         self,
         state_dir: Path | None,
         is_locked_by_other: Callable[[str], bool],
-        on_read: Callable[[list[Handout]], object] = len,
     ) -> None:
-        self.table = HandoutTable(boot_id())
-        self.on_read, self._is_locked_by_other = on_read, is_locked_by_other
+        self.table, self._is_locked_by_other = HandoutTable(boot_id()), is_locked_by_other
+        self.on_read: Callable[[list[Handout]], object] = len
         self.problem: str | None = None
         self.damage: str | None = None
         self._path = state_dir and state_dir / FILE

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from devhost.backends.backend import ResourceHooks
 from devhost.devices.scan import Scanner, for_new_spec
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State, Status
@@ -47,7 +48,7 @@ class ServedResource:
             handouts=parts.handouts,
         )
         self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
-        self.publication = parts.backends.backend_of(scanner.resource).open(
+        hooks = ResourceHooks(
             self.answers,
             self._set_state,
             held=lambda: self._held,
@@ -55,6 +56,7 @@ class ServedResource:
             on_left=self._publish_again,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
         )
+        self.publication = parts.backends.backend_of(scanner.resource).open(hooks)
         offered_ids, request_scan = self.publication.offered_ids, self.scan.request
         injection = CdiInjection(self.name, parts.cdi_files, request_scan)
         self.devices = ResourceDevices(
@@ -161,20 +163,16 @@ class ServedResource:
 
     async def apply_scan(self, snapshot: Snapshot) -> None:
         """Publish what a scan has found, after all that has to be so before."""
-        devices = self.devices
+        devices, resource = self.devices, self.scanner.resource
         devices.check(self.scanner, snapshot)
-        if self.scanner.resource.inject == "cdi" and not self._parts.backends.locked_by_other(
-            self.name
-        ):
+        if resource.inject == "cdi" and not self._parts.backends.locked_by_other(self.name):
             await devices.injection.write(self.scanner, snapshot)  # another has written its own
         if is_new_spec := not self.answers.up_to_date.is_set():
-            await self.answers.pre_start.spec_changed(self.scanner.resource)
+            await self.answers.pre_start.spec_changed(resource)
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
-        loop = asyncio.get_running_loop()
-        loop.call_soon(
-            devices.count.update, self.scanner.resource, devices.found
-        )  # after the list is sent
+        # After the list, which is sent first.
+        asyncio.get_running_loop().call_soon(devices.count.update, resource, devices.found)
         if is_new_spec:
             self.publication.spec_changed()
             self.answers.up_to_date.set()

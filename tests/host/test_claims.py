@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from devhost.backends.backend import Backend, Backends
+from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.plugin_handler import DEVICE_PLUGIN
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -66,13 +66,11 @@ class FakeBackend(DevicePluginBackend):
         self.locked: set[str] = set()
         self.served: set[str] = set()
 
-        def locked_by_other(resource: str) -> bool:
-            return resource in self.locked
+    def locked_by_other(self, resource: str) -> bool:
+        return resource in self.locked
 
-        def has_served(resource: str) -> bool:
-            return resource in self.served
-
-        self.locked_by_other, self.has_served = locked_by_other, has_served
+    def has_served(self, resource: str) -> bool:
+        return resource in self.served
 
 
 def resource(name: str, **keys: object) -> Resource:
@@ -95,7 +93,7 @@ class ClaimsFixture(Claims):
         leave_after: float = 0.0,
     ) -> None:
         self.backend = FakeBackend(leave_after)
-        backends = Backends({"devicePlugin": cast("Backend", self.backend)})
+        backends = Backends({DEVICE_PLUGIN: self.backend})
         self.file = HandoutFile(state, backends.locked_by_other)
         super().__init__(holders or Holders(None), backends, self.file, assume_free=assume_free)
         for name in (A, B):

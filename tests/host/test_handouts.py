@@ -79,7 +79,8 @@ async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_s
 ) -> None:
     """That one has ended it, because no pod has it any longer."""
     seen: list[Handout] = []
-    one, two = opened(tmp_path), HandoutFile(tmp_path, lambda _: True, seen.extend)
+    one, two = opened(tmp_path), opened(tmp_path, lambda _: True)
+    two.on_read = seen.extend
     await put(one, handout())
     assert await two.sync(10) is None
     await end(one, handout())

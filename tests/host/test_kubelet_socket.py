@@ -28,7 +28,7 @@ MANY = 50
 
 def kubelet_of(host: Host) -> KubeletSocket:
     backend = host.parts.backends.by_name[DEVICE_PLUGIN]
-    return cast("DevicePluginBackend", backend)._directory.kubelet
+    return cast("DevicePluginBackend", backend).kubelet
 
 
 def sockets(directory: Path) -> set[Path]:

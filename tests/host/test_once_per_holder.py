@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, cast
+from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
@@ -16,9 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.backends.backend import Backend, Backends
+from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.publication import device_plugins
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
@@ -64,8 +64,7 @@ class World:
 
     def new(self, *, durable: bool = True) -> None:
         """Go on as another process does, perhaps one without a state directory."""
-        backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
-        backends = Backends({"devicePlugin": cast("Backend", backend)})
+        backends = Backends(device_plugins(Path("/nowhere"), None, 0.0))
         file = HandoutFile(self.state if durable else None, backends.locked_by_other)
         self.claims = Claims(Holders(None), backends, file, assume_free=False)
         self.claims.add(NAME, DeviceList(), lambda: None)

@@ -14,7 +14,8 @@ from devhost.allocation.policy import Policy
 from devhost.devices import scan
 from devhost.devices.scan import with_numa_nodes
 from devhost.model import config, names
-from devhost.model.device import Snapshot
+from devhost.model.device import Cause, Skipped, Snapshot
+from devhost.sources.selection import Selection
 from devhost.testing import HostTree
 from tests.support.devices import reasons, skip_reasons
 from tests.support.memory import IN_MEMORY
@@ -193,6 +194,20 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
         states = reasons(host.scan(after=1, found=replace(survey, nodes=nodes)))
         assert host.replaced == replaced
         assert {name for name, reason in states.items() if reason is None} == {"b", "other"}
+
+
+def test_scan_device_left_out_by_one_source_leaves_though_another_finds_a_dangling_link(
+    tmp_path: Path,
+) -> None:
+    """In any order of the sources: what one of them has excluded is there."""
+    excluded = Skipped.because(Cause.EXCLUDED, "/x/a", "excluded")
+    dangling = Skipped.because(Cause.DANGLING, "/x/a", "dangling link")
+    for skipped in ((excluded, dangling), (dangling, excluded), (dangling,)):
+        host = Scans(tmp_path, "sources: [directory: /x]")
+        host.make("x/a")
+        host.scan()
+        host.scan(after=1, found=Selection(skipped=skipped))
+        assert host.replaced == ({"a"} if excluded in skipped else set())
 
 
 @needs_root

@@ -1,4 +1,4 @@
-"""Kubelet's plugin directory: the node's backend for all resources of a process."""
+"""Kubelet's plugin directory, for all resources of a process."""
 
 import asyncio
 import contextlib
