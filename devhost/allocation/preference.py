@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from devhost.model.advertised import OfferedId
-from devhost.model.names import natural, natural_key
+from devhost.model.advertised import OfferedId, sort_ids
+from devhost.model.names import natural
 
 Preference = Literal["packed", "spread", "numa"]
 
@@ -67,7 +67,7 @@ def preferred(
             chosen += (givers[device] for device in devices[:missing])
             break
         chosen += givers.values()
-    return tuple(sorted(chosen, key=lambda offered: (natural_key(offered.id), offered.id)))
+    return sort_ids(chosen)
 
 
 def _by_device(ids: Iterable[OfferedId]) -> dict[str, list[OfferedId]]:

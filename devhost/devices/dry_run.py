@@ -16,7 +16,7 @@ from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
-from devhost.model.advertised import OfferedId
+from devhost.model.advertised import OfferedId, sort_ids
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
@@ -215,7 +215,7 @@ def choose_ids(
         if offered is None:
             raise AllocationError(f"{name}: no device {text}")
         chosen.add(offered)
-    return tuple(sorted(chosen, key=lambda offered: names.natural_key(offered.id)))
+    return sort_ids(chosen)
 
 
 # ── why a source finds what it finds: what was looked at, taken and left ──

@@ -1,6 +1,9 @@
 """The names under which kubelet knows devices."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from devhost.model.names import natural_key
 
 
 class AdvertisedName(NamedTuple):
@@ -28,3 +31,8 @@ class OfferedId(NamedTuple):
     def name(self, resource: str) -> AdvertisedName:
         """Return the name of its device."""
         return AdvertisedName(resource, self.device, shared=self.id != self.device)
+
+
+def sort_ids(ids: Iterable[OfferedId]) -> tuple[OfferedId, ...]:
+    """Return IDs in natural order."""
+    return tuple(sorted(ids, key=lambda offered: (natural_key(offered.id), offered.id)))

@@ -57,7 +57,8 @@ class ClaimConflicts:
         if reason is not None or (held := self.unaccounted) is None or resource.overlap == "allow":
             return reason
         name, holding = advertised_name(resource, device), self._holders.pods_of_device
-        if self._table.by_name(name) or holding(name) or not any(owned_nodes(device)):
+        is_recorded = any(handout.nodes for handout in self._table.by_name(name))
+        if is_recorded or holding(name) or not any(owned_nodes(device)):
             return None
         pods = ", ".join(sorted(holding(held)))
         return f"{held} is held by {pods}, and no record says which node that is: maybe this one"

@@ -75,7 +75,7 @@ class ClaimEnds:
         """Record whether the nodes of a handout have gone from its device."""
         gone = set[str]()
         for handed in handout.nodes:
-            keys = handed.id.keys_in(same_boot=handout.boot == self._boot)
+            keys = handed.keys(self._boot)
             nodes = [node for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys)]
             if nodes and not device.is_leaving and not any(map(device.has, nodes)):
                 gone.add(handed.id.lasting)
@@ -102,14 +102,21 @@ class ClaimEnds:
     def rest(self, handout: Handout) -> Handout | None:
         """Return what stays of a handout that has ended, or of which nodes have gone.
 
-        Without pod-resources that is the other nodes, and its steps: a pod may still start its
-        containers again.
+        A pod may still start its containers again: its steps stay where pod-resources cannot be
+        asked, and while its name is listed, as pod-resources does not show init containers. Where
+        it cannot be asked, nodes stay of which not all have gone.
         """
+        name, gone = handout.name, self._life(handout).gone
         if self._holders.enabled:
-            return None
-        gone = self._life(handout).gone
+            gone = frozenset[str]()
+            listing = self._listings.get(name.resource)
+            keeps_steps = listing is not None and listing.offered_ids.lists(
+                name.device, shared=name.shared
+            )
+        else:
+            keeps_steps = True
         nodes = tuple(node for node in handout.nodes if gone and node.id.lasting not in gone)
-        if not nodes and handout.steps == "none":
+        if not nodes and (handout.steps == "none" or not keeps_steps):
             return None
         return handout.model_copy(update={"nodes": nodes})
 
@@ -167,8 +174,7 @@ class ClaimEnds:
         """Whether no pod has what was handed out, by what kubelet says since a time."""
         name, life = handout.name, self._life(handout)
         if not self._holders.enabled:
-            is_assumed = self._assume_free and life.offered is None
-            return bool(handout.nodes) and (is_assumed or bool(life.gone))
+            return bool(life.gone) or (self._assume_free and life.offered is None)
         if self._holders.confirmed_free(name, since):
             return True
         if not self._holders.pods_of_device(name):

@@ -30,7 +30,7 @@ from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.handouts import HandedNode, Handout, HandoutFile, Steps
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import owned_keys, owned_nodes
+from devhost.node.listed_nodes import owned_nodes
 
 _TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -131,11 +131,10 @@ class Claims:
         """Update the records of a device by what a scan has found of it."""
         for handout in self._table.by_name(name):
             self._ends.observe(handout, device)
-            has_booted = handout.boot != self._table.boot and device.is_present
-            if has_booted and handout in self._table.by_node(owned_keys(device)):
-                # Its path leads to what the pod gets now.
-                update = {"nodes": _nodes(device), "boot": self._table.boot}
-                self._file.set({handout.key: handout.model_copy(update=update)})
+            boot = self._table.boot
+            nodes = tuple(dict.fromkeys(_renewed(node, device, boot) for node in handout.nodes))
+            if device.is_present and nodes != handout.nodes:
+                self._file.set({handout.key: handout.model_copy(update={"nodes": nodes})})
                 self._rescan_withheld()
 
     # ── Allocate ──
@@ -179,7 +178,7 @@ class Claims:
         except AllocationError:
             self._file.set(former)
             raise
-        if steps != "none" and not all(handout in self._table for handout in new):
+        if steps != "none" and any(self._table.find(one.key) is not one for one in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
 
@@ -189,20 +188,26 @@ class Claims:
         advertised_id: str,
         device: HostDevice,
         overlap: bool,
-        steps: Steps = "none",
+        steps: Steps | None = None,
     ) -> Handout:
-        """Return the record of an ID; nodes that it had before in this boot stay."""
+        """Return the record of an ID.
+
+        Nodes that it had before stay; so do its steps, without others.
+        """
         former = self._table.find((resource, advertised_id))
-        same_boot = former is not None and former.boot == self._table.boot
-        nodes = {node.id.lasting: node for node in (former.nodes if former and same_boot else ())}
+        boot = self._table.boot
+        handed = (HandedNode.of(node.id, boot) for node in owned_nodes(device))
+        nodes = {
+            (node.boot, node.id.lasting): node
+            for node in (*(former.nodes if former else ()), *handed)
+        }
         return Handout(
             resource=resource,
             id=advertised_id,
             device=device.id,
-            nodes=tuple({**nodes, **{node.id.lasting: node for node in _nodes(device)}}.values()),
-            boot=self._table.boot,
+            nodes=tuple(nodes.values()),
             overlap=overlap,
-            steps=steps,
+            steps=steps or (former.steps if former else "none"),
         )
 
     # ── records that are missing, and the end of claims ──
@@ -229,9 +234,10 @@ class Claims:
         locked_by_other = functools.cache(self._backends.locked_by_other)
         free, pause = self._ends.find_free(self._table)
         ended = {
-            handout.key: self._ends.rest(handout)
+            handout.key: rest
             for handout in free
-            if not locked_by_other(handout.resource)
+            if (rest := self._ends.rest(handout)) != handout
+            and not locked_by_other(handout.resource)
         }
         if ended:
             self._file.set(ended)
@@ -245,7 +251,8 @@ class Claims:
         conflicts = self._conflicts
         before, conflicts.unaccounted = conflicts.unaccounted, None
         for name, ids in self._holders.by_name.items():
-            if self._table.by_name(name):
+            records = self._table.by_name(name)
+            if any(handout.nodes for handout in records):
                 continue
             listing = self._listings.get(name.resource)
             if listing is not None and (device := listing.devices.get(name.device)) is not None:
@@ -253,8 +260,9 @@ class Claims:
                 handouts = [
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]
-                self._file.set({handout.key: handout for handout in handouts})
-            elif has_served(name.resource):
+                new = [handout for handout in handouts if handout not in self._table]
+                self._file.set({handout.key: handout for handout in new})
+            elif not records and has_served(name.resource):
                 conflicts.unaccounted = conflicts.unaccounted or name
         if before != conflicts.unaccounted:
             for listing in self._listings.values():
@@ -275,7 +283,13 @@ class Claims:
                 listing.rescan()
 
 
-def _nodes(device: HostDevice) -> tuple[HandedNode, ...]:
-    return tuple(
-        HandedNode(entity=node.id.entity, names=node.id.names) for node in owned_nodes(device)
-    )
+def _renewed(handed: HandedNode, device: HostDevice, boot: str) -> HandedNode:
+    """Return a node that was handed out before a boot as its device has it now.
+
+    Its path leads to what the pod gets now.
+    """
+    if handed.boot == boot:
+        return handed
+    keys = handed.keys(boot)
+    nodes = (node.id for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys))
+    return next((HandedNode.of(node_id, boot) for node_id in nodes), handed)

@@ -44,15 +44,25 @@ class _Entry(BaseModel):
 
 
 class HandedNode(_Entry):
-    """A node that a pod was given (`NodeId`)."""
+    """A node that a pod was given (`NodeId`), and the kernel's ID of the boot in which it was."""
 
     entity: str
     names: frozenset[str]
+    boot: str
+
+    @classmethod
+    def of(cls, node_id: NodeId, boot: str) -> "HandedNode":
+        """Return the record of a node in a boot."""
+        return cls(entity=node_id.entity, names=node_id.names, boot=boot)
 
     @property
     def id(self) -> NodeId:
         """Its identity."""
         return NodeId(self.entity, self.names)
+
+    def keys(self, boot: str) -> frozenset[str]:
+        """Return what identifies it in a boot."""
+        return self.id.keys_in(same_boot=boot == self.boot)
 
 
 class Handout(_Entry):
@@ -61,9 +71,8 @@ class Handout(_Entry):
     Attributes:
         id: The advertised ID.
         device: The ID of the device: another one where it is advertised as shares.
-        nodes: Those that no other pod may have; also those of a former Allocate in the same boot
-            that did not end yet.
-        boot: The kernel's ID of the boot in which it was made.
+        nodes: Those that no other pod may have; also those of a former Allocate that did not end
+            yet.
         overlap: Whether the resource had ``overlap: allow``.
         steps: Whether the `preStart` steps for a holder are to be run, or done.
         holder: The pod or claim, where the backend knows it.
@@ -73,7 +82,6 @@ class Handout(_Entry):
     id: str
     device: str
     nodes: tuple[HandedNode, ...]
-    boot: str
     overlap: bool
     steps: Steps = "none"
     holder: str | None = None
@@ -94,10 +102,7 @@ class Handout(_Entry):
 
     def node_keys(self, boot: str) -> frozenset[str]:
         """Return what identifies its nodes in a boot."""
-        same_boot = boot == self.boot
-        return frozenset[str]().union(
-            *(node.id.keys_in(same_boot=same_boot) for node in self.nodes)
-        )
+        return frozenset[str]().union(*(node.keys(boot) for node in self.nodes))
 
 
 class Foreign(RootModel[Any]):
@@ -236,7 +241,8 @@ class HandoutFile:
         undone = {
             handout.key: former.get(handout.key)
             for handout in late
-            if handout.steps != "none" and (problem != NO_ANSWER or _has_steps(former, handout))
+            if handout.steps != "none"
+            and (problem != NO_ANSWER or _replaces_steps(former.get(handout.key), handout))
         }
         self._unsaved = {
             key: handout for key, handout in self._unsaved.items() if key not in undone
@@ -328,9 +334,8 @@ class HandoutFile:
         self.problem = log_transition("allocated devices", self.problem, problem)
 
 
-def _has_steps(handouts: Mapping[HandoutKey, Handout], handout: Handout) -> bool:
-    former = handouts.get(handout.key)
-    return former is not None and former.steps != "none"
+def _replaces_steps(former: Handout | None, handout: Handout) -> bool:
+    return former is not None and former.steps not in ("none", handout.steps)
 
 
 def boot_id() -> str:
@@ -462,13 +467,12 @@ def _current(
         if isinstance(entry, _OldNode):
             # Which share a pod has was not recorded.
             advertised_id = f"{entry.device}::" if entry.shared else entry.device
-            node = HandedNode(entity=entry.key, names=entry.names)
+            node = HandedNode(entity=entry.key, names=entry.names, boot=entry.boot)
             handout = former.get((entry.resource, advertised_id)) or Handout(
                 resource=entry.resource,
                 id=advertised_id,
                 device=entry.device,
                 nodes=(),
-                boot=entry.boot,
                 overlap=entry.overlap,
             )
             nodes = (*handout.nodes, node) if entry.key else handout.nodes

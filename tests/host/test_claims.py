@@ -312,6 +312,34 @@ async def test_claims_free_a_node_that_no_pod_holds_and_have_others_scanned() ->
     assert await allocated(who, resource(B), device("b"))
 
 
+async def test_claims_that_have_ended_keep_the_steps_of_an_id_that_is_listed() -> None:
+    """An init container holds it, which pod-resources does not show, and may start again."""
+    who, device_list = ClaimsFixture(None, FakeHolders()), DeviceList(0.0)
+    who.add(A, device_list, lambda: None)
+    device_list.update({"a": AdvertisedDevice(True)})
+    published(who, resource(A), device("a"))
+    await who.give(resource(A), device("a"), steps="pending")
+    who.end_free()
+    (handout,) = who.file.table
+    assert (handout.steps, handout.nodes) == ("pending", ())
+    published(who, resource(A))
+    device_list.update({})
+    who.end_free()
+    assert not who.recorded
+
+
+async def test_claims_record_the_nodes_again_of_an_id_that_only_has_steps() -> None:
+    """A pod that was not shown is shown now; what is known of its steps stays."""
+    name, pods = AdvertisedName(A, "a", shared=False), frozenset({"default/pod"})
+    who = ClaimsFixture(None, FakeList({name: {OfferedId("a", "a"): pods}}))
+    published(who, resource(A), device("a"))
+    await who.give(resource(A), device("a"), steps="pending")
+    (whole,) = who.file.table
+    who.file.set({whole.key: whole.model_copy(update={"nodes": ()})})
+    await who.reserved()
+    assert list(who.file.table) == [whole]
+
+
 async def test_claims_free_a_node_on_offer_that_no_pod_holds() -> None:
     """It is recorded again when it is allocated again; so the records are as many as held nodes."""
     told = FakeHolders("default/pod")

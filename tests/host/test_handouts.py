@@ -21,13 +21,13 @@ PLACE = "/sys/devices/pci0000:00/net/eth0"
 
 
 def handout(device: str = "a", number: int = 64, steps: Steps = "none", **more: Any) -> Handout:
-    nodes = (HandedNode(entity=f"char 4:{number}", names=frozenset({f"/dev/{number}"})),)
-    fields = {"resource": A, "id": device, "device": device, "nodes": nodes, "boot": BOOT}
+    nodes = (HandedNode.of(NodeId(f"char 4:{number}", frozenset({f"/dev/{number}"})), BOOT),)
+    fields = {"resource": A, "id": device, "device": device, "nodes": nodes}
     return Handout.model_validate({**fields, "overlap": False, "steps": steps, **more})
 
 
 def of_node(node_id: NodeId) -> Handout:
-    return handout(nodes=(HandedNode(entity=node_id.entity, names=node_id.names),))
+    return handout(nodes=(HandedNode.of(node_id, BOOT),))
 
 
 def opened(state: Path, elsewhere: Callable[[str], bool] = lambda _: False) -> HandoutFile:

@@ -136,8 +136,7 @@ RECORD: Final = {
     "resource": NAME,
     "id": "0",
     "device": "0",
-    "nodes": [{"entity": "char 1:3", "names": ["/dev/x"]}],
-    "boot": "",
+    "nodes": [{"entity": "char 1:3", "names": ["/dev/x"], "boot": ""}],
     "overlap": False,
     "steps": "pending",
 }

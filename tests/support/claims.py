@@ -91,6 +91,7 @@ class Kubelet:
         self.lists: dict[str, dict[str, bool]] = {}
         self.unhealthy_since: dict[tuple[str, str], float] = {}
         self.allocated_at: dict[AdvertisedName, float] = {}
+        self.refused_at: dict[AdvertisedName, float] = {}
         self.pods: dict[int, Pod] = {}
         self.pod_lists: list[PodList] = []
         self._admitted = 0
@@ -142,15 +143,15 @@ class Kubelet:
 
     async def admit(self, process: "Process", name: str, advertised_id: str) -> bool:
         """Start a pod with a device, if Allocate gives it that."""
-        self.allocating = True
+        self.allocating, owner = True, advertised_name(name, advertised_id)
         try:
             device = await process.allocate(name, advertised_id)
         except AllocationError:
+            self.refused_at[owner] = self.now
             return False
         finally:
             self.allocating = False
         self._admitted += 1
-        owner = advertised_name(name, advertised_id)
         self.pods[self._admitted] = Pod(owner, advertised_id, device, self.host.boot)
         self.allocated_at[owner] = self.now
         return True
