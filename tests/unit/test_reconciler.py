@@ -46,13 +46,10 @@ class FakeLocations:
     def __init__(self) -> None:
         self.hanging: dict[str, asyncio.Event] = {}
 
-    def subscribe(self, *_: object) -> None:
-        pass
-
     def unsubscribe(self, _: object) -> None:
         pass
 
-    def readers_of(self, user: ResourceScan) -> list[Reader]:
+    def subscribe(self, user: ResourceScan, *_: object) -> list[Reader]:
         return [Reader(self.hanging[user.name])] if user.name in self.hanging else []
 
 
