@@ -127,7 +127,7 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     resolve = Resolver.resolve
 
     def noted(self: Resolver, finding: ScanFinding) -> object:
-        resolved.append(finding.name[-1])
+        resolved.append(finding.scanner.resource.name[-1])
         return resolve(self, finding)
 
     monkeypatch.setattr(Resolver, "resolve", noted)
