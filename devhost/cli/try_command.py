@@ -72,8 +72,7 @@ def run(
             cdi_dir=temporary / "cdi",
             settle_s=0.0 if once else SETTLE_S,
         )
-        pod_resources = temporary / "pod-resources.sock"
-        trial = Trial(first, settings, temporary, pod_resources, source, plugins)
+        trial = Trial(first, settings, temporary, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)
