@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from devhost.node.code_resource import CodeResource
 
 
-@click.command(
-    "try", cls=options.Command, epilog="Exit status: 0 success, 1 failure, 2 usage error."
-)
+@click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.host_options
