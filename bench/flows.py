@@ -30,7 +30,7 @@ from tests.support.hosting import Hosting
 
 _PACKAGE: Final = os.path.dirname(devhost.__file__) + os.sep
 # The kubelet's part, what makes the devices, and the equality of values, as of dataclasses.
-_NOT_COUNTED: Final = ("api/", "fake_kubelet/", "testing/", "model/immutable.py")
+_NOT_COUNTED: Final = ("api/", "fake_kubelet/", "testing/")
 _NAME: Final = "bench.example/device"
 _PATIENCE_S: Final = 60.0
 _SOURCES: Final = {

@@ -7,17 +7,17 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Protocol
 
 from devhost.backends.plugin_handler import DEVICE_PLUGIN, PluginHandler
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ResourceHooks:
     """The parts of the node that a backend uses for one resource.
 

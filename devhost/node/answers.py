@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.devices.scan import Scanner
@@ -11,7 +12,6 @@ from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.node.claims import Claims
 from devhost.node.code_resource import CodeResource
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
@@ -22,12 +22,12 @@ _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specif
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Offer:
     """The devices on offer, and the specification by which they were found."""
 
     scanner: Scanner
-    snapshot: Snapshot = Snapshot()
+    snapshot: Snapshot = field(default_factory=Snapshot)
 
 
 class ResourceAnswers:

@@ -1,7 +1,8 @@
 """The parts of a node that all its resources use."""
 
+from dataclasses import dataclass
+
 from devhost.backends.backend import Backends
-from devhost.model.immutable import immutable
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claims import Claims
 from devhost.node.handouts import HandoutFile
@@ -10,7 +11,7 @@ from devhost.node.reconciler import Reconciler
 from devhost.observe.metrics import Metrics
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class NodeParts:
     """The parts of a node that all its resources use."""
 
