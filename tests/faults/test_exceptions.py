@@ -20,7 +20,7 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.publication import DevicePluginBackend
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.model.resource_state import Status
@@ -141,9 +141,9 @@ class Steps:
             state_dir=directory / "state",
             cdi_dir=directory / "cdi",
         )
-        backends = device_plugins(directory / "plugins", directory / "pr.sock", 0.1)
+        backend = DevicePluginBackend(directory / "plugins", directory / "pr.sock", 0.1)
         config = self.source.load_first()[0].require()
-        self.host = Host(config, settings, backends, self.source)
+        self.host = Host(config, settings, backend, self.source)
 
     def _write(self) -> None:
         self.file.write_text(
