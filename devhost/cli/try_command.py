@@ -16,7 +16,7 @@ from devhost.cli.run_command import load_config, serve
 
 if TYPE_CHECKING:
     from devhost.fake_kubelet.trial import Trial
-    from devhost.node.code_resource import CodeResource
+    from devhost.node.answers import CodeResource
 
 
 @click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, TypeVar
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.model.immutable import immutable
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -24,7 +23,7 @@ class AdmissionError(Exception):
     """The kubelet refused a pod; the text is what its user would see."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HeldDevices:
     """The devices of one resource that a container holds, and the plugin's answer for them."""
 
