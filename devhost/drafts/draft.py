@@ -3,17 +3,17 @@
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
-from devhost.model.immutable import immutable
 from devhost.model.names import printable
 
 _COLUMNS: Final = 96
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DraftEntry:
     """An entry of `resources` with comments above it, or comments alone."""
 
