@@ -7,12 +7,12 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
@@ -54,7 +54,7 @@ class PluginHandler(Protocol):
         ...
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ResourceHooks:
     """The parts of the node that a backend uses for one resource.
 

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from devhost.node.state_dir import LastGoodConfig
 
 
-@click.command(
-    "run", cls=options.Command, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error."
-)
+@click.command("run", epilog=options.SERVE_EPILOG)
 @options.config_argument
 @options.kubelet_options
 @options.host_options

@@ -25,7 +25,6 @@ from devhost.model.device import (
     Snapshot,
     Verdict,
 )
-from devhost.model.immutable import immutable
 from devhost.model.sources import Static
 from devhost.model.template import MissingVariableError, variables
 from devhost.sources.selection import Selection
@@ -56,7 +55,7 @@ FileVersion = tuple[int, int, int]
 """`FileState.version`."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ScanContext:
     """The resource, its devices so far, and the time of one scan.
 

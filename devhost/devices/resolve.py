@@ -5,6 +5,7 @@ Pure: no clock, no file, no thread. A running host and the dry run call the same
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.devices.identify import Identified, ScanContext, identify
@@ -13,7 +14,6 @@ from devhost.devices.scan import Scanner
 from devhost.model import limits
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.sources.selection import Selection
 
 # The part of the IDs left by declarations that is divided evenly, which a directory that fills up
@@ -21,7 +21,7 @@ from devhost.sources.selection import Selection
 _EVEN: Final = 0.5
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ScanFinding:
     """The selection of a resource's sources, to be resolved.
 

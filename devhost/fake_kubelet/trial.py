@@ -28,10 +28,10 @@ class Trial:
         config: Config,
         settings: Settings,
         plugin_dir: Path,
-        pod_resources: Path | None = None,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
+        pod_resources = plugin_dir / "pod-resources.sock"
         self.kubelet = SimulatedKubelet(plugin_dir, pod_resources)
         backend = DevicePluginBackend(plugin_dir, pod_resources)
         self.host = Host(config, settings, backend, source, plugins)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from devhost.devices.scan import Scanner
@@ -13,7 +14,6 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.immutable import immutable
 from devhost.node.claims import Claims
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
@@ -55,12 +55,12 @@ class CodeResource(Protocol):
         ...
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Offer:
     """The devices on offer, and the specification by which they were found."""
 
     scanner: Scanner
-    snapshot: Snapshot = Snapshot()
+    snapshot: Snapshot = field(default_factory=Snapshot)
 
 
 class ResourceAnswers:

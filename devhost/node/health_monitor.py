@@ -18,7 +18,6 @@ from devhost.devices.scan import Scanner
 from devhost.errors import describe_os_error
 from devhost.model.config import HealthChecks, Resource
 from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
-from devhost.model.immutable import immutable
 from devhost.node.tasks import keep_running
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
@@ -29,7 +28,7 @@ _FIRST_POLL_S: Final = 0.01
 _LOG: Final = logging.getLogger(__name__)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HealthState:
     """The health of a device after its checks so far."""
 

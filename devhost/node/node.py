@@ -4,7 +4,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,6 @@ from devhost.devices.scan import Scanner
 from devhost.errors import BackendGoneError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config, Resource
-from devhost.model.immutable import immutable
 from devhost.node.answers import CodeResource
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claims import Claims
@@ -42,7 +41,7 @@ _DONE: Final = {
 _LOG: Final = logging.getLogger(__name__)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a host, without those of its backend."""
 

@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.backends.backend import Backend, ResourceHooks
 from devhost.devices.scan import Scanner, for_new_spec
 from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
@@ -25,7 +25,7 @@ _FIRST_ROUND_S: Final = 1.0
 _DRAINING: Final = "removed from the configuration"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class NodeParts:
     """The parts of a node that all its resources use."""
 
