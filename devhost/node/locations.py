@@ -190,9 +190,9 @@ class Locations:
     def subscribe(
         self, subscriber: Hashable, locations: Iterable[Location], on_change: OnChange
     ) -> list[LocationReader]:
-        """Return the readers of locations, whose changes are told from now on.
+        """Call `on_change` for changes of these locations, and no longer for former ones.
 
-        Those of the subscriber's former locations are not.
+        Returns the readers of the locations.
         """
         former = self._locations.get(subscriber, ())
         self._locations[subscriber] = tuple(locations)
