@@ -19,7 +19,6 @@ from devhost.model.names import resource_name_problem
 
 @click.command(
     "plan",
-    cls=options.Command,
     epilog="Exit status: 0 success (also without devices), 1 invalid configuration, failed source "
     "or impossible allocation, 2 usage error.",
 )

@@ -72,9 +72,8 @@ def serve(
 
 def _command(plugins: Sequence[ServedPlugin]) -> click.Command:
     @click.command(
-        cls=cli.Command,
         help=_HELP,
-        epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error.",
+        epilog=cli.SERVE_EPILOG,
     )
     @click.argument("config", required=False, envvar="DEVHOST_CONFIG", metavar="[CONFIG]")
     @click.option(

@@ -19,7 +19,6 @@ from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
-from devhost.model.immutable import immutable
 from devhost.sources.base import Listing, Listings, Location, NodeSource
 from devhost.sources.selection import CompiledSource
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -28,7 +27,7 @@ DESTROY_S: Final = 5.0
 _LOG: Final = logging.getLogger(__name__)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DeclaredNode(Node):
     """A node or token of a plugin's device, with that device, and the keys of all its nodes."""
 
@@ -41,7 +40,7 @@ class DeclaredNode(Node):
         return self.device_keys
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class CodeLocation(Location):
     """The code of a plugin, which reports changes itself."""
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -29,7 +29,6 @@ from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
 from devhost.model.device import FileKind, FileState, HostDevice
-from devhost.model.immutable import immutable
 from devhost.model.names import printable
 from devhost.model.template import Template
 from devhost.node.handouts import Handout, HandoutFile
@@ -190,7 +189,7 @@ def _present_devices(
 # ── the steps of one device ──
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class StepRun:
     """A run of the steps of one device; the deadline is on the event loop's clock."""
 

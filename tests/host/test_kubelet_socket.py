@@ -15,7 +15,6 @@ from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.deviceplugin.kubelet_socket import KubeletSocket
 from devhost.backends.deviceplugin.publication import DevicePluginBackend
-from devhost.backends.plugin_handler import DEVICE_PLUGIN
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from devhost.node.node import Host
@@ -27,7 +26,7 @@ MANY = 50
 
 
 def kubelet_of(host: Host) -> KubeletSocket:
-    backend = host.parts.backends.by_name[DEVICE_PLUGIN]
+    backend = host.parts.backend
     return cast("DevicePluginBackend", backend).kubelet
 
 

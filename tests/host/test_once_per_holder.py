@@ -16,9 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
-from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.publication import DevicePluginBackend
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
@@ -64,9 +63,9 @@ class World:
 
     def new(self, *, durable: bool = True) -> None:
         """Go on as another process does, perhaps one without a state directory."""
-        backends = Backends(device_plugins(Path("/nowhere"), None, 0.0))
-        file = HandoutFile(self.state if durable else None, backends.locked_by_other)
-        self.claims = Claims(Holders(None), backends, file, assume_free=False)
+        backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
+        file = HandoutFile(self.state if durable else None, backend.locked_by_other)
+        self.claims = Claims(Holders(None), backend, file, assume_free=False)
         self.claims.add(NAME, DeviceList(), lambda: None)
         self.pre_start = PreStart(
             NAME,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.publication import DevicePluginBackend
 from devhost.config.loader import loads
 from devhost.hostfs.files import HostFiles
 from devhost.library.served import served
@@ -44,7 +44,7 @@ class Serving:
             source = ConfigFile(str(self.config), policy)
             source.load_first()
         self._host = Host(
-            first, settings, device_plugins(self._plugins, None, 0.3), source, served(plugins)
+            first, settings, DevicePluginBackend(self._plugins, None, 0.3), source, served(plugins)
         )
         self._task = asyncio.create_task(self._host.run())
 

@@ -9,7 +9,6 @@ from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.podresources import PodResources
 from devhost.backends.deviceplugin.registration import Registration
-from devhost.backends.plugin_handler import DEVICE_PLUGIN
 from devhost.model.resource_state import PublicationStatus
 
 _STEP_S: Final = 0.2  # while IDs are leaving
@@ -21,8 +20,6 @@ class DevicePluginBackend(PluginDirectory):
     `socket` is that of kubelet's pod-resources, where it may be asked which pods hold devices.
     """
 
-    name = "plugin directory"
-
     def __init__(
         self, plugin_dir: Path, socket: Path | None = None, leave_after: float = LEAVE_AFTER_S
     ) -> None:
@@ -32,13 +29,6 @@ class DevicePluginBackend(PluginDirectory):
     def open(self, hooks: ResourceHooks) -> "PluginPublication":
         """Return the publication of a resource, to be run."""
         return PluginPublication(self, hooks)
-
-
-def device_plugins(
-    plugin_dir: Path, pod_resources: Path | None = None, leave_after: float = LEAVE_AFTER_S
-) -> dict[str, DevicePluginBackend]:
-    """Return the backend of device plugins by its name, for a host."""
-    return {DEVICE_PLUGIN: DevicePluginBackend(plugin_dir, pod_resources, leave_after)}
 
 
 class PluginPublication:

@@ -15,13 +15,13 @@ from urllib.parse import quote
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.backends.backend import PluginHandler
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.podresources import ServedNames
 from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
 from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.backends.deviceplugin.sockets import SocketIdentity, start_server
-from devhost.backends.plugin_handler import PluginHandler
 from devhost.errors import KubeletError
 from devhost.model import limits
 from devhost.model.resource_state import SetState, State
