@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from devhost.allocation.compiled import Declaration
 from devhost.allocation.policy import Policy
 from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
