@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 import click
 
-from devhost.backends.deviceplugin.shares import offered_id
+from devhost.backends.deviceplugin.device_list import offered_id
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable
 
