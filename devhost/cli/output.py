@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, TextIO
 import click
 
 from devhost.backends.deviceplugin.shares import offered_id
+from devhost.cli.options import DEFAULT_CONFIG
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable
 
@@ -42,6 +43,13 @@ def note(line: str) -> None:
 def fail(message: str) -> NoReturn:
     """Print an error and exit with status 1."""
     note(f"devhost: {message}")
+    sys.exit(1)
+
+
+def exit_without_config(file: str) -> NoReturn:
+    """Exit with status 1; where there is no file at the default path, name what writes one."""
+    if file == DEFAULT_CONFIG and not os.path.lexists(file):
+        note("devhost: `devhost init -o FILE` writes a configuration for this host")
     sys.exit(1)
 
 
