@@ -13,8 +13,8 @@ from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
 from devhost.node.change_log import ChangeLog
 from devhost.node.claims import Claims
-from devhost.node.device_count import DeviceCount
 from devhost.node.health_monitor import HealthMonitor
+from devhost.node.resource_status import DeviceCount
 
 _REMOVED: Final = Verdict(Cause.REMOVED, "its resource was removed from the configuration")
 

@@ -107,8 +107,7 @@ edit = st.tuples(st.permutations("abc").map("".join), st.integers(1, 3)).map(
 
 
 @given(
-    st.lists(st.one_of(finding, edit), max_size=12),
-    st.dictionaries(st.sampled_from("abc"), found),
+    st.lists(st.one_of(finding, edit), max_size=12), st.dictionaries(st.sampled_from("abc"), found)
 )
 @example(["ab", ("a", {"n"}), "b", "ba", ("a", {"n"}), ("b", {"n"})], {})
 def test_node_is_moved_only_by_an_edit_to_a_resource_that_it_puts_before(

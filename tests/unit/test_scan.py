@@ -65,8 +65,7 @@ def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]
 
 
 @given(
-    st.integers(1, 3),
-    st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8),
+    st.integers(1, 3), st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8)
 )
 def test_scan_max_devices_is_kept_and_offered_stay(limit: int, sets: list[set[str]]) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
