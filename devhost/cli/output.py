@@ -24,6 +24,7 @@ from devhost.model.names import printable
 
 _COLUMNS_MIN: Final = 40
 _CELL_MIN: Final = 8
+_WORDS_MIN: Final = 24
 _GAP: Final = "   "  # between columns
 _TAB: Final = "    "
 _COLORS: Final = {"error": "red", "warning": "yellow"}
@@ -129,7 +130,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     if sys.stdout is not None and sys.stdout.isatty():
         room = _columns() - len(_GAP) * (len(widths) - 1)
         while sum(widths) > room and max(widths) > _CELL_MIN:
-            widths[widths.index(max(widths))] -= 1
+            # The last one first, which has words.
+            widths[-1 if widths[-1] > _WORDS_MIN else widths.index(max(widths))] -= 1
     for row in table:
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for line in zip_longest(*folded, fillvalue=""):
