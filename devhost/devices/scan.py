@@ -115,7 +115,9 @@ class Scanner(Declaration):
         host_paths: HostPaths | None = None
         owners, invisible = self._owners_of_nodes(identified), list[str]()
         taken: TakenNames = {}
-        in_turn = sorted(devices.values(), key=lambda device: _turn(previous.get(device.id)))
+        in_turn = list(devices.values())
+        if self._clashing:
+            in_turn.sort(key=lambda device: _turn(previous.get(device.id)))
         for found_device in in_turn:
             former = previous.get(found_device.id)
             device, allocation = self._rendered(found_device, former)
@@ -136,7 +138,9 @@ class Scanner(Declaration):
                     ]
                 if text is not None:
                     device = replace(device, verdict=_shortened(Cause.HOST_PATH, text))
-            devices[device.id] = _with_swap(device, former, now)
+            if former is not None and former is not device:
+                device = _with_swap(device, former, now)
+            devices[device.id] = device
         return {**identified.missing, **devices}, invisible
 
     def _rendered(
@@ -255,14 +259,12 @@ def _invisible_mounts(paths: Iterable[str], root: str) -> Iterator[str]:
         yield f"mount {different[0]}{count}: {where}, left out, because it is optional"
 
 
-def _with_swap(device: HostDevice, former: HostDevice | None, now: float) -> HostDevice:
+def _with_swap(device: HostDevice, former: HostDevice, now: float) -> HostDevice:
     """Return a device, unhealthy for a while if it is another node than before.
 
     A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
     nothing of it. The time counts from when a scan has seen that the former node was gone, if so.
     """
-    if former is None or former is device:
-        return device
     numbers = former.numbers
     is_swapped = any(numbers.get(path, number) != number for path, number in device.numbers.items())
     lost_at = former.presence.since if isinstance(former.presence, Missing) else now

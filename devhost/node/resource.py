@@ -55,13 +55,7 @@ class ServedResource:
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan, self.resource_status = parts.reconciler.add(self), ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
-        pre_start = PreStart(
-            self.name,
-            node_name=scanner.node_name,
-            files=scanner.files,
-            policy=scanner.policy,
-            handouts=parts.handouts,
-        )
+        pre_start = PreStart(scanner, parts.handouts)
         self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
         hooks = ResourceHooks(
             self.answers,

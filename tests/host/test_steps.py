@@ -42,7 +42,6 @@ def start_of(
     *nodes: Node, policy: Policy = ALL, root: str = "/", calls: BlockingCalls | None = None
 ) -> StepRun:
     return StepRun(
-        resource="example.com/disk",
         device=device("X", *(nodes or (token("X"),))),
         constants=CONSTANTS,
         files=HostFiles(root),
