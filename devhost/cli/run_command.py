@@ -105,7 +105,7 @@ def load_config(
     (log_problems if to_log else output.print_problems)(problems)
     used = file.config or (good.config if good else None)
     if used is None:
-        sys.exit(1)
+        output.exit_without_config("" if to_log else config)
     if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
         state = "unreadable" if source.status.unreadable else "invalid"
