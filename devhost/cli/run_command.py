@@ -15,6 +15,7 @@ from devhost import __version__
 from devhost.cli import options, output
 from devhost.daemon.process import (
     allocate_from_one_arena,
+    collect_garbage_rarely,
     can_start_threads,
     raise_descriptor_limit,
     wait_for_signal,
@@ -57,6 +58,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     """
     exit_on_signals()  # also for programs that use the library
     allocate_from_one_arena()
+    collect_garbage_rarely()
     if not can_start_threads(_THREADS):
         output.fail(f"no {_THREADS} threads can be started: raise pids.max or RLIMIT_NPROC")
     logs.set_up(flags["log_level"], flags["log_format"])
