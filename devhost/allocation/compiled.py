@@ -27,14 +27,13 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Resource
 from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
-from devhost.model.immutable import immutable
 from devhost.model.limits import ANSWER_MAX
 from devhost.model.template import MissingVariableError, Template, variables
 
 _PATH: Final = Template.parse("${path}")
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One entry of ``allocate``.
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from devhost.allocation.policy import Policy
@@ -15,14 +15,13 @@ from devhost.hostfs.sysfs import Number
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState, HostDevice, Node
-from devhost.model.immutable import immutable
 
 _PARTS_MAX: Final = 1000  # nodes of a directory that is handed out
 
 Spec = DeviceSpec | MountSpec
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ResolvedPath:
     """The real path that a host path leads to, and the file there, or why it cannot be read."""
 

@@ -6,6 +6,7 @@ known to be safe. Everything else needs a flag, and each flag adds to that.
 
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.device_classes import BLOCK, MEMORY, UNKNOWN, DeviceClass, class_by_path
@@ -13,7 +14,6 @@ from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
 from devhost.model.hardware_sources import vendor_product
-from devhost.model.immutable import immutable
 from devhost.model.pattern import matches_any
 
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
@@ -22,7 +22,7 @@ _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on mos
 _RUNTIME_VARIABLES: Final = ("NVIDIA_*", "ASCEND_*", "*_VISIBLE_DEVICES")
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The flags of a process: what it was started to allow.
 

@@ -2,22 +2,59 @@
 
 It publishes what a scan has found, says what a pod may still be given, and which pods hold devices.
 It asks the node for three things in turn: to allocate, to prefer and to prepare devices
-(`devhost.backends.plugin_handler`). Backends are handed to the node by name; it imports none.
+(`PluginHandler`). The node is given a backend; it imports none.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from devhost.backends.plugin_handler import DEVICE_PLUGIN, PluginHandler
-from devhost.model.config import Resource
+from devhost.model.advertised import OfferedId
+from devhost.model.allocation import Allocation
 from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
 from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
+ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
-@immutable
+
+class PluginHandler(Protocol):
+    """Answers the calls of kubelet for one resource."""
+
+    @property
+    def name(self) -> str:
+        """The resource's name."""
+        ...
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Whether kubelet has to call PreStartContainer before each container start."""
+        ...
+
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
+        """Return what a container receives, or raise `AllocationError`.
+
+        `pre_start` says whether kubelet will call PreStartContainer for the devices.
+        """
+        ...
+
+    def observe_allocate(self, result: str, seconds: float) -> None:
+        """Record the end of an Allocate: its result, of `ALLOCATE_RESULTS`, and duration."""
+        ...
+
+    async def prefer(
+        self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
+    ) -> Sequence[OfferedId]:
+        """Return which IDs a container should get; none to leave the choice to kubelet."""
+        ...
+
+    async def prepare(self, ids: Sequence[OfferedId]) -> None:
+        """Prepare devices for a container that starts, or raise `PreStartError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceHooks:
     """The parts of the node that a backend uses for one resource.
 
@@ -103,11 +140,6 @@ class Backend(Protocol):
     """One way to offer devices to pods, for all resources of a process."""
 
     @property
-    def name(self) -> str:
-        """Its name in log lines."""
-        ...
-
-    @property
     def leave_after(self) -> float:
         """The time between an ID's Unhealthy and its end, in seconds."""
         ...
@@ -141,37 +173,3 @@ class Backend(Protocol):
     async def close(self) -> None:
         """End what is running."""
         ...
-
-
-class Backends:
-    """The backends of a process, by name."""
-
-    def __init__(self, by_name: Mapping[str, Backend]) -> None:
-        self.by_name = by_name
-
-    def backend_of(self, _resource: Resource) -> Backend:
-        """Return the backend that offers a resource."""
-        return self.by_name[DEVICE_PLUGIN]
-
-    @property
-    def leave_after(self) -> float:
-        """The longest time between an ID's Unhealthy and its end, in seconds."""
-        return max(backend.leave_after for backend in self.by_name.values())
-
-    @property
-    def restarts(self) -> int:
-        """How often kubelet was another one than before."""
-        return max(backend.restarts for backend in self.by_name.values())
-
-    @property
-    def pods(self) -> PodLister | None:
-        """Tells which pods hold devices; ``None`` where it may not be asked."""
-        return next((backend.pods for backend in self.by_name.values() if backend.pods), None)
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return any(backend.locked_by_other(resource) for backend in self.by_name.values())
-
-    def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-        return any(backend.has_served(resource) for backend in self.by_name.values())

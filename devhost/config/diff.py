@@ -1,11 +1,11 @@
 """The changes of a configuration, and what a host does about each resource; also for plans."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from devhost.model.config import Config, Resource
-from devhost.model.immutable import immutable
 from devhost.model.sources import Static
 from devhost.model.values import key_of
 
@@ -20,7 +20,7 @@ class Action(StrEnum):
     DRAIN = "drain"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Change:
     """The change of one resource.
 

@@ -5,6 +5,7 @@ import pathlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -18,14 +19,13 @@ from devhost.config.yaml_tree import Path, Tree
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.model import limits
 from devhost.model.config import Config, Resource
-from devhost.model.immutable import immutable
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
 _Placed = tuple[Severity, Path, str, tuple[int, int]]  # a problem with line and column
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """A configuration, if it has no errors; its problems in order; which part of a file it is."""
 

@@ -88,7 +88,7 @@ def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
         applied = config.applied.timestamp()
         yield "devhost_config_last_reload_success_timestamp_seconds", (), applied
         yield "devhost_config_hash_info", (config.hash,), 1
-    yield "devhost_kubelet_restarts", (), host.parts.backends.restarts
+    yield "devhost_kubelet_restarts", (), host.parts.backend.restarts
     yield "devhost_cdi_spec_writes", (), host.parts.cdi_files.writes
     yield "devhost_log_lines_dropped", (), logs.dropped_lines()
     yield "devhost_uevent_overruns", (), host.parts.reconciler.locations.uevents.overruns

@@ -31,7 +31,7 @@ def status(host: Host) -> Json:
         "config": _config(host.source) if host.source else None,
         "kubelet": {
             "podResources": holders.unavailable_reason or "known",
-            "restarts": host.parts.backends.restarts,
+            "restarts": host.parts.backend.restarts,
         },
         "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
         "resources": [_resource(served, holders) for served in host.resources],

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -20,7 +20,6 @@ from devhost.model.advertised import OfferedId, sort_ids
 from devhost.model.allocation import Allocation
 from devhost.model.config import Config, Resource
 from devhost.model.device import Cause, HostDevice, Node, Skipped, Snapshot, Verdict
-from devhost.model.immutable import immutable
 from devhost.sources import explain
 from devhost.sources.base import Listing, Listings, Location
 from devhost.sources.selection import list_all
@@ -33,7 +32,7 @@ _PARALLEL_CHECKS: Final = 8
 _SHOWN_MAX: Final = 100  # of what a source does not select
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ResourceReport:
     """One resource: its snapshot, and what else is asked for.
 

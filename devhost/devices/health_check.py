@@ -11,6 +11,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -23,7 +24,6 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, FileKind, HostDevice
-from devhost.model.immutable import immutable
 from devhost.model.pattern import matches_any
 from devhost.model.template import Template
 
@@ -81,7 +81,7 @@ def check_device(
     return Checked(now, unknown=names.printable("; ".join(unknown)) or None)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _Round:
     """The checks of a round.
 

@@ -3,6 +3,7 @@
 import os
 import posixpath
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.hostfs.device_classes import PROGRAM_CLASSES
@@ -18,7 +19,6 @@ from devhost.hostfs.sysfs import (
 from devhost.model import names
 from devhost.model.device import FileState
 from devhost.model.hardware_sources import PCI_CLASSES
-from devhost.model.immutable import immutable
 from devhost.sources.kernel import NET, PCI, USB
 from devhost.sources.subsystems import (
     NodesLocation,
@@ -32,7 +32,7 @@ DeviceRow = tuple[dict[str, Any], bool]  # a device by column, and whether only 
 OTHER_CLASS: Final = "other"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DescribedNode:
     """A device in full.
 

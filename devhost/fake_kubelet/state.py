@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, TypeVar
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
-from devhost.model.immutable import immutable
 
 HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
@@ -24,7 +23,7 @@ class AdmissionError(Exception):
     """The kubelet refused a pod; the text is what its user would see."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HeldDevices:
     """The devices of one resource that a container holds, and the plugin's answer for them."""
 
@@ -47,14 +46,6 @@ class Ledger:
         """Return the devices that can be given to containers."""
         table = self.tables.get(resource, {})
         return frozenset(device for device, health in table.items() if health == HEALTHY)
-
-    def reload(self) -> None:
-        """Keep what the checkpoint keeps: the pods, and the resources without their devices."""
-        self.tables = {resource: {} for resource in self.tables}
-
-    def orphan(self, resource: str) -> None:
-        """Make all devices unhealthy: the resource's last plugin has gone."""
-        self.tables[resource] = dict.fromkeys(self.tables.get(resource, ()), UNHEALTHY)
 
     def needs(self, pod: str, container: str, resource: str, count: int) -> bool:
         """Whether a container has yet to be given devices of a resource."""

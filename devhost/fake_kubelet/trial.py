@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.deviceplugin.shares import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.fake_kubelet.state import HEALTHY
 from devhost.model.config import Config
-from devhost.node.code_resource import CodeResource
+from devhost.node.answers import CodeResource
 from devhost.node.config_file import ConfigFile
 from devhost.node.node import Host, Settings
 
@@ -28,13 +28,13 @@ class Trial:
         config: Config,
         settings: Settings,
         plugin_dir: Path,
-        pod_resources: Path | None = None,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
+        pod_resources = plugin_dir / "pod-resources.sock"
         self.kubelet = SimulatedKubelet(plugin_dir, pod_resources)
-        backends = device_plugins(plugin_dir, pod_resources)
-        self.host = Host(config, settings, backends, source, plugins)
+        backend = DevicePluginBackend(plugin_dir, pod_resources)
+        self.host = Host(config, settings, backend, source, plugins)
         self.names = [
             resource.name
             for resource in (*(plugin.resource for plugin in plugins), *config.resources)

@@ -15,10 +15,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.model import names
-from devhost.model.immutable import immutable
 
 _KEPT: Final = 4 * 1024  # of the output, from its end
 _PIPE_MAX: Final = 1024 * 1024  # what a pipe can hold
@@ -31,7 +31,7 @@ _running: Final[set[int]] = set()  # process groups, under the lock
 _ending: Final = threading.Event()
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class CommandResult:
     """The end of a command: why it failed, if it did, and its last lines that are not empty."""
 

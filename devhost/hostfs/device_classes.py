@@ -9,12 +9,12 @@ import functools
 import itertools
 import posixpath
 import re
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import read_lines
 from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
-from devhost.model.immutable import immutable
 
 
 class Row(NamedTuple):
@@ -135,7 +135,7 @@ _BY_NAME: Final = {
 }
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DeviceClass:
     """The class of a device node; of a raw USB node also its ``vendor:product``."""
 

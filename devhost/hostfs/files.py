@@ -12,12 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from devhost.errors import describe_os_error
 from devhost.model import names
 from devhost.model.device import FileKind, FileState
-from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_CHARACTERS
 from devhost.model.pattern import matches_any, matches_name
 
@@ -120,7 +120,7 @@ class Tally:
             raise OSError(errno.E2BIG, reason, directory)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HostFiles:
     """The host's files below a `root`: ``/``, or where the host's root is mounted.
 

@@ -11,12 +11,11 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
-from devhost.model.immutable import immutable
 
 Number = tuple[int, int]
 
@@ -227,7 +226,7 @@ def _text(raw: bytes) -> str | None:
 # ── devices and their facts ──
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class SysfsDevice:
     """A device of the kernel.
 
@@ -360,7 +359,7 @@ def _pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
 # ── nodes ──
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class KernelNode:
     """A device of the kernel that a container can be given: `file` is its path below /dev."""
 

@@ -1,16 +1,14 @@
 """The allocation of devices to a container, as values."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
-
-from devhost.model.immutable import immutable
 
 Target = Literal["env", "devices", "mounts", "annotations", "cdi"]
 """A key of ``allocate``."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """A device node for a container.
 
@@ -32,7 +30,7 @@ class DeviceSpec:
     mode: int | None = None
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class MountSpec:
     """A mount for a container; the attributes are as those of `DeviceSpec`."""
 
@@ -43,7 +41,7 @@ class MountSpec:
     device: str | None = None
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Allocation:
     """The nodes, mounts and variables of a container for its devices of one resource.
 

@@ -1,13 +1,12 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from devhost.model.immutable import immutable
 from devhost.model.node_id import NodeId
 
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
@@ -31,7 +30,7 @@ class FileKind(Enum):
         return self in (FileKind.CHAR, FileKind.BLOCK)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class FileState:
     """The file to which a path of the host led when it was read.
 
@@ -67,7 +66,7 @@ class FileState:
         return self.stamp if self.number else (*self.inode, self.modified)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Hardware:
     """The properties of a node that a source found in sysfs.
 
@@ -98,7 +97,7 @@ class Hardware:
 NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})  # of most nodes
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Node:
     """One file of a device, or a token, which has none.
 
@@ -189,7 +188,7 @@ class Cause(StrEnum):
     ID_QUOTA = "ID quota"
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The cause why a device is unhealthy, or a candidate is not offered, and its text."""
 
@@ -197,12 +196,12 @@ class Verdict:
     text: str
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Present:
     """A device that was found."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A device that was not found, or that lacks a node.
 
@@ -215,7 +214,7 @@ class Missing:
     remaining: frozenset[str] = frozenset()
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Leaving(Missing):
     """A device that has to leave the list: it exists, not offered or under another ID."""
 
@@ -223,7 +222,7 @@ class Leaving(Missing):
 PRESENT: Final = Present()
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Checked:
     """The outcome of one round of a device's health checks, and when that ended.
 
@@ -237,7 +236,7 @@ class Checked:
     unknown: str | None = None
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class HostDevice:
     """One distinct device of a resource.
 
@@ -325,7 +324,7 @@ class HostDevice:
         )
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """A candidate that is not offered."""
 
@@ -343,7 +342,7 @@ class Skipped:
         return self.verdict.text
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The devices of a resource at a time.
 

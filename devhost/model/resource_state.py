@@ -1,12 +1,11 @@
 """The states of a resource, for logs, status and probes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from devhost.model.advertised import OfferedId
-from devhost.model.immutable import immutable
 
 HeldBy = Mapping[OfferedId, frozenset[str]]
 """The pods (``namespace/name``) that hold each ID."""
@@ -25,7 +24,7 @@ class State(StrEnum):
     STOPPED = "Stopped"  # ended
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Status:
     """A state, its reason, and its start."""
 
@@ -34,7 +33,7 @@ class Status:
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class PublicationStatus:
     """How many IDs a backend lists, and to how many connections; what is amiss with the list."""
 

@@ -7,10 +7,10 @@ can only fail because a variable has no value.
 import re
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 from devhost.model.device import LINK_VARIABLES, Node, ToLocal
-from devhost.model.immutable import immutable
 
 # The same grammar as one pattern, for the JSON Schema.
 TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
@@ -41,14 +41,14 @@ class _Grammar(string.Template):
     flags = re.ASCII
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A ``${name}`` in a template."""
 
     name: str
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Template:
     """A parsed template: literals and variables in order; no two literals are adjacent."""
 

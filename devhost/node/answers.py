@@ -3,17 +3,18 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
+from devhost.hostfs.files import HostFiles
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
-from devhost.model.device import Snapshot
-from devhost.model.immutable import immutable
+from devhost.model.config import Resource
+from devhost.model.device import HostDevice, Snapshot
 from devhost.node.claims import Claims
-from devhost.node.code_resource import CodeResource
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -22,16 +23,48 @@ _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specif
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 
 
-@immutable
+class CodeResource(Protocol):
+    """A resource whose devices and answers come from code.
+
+    All methods belong to the event loop and do not block it.
+    """
+
+    @property
+    def resource(self) -> Resource:
+        """The declaration."""
+        ...
+
+    def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> Scanner:
+        """Compile the resource."""
+        ...
+
+    def started(self, request_scan: Callable[[], None]) -> None:
+        """Begin: it is served from now on; ``request_scan`` has it scanned."""
+        ...
+
+    def registered(self) -> None:
+        """Take up a registration, the first or another."""
+        ...
+
+    async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
+        """Prepare devices for a container in so many seconds; raise `PreStartError`."""
+        ...
+
+    async def ended(self) -> None:
+        """End: it is no longer served."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """The devices on offer, and the specification by which they were found."""
 
     scanner: Scanner
-    snapshot: Snapshot = Snapshot()
+    snapshot: Snapshot = field(default_factory=Snapshot)
 
 
 class ResourceAnswers:
-    """Answers by the present offer (a `devhost.backends.plugin_handler.PluginHandler`).
+    """Answers by the present offer (a `devhost.backends.backend.PluginHandler`).
 
     Attributes:
         up_to_date: Set while the offer is by the specification in force.

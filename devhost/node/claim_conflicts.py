@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from devhost.backends.backend import Backends
+from devhost.backends.backend import Backend
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
@@ -34,10 +34,10 @@ class ClaimConflicts:
         listings: Mapping[str, ListedResource],
         ends: ClaimEnds,
         holders: Holders,
-        backends: Backends,
+        backend: Backend,
     ) -> None:
         self._table, self._listings, self._ends = table, listings, ends
-        self._holders, self._backends = holders, backends
+        self._holders, self._backend = holders, backend
         self.listed_nodes = ListedNodes()
         self.overlap: Mapping[str, bool] = {}
         self.unaccounted: AdvertisedName | None = None
@@ -132,7 +132,7 @@ class ClaimConflicts:
             and self._ends.is_allocatable(handout, listing)
         ):
             return f"still in the kubelet's list as {name}"
-        if self._backends.locked_by_other(name.resource):
+        if self._backend.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
         if not self._holders.enabled:
             return f"it was handed out as {name}, and {_UNACCOUNTED}"

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.backends.backend import Backends, OfferedIds
+from devhost.backends.backend import Backend, OfferedIds
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -49,19 +49,19 @@ class Claims:
     def __init__(
         self,
         holders: Holders,
-        backends: Backends,
+        backend: Backend,
         handouts: HandoutFile,
         *,
         assume_free: bool,
     ) -> None:
-        self._holders, self._backends = holders, backends
+        self._holders, self._backend = holders, backend
         self._file, self._table = handouts, handouts.table
         self._listings: dict[str, ListedResource] = {}
         self._ends = ClaimEnds(
-            self._listings, holders, self._table.boot, backends.leave_after, assume_free=assume_free
+            self._listings, holders, self._table.boot, backend.leave_after, assume_free=assume_free
         )
-        self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backends)
-        self._pause = min(_TICK_S, backends.leave_after / 3)
+        self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backend)
+        self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
         handouts.on_read = self._handouts_read
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
@@ -231,7 +231,7 @@ class Claims:
 
         Returns in how many seconds there may be more, if nothing happens.
         """
-        locked_by_other = functools.cache(self._backends.locked_by_other)
+        locked_by_other = functools.cache(self._backend.locked_by_other)
         free, pause = self._ends.find_free(self._table)
         ended = {
             handout.key: rest
@@ -247,7 +247,7 @@ class Claims:
 
     def _record_held(self) -> None:
         """Record what pods hold of what is offered under its name; find what cannot be."""
-        has_served = functools.cache(self._backends.has_served)
+        has_served = functools.cache(self._backend.has_served)
         conflicts = self._conflicts
         before, conflicts.unaccounted = conflicts.unaccounted, None
         for name, ids in self._holders.by_name.items():

@@ -12,7 +12,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -22,7 +22,6 @@ from devhost.config.loader import Loaded, loads, read, unusable
 from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
-from devhost.model.immutable import immutable
 from devhost.node.state_dir import CLOSE_S, LastGoodConfig, log_transition
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
@@ -43,7 +42,7 @@ _LOG: Final = logging.getLogger(__name__)
 Apply = Callable[[Config], object]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class ConfigStatus:
     """The configuration in force, and the problems of a newer one."""
 

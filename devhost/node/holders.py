@@ -5,12 +5,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.backends.backend import PodLister
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.immutable import immutable
 from devhost.model.resource_state import HeldBy
 
 POLL_S: Final = 10.0
@@ -22,7 +22,7 @@ _NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class _List:
     """A list of kubelet.
 

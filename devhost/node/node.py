@@ -3,15 +3,14 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from devhost.allocation.policy import Policy
-from devhost.backends.backend import Backend, Backends
-from devhost.backends.plugin_handler import ALLOCATE_RESULTS
+from devhost.backends.backend import ALLOCATE_RESULTS, Backend
 from devhost.config.diff import Action, Change
 from devhost.config.diff import changes as changes_between
 from devhost.devices.identify import SETTLE_S
@@ -19,17 +18,15 @@ from devhost.devices.scan import Scanner
 from devhost.errors import BackendGoneError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config, Resource
-from devhost.model.immutable import immutable
+from devhost.node.answers import CodeResource
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claims import Claims
-from devhost.node.code_resource import CodeResource
 from devhost.node.config_file import ConfigFile
 from devhost.node.handouts import HandoutFile
 from devhost.node.holders import Holders
 from devhost.node.locations import Locations
-from devhost.node.parts import NodeParts
 from devhost.node.reconciler import Reconciler
-from devhost.node.resource import ServedResource
+from devhost.node.resource import NodeParts, ServedResource
 from devhost.node.tasks import keep_running
 from devhost.observe.metrics import Metrics
 from devhost.watch.inotify import Watcher
@@ -44,9 +41,9 @@ _DONE: Final = {
 _LOG: Final = logging.getLogger(__name__)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of a host, without those of its backends."""
+    """The settings of a host, without those of its backend."""
 
     node_name: str
     files: HostFiles = field(default_factory=HostFiles)
@@ -64,7 +61,7 @@ class Host:
         self,
         config: Config,
         settings: Settings,
-        backends: Mapping[str, Backend],
+        backend: Backend,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
@@ -74,7 +71,7 @@ class Host:
         self._config: Config | None = None
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
-        self.parts = _make_parts(settings, Backends(backends))
+        self.parts = _make_parts(settings, backend)
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -99,14 +96,12 @@ class Host:
             BackendGoneError: A backend has lost what only a restart can bring back.
         """
         parts, first = self.parts, self._newest
-        backends = parts.backends.by_name.values()
         try:
             async with (
                 parts.reconciler.locations.watcher as watcher,
                 asyncio.TaskGroup() as self._tasks,
             ):
-                for backend in backends:
-                    self._keep(backend.name, functools.partial(backend.run, watcher))
+                self._keep("backend", functools.partial(parts.backend.run, watcher))
                 self._keep("holders", parts.holders.run)
                 self._keep("claims", parts.claims.run)
                 self._keep("state file", lambda: parts.handouts.follow(watcher))
@@ -120,7 +115,7 @@ class Host:
         finally:
             try:
                 await parts.handouts.close()
-                await asyncio.gather(*(backend.close() for backend in backends))
+                await parts.backend.close()
             finally:
                 await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
 
@@ -228,16 +223,16 @@ class Host:
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
 
 
-def _make_parts(settings: Settings, backends: Backends) -> NodeParts:
+def _make_parts(settings: Settings, backend: Backend) -> NodeParts:
     metrics = Metrics(ALLOCATE_RESULTS)
-    holders = Holders(backends.pods)
-    handouts = HandoutFile(settings.state_dir, backends.locked_by_other)
+    holders = Holders(backend.pods)
+    handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
     return NodeParts(
-        backends=backends,
+        backend=backend,
         reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
         holders=holders,
         handouts=handouts,
-        claims=Claims(holders, backends, handouts, assume_free=settings.assume_free),
+        claims=Claims(holders, backend, handouts, assume_free=settings.assume_free),
         cdi_files=CdiFiles(settings.cdi_dir),
         metrics=metrics,
     )

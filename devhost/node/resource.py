@@ -2,25 +2,40 @@
 
 import asyncio
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
-from devhost.backends.backend import ResourceHooks
+from devhost.backends.backend import Backend, ResourceHooks
 from devhost.devices.scan import Scanner, for_new_spec
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State, Status
-from devhost.node.answers import ResourceAnswers
-from devhost.node.cdi_files import CdiInjection
-from devhost.node.code_resource import CodeResource
-from devhost.node.device_count import DeviceCount
-from devhost.node.parts import NodeParts
+from devhost.node.answers import CodeResource, ResourceAnswers
+from devhost.node.cdi_files import CdiFiles, CdiInjection
+from devhost.node.claims import Claims
+from devhost.node.handouts import HandoutFile
+from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
+from devhost.node.reconciler import Reconciler
 from devhost.node.resource_devices import ResourceDevices
-from devhost.node.resource_status import ResourceStatus
-from devhost.observe.metrics import REGISTRATION_RESULTS
+from devhost.node.resource_status import DeviceCount, ResourceStatus
+from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
 
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
 _DRAINING: Final = "removed from the configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """The parts of a node that all its resources use."""
+
+    backend: Backend
+    reconciler: Reconciler
+    holders: Holders
+    handouts: HandoutFile
+    claims: Claims
+    cdi_files: CdiFiles
+    metrics: Metrics
 
 
 class ServedResource:
@@ -40,13 +55,7 @@ class ServedResource:
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan, self.resource_status = parts.reconciler.add(self), ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
-        pre_start = PreStart(
-            self.name,
-            node_name=scanner.node_name,
-            files=scanner.files,
-            policy=scanner.policy,
-            handouts=parts.handouts,
-        )
+        pre_start = PreStart(scanner, parts.handouts)
         self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
         hooks = ResourceHooks(
             self.answers,
@@ -56,7 +65,7 @@ class ServedResource:
             on_left=self._publish_again,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
         )
-        self.publication = parts.backends.backend_of(scanner.resource).open(hooks)
+        self.publication = parts.backend.open(hooks)
         offered_ids, request_scan = self.publication.offered_ids, self.scan.request
         injection = CdiInjection(self.name, parts.cdi_files, request_scan)
         self.devices = ResourceDevices(
@@ -165,7 +174,7 @@ class ServedResource:
         """Publish what a scan has found, after all that has to be so before."""
         devices, resource = self.devices, self.scanner.resource
         devices.check(self.scanner, snapshot)
-        if resource.inject == "cdi" and not self._parts.backends.locked_by_other(self.name):
+        if resource.inject == "cdi" and not self._parts.backend.locked_by_other(self.name):
             await devices.injection.write(self.scanner, snapshot)  # another has written its own
         if is_new_spec := not self.answers.up_to_date.is_set():
             await self.answers.pre_start.spec_changed(resource)

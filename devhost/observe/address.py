@@ -2,9 +2,8 @@
 
 import re
 import socket
+from dataclasses import dataclass
 from typing import Final
-
-from devhost.model.immutable import immutable
 
 _FORM: Final = re.compile(
     r"(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\s:\[\]]*)):(?P<port>[0-9]{1,10})"
@@ -13,7 +12,7 @@ _PORT_MAX: Final = 65535
 _BACKLOG: Final = 64
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Address:
     """A host (empty: all addresses of this machine) and a port (0: any free port)."""
 

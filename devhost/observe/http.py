@@ -14,7 +14,7 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +22,6 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from devhost.model.immutable import immutable
 
 CONNECTIONS_MAX: Final = 16
 PATIENCE_S: Final = 10.0  # for a request and its response
@@ -39,7 +37,7 @@ _HEADERS: Final = {
 _PAGE: Final = Path(__file__).with_name("page.html")
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Response:
     """A response."""
 

@@ -5,12 +5,11 @@ sources. `filter` decides which candidates of a source are nodes of devices.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from devhost.hostfs.files import HostFiles, Tally, describe_read_error
 from devhost.model.device import NO_VARIABLES, Hardware, Node, Skipped
-from devhost.model.immutable import immutable
 
 if TYPE_CHECKING:
     from devhost.sources.file_sources import FileListing
@@ -22,7 +21,7 @@ NOT_DEVICES: Final = frozenset(
 )
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class WatchedDirectory:
     """A host directory whose events report changes of a location."""
 
@@ -83,7 +82,7 @@ class Listing:
 Listings = Mapping[Location, Listing]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A node or token that a source finds, before it is judged.
 
@@ -102,7 +101,7 @@ class Candidate:
     hardware: Hardware | None = None
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Unmatched:
     """Something that a source has looked at and does not match.
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.device_classes import may_be_proposed
@@ -9,7 +10,6 @@ from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
-from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob
 from devhost.model.spelling import did_you_mean
 from devhost.sources.base import (
@@ -77,7 +77,7 @@ class FileListing(Listing):
         return self._states[name]
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class DirectoryLocation(Location):
     """The paths below a directory that match a glob; wildcards match `hidden` names if set."""
 

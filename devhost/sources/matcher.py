@@ -1,12 +1,11 @@
 """The options by which sources select devices of the kernel, compiled."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.sysfs import SysfsDevice, ancestor_devices
 from devhost.model.hardware_sources import UsbSelector
-from devhost.model.immutable import immutable
 from devhost.model.pattern import matches_any
 from devhost.model.values import ConfigModel, options_of
 
@@ -17,7 +16,7 @@ ByOption = dict[str, Sequence[str]]
 """By option, globs of the fact that it is about, or its values."""
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Matcher:
     """Matches a device if all options do.
 

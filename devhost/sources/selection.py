@@ -2,12 +2,11 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import Node, Skipped
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
-from devhost.model.immutable import immutable
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 from devhost.sources import explain
@@ -18,7 +17,7 @@ from devhost.sources.kernel import KernelSource
 from devhost.sources.static import StaticSource
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class Selection:
     """The nodes that sources find.
 

@@ -4,6 +4,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.device_classes import SAFE_CLASSES
@@ -11,7 +12,6 @@ from devhost.hostfs.files import CachedFiles, HostFiles, Tally
 from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
-from devhost.model.immutable import immutable
 from devhost.model.spelling import did_you_mean
 from devhost.sources.base import NOT_DEVICES, Listing, Location, WatchedDirectory
 from devhost.sources.file_sources import FileListing
@@ -20,7 +20,7 @@ from devhost.sources.file_sources import FileListing
 _NVME_PATH: Final = re.compile(r"(nvme[0-9]+)c[0-9]+(n[0-9]+)")
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class SubsystemLocation(Location):
     """The devices of a class or a bus.
 
@@ -49,7 +49,7 @@ class SubsystemLocation(Location):
         return SubsystemListing(sysfs, ordered, missing)
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class NumbersLocation(Location):
     """All devices that have a number, of all subsystems."""
 
@@ -117,7 +117,7 @@ class SubsystemListing(Listing):
         return owned
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class NodesLocation(Location):
     """The nodes of devices below /dev.
 

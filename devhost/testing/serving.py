@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.deviceplugin.resource_lock import path_length_problem
 from devhost.config.loader import load, loads
 from devhost.devices.dry_run import ResourceReport
@@ -86,8 +86,8 @@ async def serving(
         read = load(str(configs[0]), policy) if is_file else loads(str(configs[0]), policy=policy)
         config = read.require()
         log_problems(read.problems)  # only warnings: errors are raised
-    backends = device_plugins(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)
-    host = Host(config, _settings(kubelet, root, node_name, policy), backends, None, plugins)
+    backend = DevicePluginBackend(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)
+    host = Host(config, _settings(kubelet, root, node_name, policy), backend, None, plugins)
     task = asyncio.create_task(host.run(), name="devhost")
     try:
         yield Served(host)

@@ -15,13 +15,13 @@ import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyConstants as Flag
 
 from devhost.errors import describe_os_error
-from devhost.model.immutable import immutable
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
 
@@ -130,7 +130,7 @@ def _check(result: int, path: str | None = None) -> int:
 # ── which directories have to be watched so that no change of a target is missed ──
 
 
-@immutable
+@dataclass(frozen=True, slots=True)
 class WatchTarget:
     """A directory to watch."""
 

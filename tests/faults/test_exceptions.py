@@ -5,6 +5,7 @@ or the host. Which these are is recorded from a run of the same steps.
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dis
 import inspect
@@ -13,14 +14,14 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.model.resource_state import Status
@@ -30,6 +31,8 @@ from devhost.node.resource import ServedResource
 from devhost.node.state_dir import LastGoodConfig
 from devhost.watch import threads
 from tests.support.daemon import until
+
+T = TypeVar("T")
 
 ROOT: Final = str(Path(devhost.__file__).parent) + "/"
 # Not in a running host, pure, or what has to catch the exceptions.
@@ -79,26 +82,28 @@ class Calls:
         self.seen = set[str]()
         self.failing, self.alone = "", False
         self._own = asyncio.current_task()
-        submit = threads._POOL.submit
+        start = threads._start_thread
 
-        def watched(call: Callable[[], None]) -> None:
-            def run() -> None:
+        def watched(name: str, work: Callable[[], T]) -> concurrent.futures.Future[T]:
+            def run() -> T:
                 sys.setprofile(self)
                 try:
-                    call()
+                    return work()
                 finally:
                     sys.setprofile(None)
 
-            submit(run)
+            return start(name, run)
 
-        monkeypatch.setattr(threads._POOL, "submit", watched)
+        monkeypatch.setattr(threads, "_start_thread", watched)
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code, back = frame.f_code, frame.f_back
         where = f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"
         if event != "call" or not code.co_filename.startswith(ROOT) or where.startswith(OUTSIDE):
             return
-        run_in_thread = back is not None and back.f_code.co_qualname == "run_in_thread.<locals>.run"
+        run_in_thread = back is not None and back.f_code.co_qualname.endswith(
+            "watched.<locals>.run"
+        )
         if not (run_in_thread or is_coroutine(code)) or not begins(frame):
             return
         name = threading.current_thread().name
@@ -141,9 +146,9 @@ class Steps:
             state_dir=directory / "state",
             cdi_dir=directory / "cdi",
         )
-        backends = device_plugins(directory / "plugins", directory / "pr.sock", 0.1)
+        backend = DevicePluginBackend(directory / "plugins", directory / "pr.sock", 0.1)
         config = self.source.load_first()[0].require()
-        self.host = Host(config, settings, backends, self.source)
+        self.host = Host(config, settings, backend, self.source)
 
     def _write(self) -> None:
         self.file.write_text(

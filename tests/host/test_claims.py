@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
-from devhost.backends.plugin_handler import DEVICE_PLUGIN
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -93,9 +91,9 @@ class ClaimsFixture(Claims):
         leave_after: float = 0.0,
     ) -> None:
         self.backend = FakeBackend(leave_after)
-        backends = Backends({DEVICE_PLUGIN: self.backend})
-        self.file = HandoutFile(state, backends.locked_by_other)
-        super().__init__(holders or Holders(None), backends, self.file, assume_free=assume_free)
+        self.file = HandoutFile(state, self.backend.locked_by_other)
+        holders = holders or Holders(None)
+        super().__init__(holders, self.backend, self.file, assume_free=assume_free)
         for name in (A, B):
             self.add(name, DeviceList(0.0), lambda: None)
 

@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
+from devhost.backends.backend import PluginHandler
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.registration import run_server
-from devhost.backends.plugin_handler import PluginHandler
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.device import Snapshot

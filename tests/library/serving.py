@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.config.loader import loads
 from devhost.hostfs.files import HostFiles
 from devhost.library.served import served
@@ -36,13 +36,7 @@ class Serving:
     ) -> None:
         policy = Policy(enforced=True)
         files = HostFiles(str(root))
-        settings = Settings(
-            "node-1",
-            files,
-            policy=policy,
-            settle_s=0.0,
-            assume_free=True,
-        )
+        settings = Settings("node-1", files, policy=policy, settle_s=0.0, assume_free=True)
         first, source = Config(version="v1", resources=()), None
         if config is not None:
             self.config.write_text(config)
@@ -50,7 +44,7 @@ class Serving:
             source = ConfigFile(str(self.config), policy)
             source.load_first()
         self._host = Host(
-            first, settings, device_plugins(self._plugins, None, 0.3), source, served(plugins)
+            first, settings, DevicePluginBackend(self._plugins, None, 0.3), source, served(plugins)
         )
         self._task = asyncio.create_task(self._host.run())
 

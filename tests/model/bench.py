@@ -19,7 +19,7 @@ from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, ListStreams, Stream
-from devhost.backends.deviceplugin.publication import PluginPublication, device_plugins
+from devhost.backends.deviceplugin.registration import DevicePluginBackend, Registration
 from devhost.config.loader import loads
 from devhost.fake_kubelet.connections import PluginEndpoint, Plugins
 from devhost.fake_kubelet.kubelet import PodResourcesLister, SimulatedKubelet
@@ -42,7 +42,7 @@ _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
 _JUST_S = LEAVE_AFTER_S / 12
 # The loop's, grpc's, and those that wait for short work.
-_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
+_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")
 
 
 @dataclass
@@ -248,7 +248,7 @@ class Bench:
         self._patch.setattr("devhost.fake_kubelet.kubelet.PodResourcesLister", StartingLister)
         self._patch.setattr("devhost.node.holders.POLL_S", _HOLDERS_POLL_S)
         # The machine's patience, not the product's.
-        self._patch.setattr("devhost.backends.deviceplugin.publication._STEP_S", 0.02)
+        self._patch.setattr("devhost.backends.deviceplugin.registration._LEAVE_POLL_S", 0.02)
         for poll in (
             "devhost.node.reconciler.RESCAN_S",
             "devhost.node.config_file.POLL_S",
@@ -273,7 +273,7 @@ class Bench:
         used = loaded.config or (copy.config if copy else None)
         assert used is not None, "a devhost without any configuration"
         pod_resources = self.root / "pr.sock" if self.asked else None
-        backends = device_plugins(self.plugins, pod_resources, LEAVE_AFTER_S)
+        backend = DevicePluginBackend(self.plugins, pod_resources, LEAVE_AFTER_S)
         settings = Settings(
             NODE,
             settle_s=0.0,
@@ -281,7 +281,7 @@ class Bench:
             assume_free=self.assume_free,
             cdi_dir=self.root / "cdi",
         )
-        host = Host(used, settings, backends, source)
+        host = Host(used, settings, backend, source)
         task = asyncio.get_running_loop().create_task(host.run(), name="host")
         self.instances.append(Running(host, task))
         self.listener.forget()
@@ -362,7 +362,7 @@ class Bench:
 
     def entries(self, resource: str) -> dict[str, bool]:
         """Return what devhost lists."""
-        publication = cast("PluginPublication", self.runners[resource].publication)
+        publication = cast("Registration", self.runners[resource].publication)
         return {one: it.healthy for one, it in publication.offered_ids.entries.items()}
 
     def configured(self, text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from devhost.backends.plugin_handler import ALLOCATE_RESULTS
+from devhost.backends.backend import ALLOCATE_RESULTS
 from devhost.observe.metrics import Metrics
 from tests.observe.calls import allocate
 from tests.support.asking import Samples, port_of, until_metrics

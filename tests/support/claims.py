@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 from unittest.mock import patch
 
-from devhost.backends.backend import Backend, Backends
+from devhost.backends.backend import Backend
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.deviceplugin.shares import offered_id
 from devhost.errors import AllocationError, KubeletError
@@ -198,9 +198,9 @@ class Process:
     def __init__(self, node: "Node") -> None:
         self.node, self.kubelet = node, node.kubelet
         self.holders = Holders(self.kubelet if node.asked else None)
-        backends = Backends({"fake": cast("Backend", FakeBackend(node, self))})
-        self.file = HandoutFile(node.state_dir, backends.locked_by_other)
-        self.claims = Claims(self.holders, backends, self.file, assume_free=False)
+        backend = cast("Backend", FakeBackend(node, self))
+        self.file = HandoutFile(node.state_dir, backend.locked_by_other)
+        self.claims = Claims(self.holders, backend, self.file, assume_free=False)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import device_plugins
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.config.loader import loads
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles
@@ -80,7 +80,7 @@ class Hosting:
         """
         if assume_free is None:
             assume_free = pod_resources is None
-        backends = device_plugins(self.plugins, pod_resources, self.leave_after)
+        backend = DevicePluginBackend(self.plugins, pod_resources, self.leave_after)
         settings = Settings(
             "node-1",
             HostFiles(str(root)),
@@ -90,7 +90,7 @@ class Hosting:
             assume_free=assume_free,
             cdi_dir=cdi_dir or self.cdi,
         )
-        host = Host(config, settings, backends)
+        host = Host(config, settings, backend)
         self.hosts.append(host)
         self._tasks.append(asyncio.create_task(host.run()))
         return host
