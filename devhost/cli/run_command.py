@@ -15,8 +15,8 @@ from devhost import __version__
 from devhost.cli import options, output
 from devhost.daemon.process import (
     allocate_from_one_arena,
-    collect_garbage_rarely,
     can_start_threads,
+    collect_garbage_rarely,
     raise_descriptor_limit,
     wait_for_signal,
 )
