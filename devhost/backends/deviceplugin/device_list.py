@@ -29,12 +29,16 @@ LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
 _LOG: Final = logging.getLogger(__name__)
 
 
-def offered_ids(device_id: str, replicas: int) -> tuple[OfferedId, ...]:
+def advertised_ids(device_id: str, replicas: int) -> tuple[str, ...]:
     """Return the IDs of a device: its own, or one for each share."""
     if replicas == 1:
-        return (OfferedId(device_id, device_id),)
-    ids = (f"{device_id}{_SHARE}{share}" for share in range(replicas))
-    return tuple(OfferedId(share_id, device_id) for share_id in ids)
+        return (device_id,)
+    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
+
+
+def offered_ids(device_id: str, replicas: int) -> tuple[OfferedId, ...]:
+    """Return the IDs of a device, each with the device."""
+    return tuple(map(offered_id, advertised_ids(device_id, replicas)))
 
 
 def offered_id(advertised_id: str) -> OfferedId:
@@ -183,8 +187,7 @@ class DeviceList:
         for device in snapshot.devices.values():
             if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
-                for offered in offered_ids(device.id, replicas):
-                    wanted[offered.id] = entry
+                wanted |= dict.fromkeys(advertised_ids(device.id, replicas), entry)
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this
@@ -277,7 +280,7 @@ class DeviceList:
 
 
 def _first_share(device_id: str) -> str:
-    return offered_ids(device_id, 2)[0].id
+    return advertised_ids(device_id, 2)[0]
 
 
 def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:
