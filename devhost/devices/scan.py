@@ -16,7 +16,7 @@ from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Cause, FileKind, HostDevice, Missing, Node, Snapshot, Verdict
+from devhost.model.device import Cause, FileKind, HostDevice, Node, Snapshot, Verdict
 from devhost.model.limits import DEVICE_IDS_MAX, SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
@@ -201,8 +201,8 @@ class Scanner(Declaration):
 
     def _times(self, device: HostDevice) -> Iterator[float]:
         """Yield when a device changes even if nothing happens."""
-        if isinstance(device.presence, Missing):
-            yield device.presence.since + identity.keep_missing_for(self.resource, device)
+        if device.absence is not None:
+            yield device.absence.since + identity.keep_missing_for(self.resource, device)
         if device.swapped_at is not None:
             yield device.swapped_at + identity.SWAP_S
 
@@ -300,7 +300,7 @@ def _with_swapped(
         is_swapped = any(
             numbers.get(path, number) != number for path, number in device.numbers.items()
         )
-        lost_at = former.presence.since if isinstance(former.presence, Missing) else now
+        lost_at = former.absence.since if former.absence else now
         since = lost_at if is_swapped else former.swapped_at
         if since is None:
             yield device_id, device
