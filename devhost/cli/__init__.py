@@ -38,16 +38,6 @@ class _LazyGroup(click.Group):
         command: click.Command = getattr(module, "command" if file == name else name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_unknown = args[0].isalpha() and args[0] not in _COMMANDS
-        if is_unknown and not ctx.resilient_parsing:
-            from devhost.model.spelling import did_you_mean
-
-            ctx.fail(f"No such command '{args[0]}'{did_you_mean(args[0], _COMMANDS)}")
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -62,7 +52,11 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    commands={name: click.Command(name) for name in _COMMANDS},  # click proposes them
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="devhost")
 def main() -> None:
     """Kubernetes device plugin for many resources, configured by one YAML file.

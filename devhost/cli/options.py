@@ -41,13 +41,28 @@ def together(*options: _Decorator[Any]) -> _Decorator[Any]:
     return add
 
 
-def option(flag: str, text: str, *, name: str | None = None, **settings: Any) -> _Decorator[Any]:
+class _Option(click.Option):
+    """An option that a variable sets, too. The help of the commands that serve says so once."""
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        if _serves_kubelet(ctx):
+            extra.pop("envvars", None)
+        return extra
+
+
+def _serves_kubelet(ctx: click.Context) -> bool:
+    """Whether the command is `run`, or that of a program with the library."""
+    return any(param.name == "plugin_dir" for param in ctx.command.params)
+
+
+def option(flag: str, text: str, *names: str, **settings: Any) -> _Decorator[Any]:
     """Return an option that a variable sets, too: ``--log-level`` and ``DEVHOST_LOG_LEVEL``."""
     variable = f"DEVHOST_{flag.removeprefix('--').upper().replace('-', '_')}"
     default = settings.get("default")
+    settings.setdefault("cls", _Option)
     settings["show_default"] = isinstance(default, str) and default != ""
-    flags = (flag, name) if name else (flag,)
-    return click.option(*flags, envvar=variable, show_envvar=True, help=text, **settings)
+    return click.option(flag, *names, envvar=variable, show_envvar=True, help=text, **settings)
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -108,16 +123,16 @@ table_output_option: _Decorator[Any] = output_option(
 _ALLOW: Final = {
     "allow_paths": (
         "GLOB",
-        "Mounts, and what not every user may read. No pod may be able to write there.",
+        "Allow mounts, and what not every user may read. No pod may be able to write there.",
     ),
     "allow_devices": (
         "WHAT",
-        "Nodes by class, USB vendor:product, or path. No pod may be able to write there.",
+        "Allow nodes by class, USB vendor:product, or path. No pod may be able to write there.",
     ),
-    "allow_resources": ("NAME", "Resources that other plugins serve, too."),
-    "allow_cdi": ("GLOB", "CDI devices, and variables that add devices."),
-    "allow_annotations": ("GLOB", "Annotation keys."),
-    "allow_exec": ("", "Run commands, and change the modes of nodes."),
+    "allow_resources": ("NAME", "Allow resources that other plugins serve, too."),
+    "allow_cdi": ("GLOB", "Allow CDI devices, and variables that add devices."),
+    "allow_annotations": ("GLOB", "Allow annotation keys."),
+    "allow_exec": ("", "Allow commands, and to change the modes of nodes."),
 }
 
 
@@ -134,31 +149,15 @@ def _allowable(
     return values
 
 
-class _AllowOption(click.Option):
-    """An option that the help of a command shows in a group of its own."""
+class _AllowOption(_Option):
+    """An option of which the help of the commands that do not serve has one line for all six."""
 
-    def get_help_record(self, _ctx: click.Context) -> None:
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if _serves_kubelet(ctx):
+            return super().get_help_record(ctx)
+        if self.name == "allow_paths":
+            return "--allow-…", "What the configuration may use, as of `devhost run`."
         return None
-
-
-class Command(click.Command):
-    """A command with `trust_options`."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, and where devices are served those about what is allowed."""
-        super().format_options(ctx, formatter)
-        with formatter.section("What a configuration may use"):
-            if "plugin_dir" not in {param.name for param in self.params}:
-                formatter.write_text("The flags --allow-… that `devhost run --help` explains.")
-                return
-            flags = [param for param in self.params if isinstance(param, _AllowOption)]
-            formatter.write_dl(
-                [(f"{flag.opts[0]} {flag.metavar or ''}", flag.help or "") for flag in flags]
-            )
-            formatter.write_text(
-                "All but the last can be repeated. Each has a variable, such as "
-                "DEVHOST_ALLOW_PATH, where values are split at spaces."
-            )
 
 
 def trust_options(command: _Command) -> _Command:
@@ -176,12 +175,16 @@ def trust_options(command: _Command) -> _Command:
         flag = f"--{field.removesuffix('s').replace('_', '-')}"
         listed = {"multiple": True, "metavar": value, "callback": _allowable}
         settings = listed if value else {"is_flag": True}
-        flags.append(option(flag, text, name=field, cls=_AllowOption, **settings))
+        flags.append(option(flag, text, field, cls=_AllowOption, **settings))
     return cast("_Command", together(*flags)(with_policy))
 
 
 # ── what `run`, `try` and programs with the library share ──
 
+SERVE_EPILOG: Final = (
+    "Each option has a variable, such as DEVHOST_LOG_LEVEL; of --allow-…, which can be repeated, "
+    "its values are split at spaces.\n\nExit status: 0 on SIGTERM, 1 on failure, 2 usage error."
+)
 kubelet_options = together(
     option(
         "--plugin-dir",
@@ -191,15 +194,13 @@ kubelet_options = together(
     ),
     option(
         "--state-dir",
-        "Directory for state that is kept across restarts: under which names pods were given "
-        "devices, the pods that devices were prepared for (both shared by all instances on the "
-        "node), and the last good configuration, for a start with an invalid one.",
+        "Directory for what outlives a restart: which devices pods were given and which were "
+        "prepared, for all instances on the node, and the last good configuration.",
         type=_DIRECTORY,
     ),
     option(
         "--last-good",
-        "File in --state-dir for the last good configuration. Instances that share the directory "
-        "need a name each.",
+        "File in --state-dir for the last good configuration, of this instance alone.",
         default="last-good.yaml",
         metavar="NAME",
         callback=_file_name,

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from devhost.node.state_dir import LastGoodConfig
 
 
-@click.command(
-    "run", cls=options.Command, epilog="Exit status: 0 on SIGTERM, 1 on failure, 2 usage error."
-)
+@click.command("run", epilog=options.SERVE_EPILOG)
 @options.config_argument
 @options.kubelet_options
 @options.host_options
@@ -61,7 +59,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         output.fail(f"no {_THREADS} threads can be started: raise pids.max or RLIMIT_NPROC")
     logs.set_up(flags["log_level"], flags["log_format"])
     _log_start(config, plugins, flags)
-    from devhost.backends.deviceplugin.publication import DevicePluginBackend
+    from devhost.backends.deviceplugin.registration import DevicePluginBackend
     from devhost.hostfs.files import HostFiles
     from devhost.node.node import Host, Settings
     from devhost.node.state_dir import LastGoodConfig
@@ -107,7 +105,7 @@ def load_config(
     (log_problems if to_log else output.print_problems)(problems)
     used = file.config or (good.config if good else None)
     if used is None:
-        sys.exit(1)
+        output.exit_without_config("" if to_log else config)
     if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
         state = "unreadable" if source.status.unreadable else "invalid"

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from devhost.node.answers import CodeResource
 
 
-@click.command(
-    "try", cls=options.Command, epilog="Exit status: 0 success, 1 failure, 2 usage error."
-)
+@click.command("try", epilog="Exit status: 0 success, 1 failure, 2 usage error.")
 @options.config_argument
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.host_options
@@ -72,8 +70,7 @@ def run(
             cdi_dir=temporary / "cdi",
             settle_s=0.0 if once else SETTLE_S,
         )
-        pod_resources = temporary / "pod-resources.sock"
-        trial = Trial(first, settings, temporary, pod_resources, source, plugins)
+        trial = Trial(first, settings, temporary, source, plugins)
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)

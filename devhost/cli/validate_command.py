@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
 
 
-@click.command(
-    "validate", cls=options.Command, epilog="Exit status: 0 valid, 1 invalid, 2 usage error."
-)
+@click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...", type=options.FILE)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(

@@ -33,8 +33,22 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
     "HelmRelease": (("spec", "values"),),
     "Kustomization": (("helmCharts", "valuesInline"),),
 }
-_GROUPS: Final = re.compile("groups'?:")
-_CONVERT: Final = "the format of generic-device-plugin; 'devhost convert FILE' translates it"
+# Files of other programs, by what only they have.
+_FOREIGN: Final = (
+    (
+        re.compile("groups'?:"),
+        "the format of generic-device-plugin; 'devhost convert FILE' translates it",
+    ),
+    (
+        re.compile("'devicematch':"),
+        "the format of smarter-device-manager; 'devhost convert FILE' translates it",
+    ),
+    (
+        re.compile("'resourceList':"),
+        "the format of the SR-IOV device plugin, which is not translated; write `pci` with `pf`",
+    ),
+)
+_STRING: Final = "'config' is a string; remove the '|' after it, so that it is a mapping"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -226,8 +240,12 @@ def _configuration(tree: Tree) -> Tree:
     data, at = tree.data, tree.position(()).key
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
         return tree
-    if _GROUPS.search(str(data)):
-        raise TreeError(_CONVERT, *at)
+    text = str(data)
+    for mark, message in _FOREIGN:
+        if mark.search(text):
+            raise TreeError(message, *at)
+    if isinstance(data, dict) and _OURS.search(str(data.get("config"))):
+        raise TreeError(_STRING, *tree.position(("config",)).key)
     items = data if isinstance(data, list) else [data]
     if any(isinstance(item, dict) and "sources" in item for item in items):
         raise TreeError(_RESOURCE, *at)

@@ -8,17 +8,25 @@ from typing import Any, Final, get_args
 
 from pydantic_core import ErrorDetails
 
+from devhost.allocation.variables import BUILT_IN_VARIABLES
+from devhost.config.foreign_words import key_note, known_key, template_note
+from devhost.config.yaml_errors import LOOKALIKE, LOOKS_ALIKE
 from devhost.config.yaml_tree import Path, Position, Tree, TreeProblem
 from devhost.model.config import Config, Resource
 from devhost.model.hardware_sources import PciSelector, UsbSelector
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean
 from devhost.model.template import TemplateError
-from devhost.model.values import ConfigModel, key_of
+from devhost.model.values import ConfigModel, key_of, permissions_problem
 
 _ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
 _OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
 _PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
+# Keys for the numbers of a product, as udev and others have them.
+_NUMBERS: Final = re.compile(
+    "(?:id|usb)?(?P<role>v|vendor|p|product|device)(?:_?id)?", re.IGNORECASE
+)
+_NUMBER: Final = re.compile("[0-9A-Fa-f]{4}")
 # What is right, by the type of pydantic's error.
 _EXPECTED: Final = {
     "bool_type": "should be true or false",
@@ -83,6 +91,8 @@ def shape_problems(
         if details["type"] == "extra_forbidden":
             if not {path, path[:-1]} & reported:
                 message = f"unknown key '{full[-1]}'{_key_hint(full, tree)}"
+                if LOOKALIKE.search(str(full[-1])):
+                    message = LOOKS_ALIKE
                 yield path, message, tree.position(path).key
             continue
         if details["type"] == "missing" and details["loc"][:-1] in strange:
@@ -108,6 +118,11 @@ def _shape_message(details: ErrorDetails, at: Position) -> str:
     message = details["msg"].removeprefix("Value error, ")
     if kind in _EXPECTED:
         message = _EXPECTED[kind].format(**context)
+    note = template_note(value, BUILT_IN_VARIABLES) if isinstance(value, str) else ""
+    if note and "sources" not in details["loc"]:
+        return f"{value!r} is not replaced; {note}"
+    if at.plain and at.text and LOOKALIKE.search(at.text):
+        return LOOKS_ALIKE
     if not message.startswith("should be"):
         return message
     if hint := _value_hint(details, message, at):
@@ -121,11 +136,7 @@ def _value_hint(details: ErrorDetails, message: str, at: Position) -> str:
     """Return what to write instead of a value of another type."""
     kind, value, path = details["type"], details["input"], details["loc"]
     if message == "should be a string" and at.plain and not isinstance(value, str):
-        if isinstance(value, bool) and path[-1] == "group":
-            return "write what its nodes share, such as ${usb.port}"
-        if {"pci", "device"}.issubset(path) and "." in str(at.text):
-            return f'for an address, write address: "{at.text}"'
-        return f'quote it: "{at.text}"'
+        return _string_hint(value, path, str(at.text))
     match kind, value:
         case "int_type" | "bool_type", str() if value.isdecimal() or value in ("true", "false"):
             return f"remove the quotes of '{value}'"
@@ -133,9 +144,24 @@ def _value_hint(details: ErrorDetails, message: str, at: Position) -> str:
             return command_hint(value)
         case "tuple_type", str() | dict():
             return "begin each item with '- '"
+        case "dict_type", list() if path[-1] in ("env", "annotations"):
+            return "write NAME: value, without '- '"
+        case "string_type" | "model_type", [str()] if "sources" in path:
+            return "quote a string that begins with '['"
         case "model_type", str() if path[-2:-1] == ("preStart",):
             return f"for a command, below 'run' {command_hint(value)}"
     return ""
+
+
+def _string_hint(value: Any, path: Path, text: str) -> str:
+    """Return what to write instead of what is no string in YAML."""
+    if isinstance(value, bool) and path[-1] == "group":
+        return "write what its nodes share, such as ${usb.port}"
+    if path[-1] == "permissions":
+        return permissions_problem(text) or f'quote it: "{text}"'
+    if {"pci", "device"}.issubset(path) and "." in text:
+        return f'for an address, write address: "{text}"'
+    return f'quote it: "{text}"'
 
 
 def command_hint(text: str) -> str:
@@ -152,9 +178,10 @@ def _key_hint(full: Path, tree: Tree) -> str:
     model, present, text = _model_at(full[:-1]), tree.value(path[:-1]), tree.position(path).text
     if model is Source and key == "path" and text:
         return f"; write the path itself: - {text}"
-    if issubclass(model, UsbSelector | PciSelector) and key == "vendor":
-        product = tree.position((*path[:-1], "product")).text if "product" in present else "*"
-        return f'; write device: "{text}:{product}"'
+    if note := key_note(model.__name__, key):
+        return f"; {note}"
+    if issubclass(model, UsbSelector | PciSelector) and _NUMBERS.fullmatch(key):
+        return _pair_hint(path, tree)
     owners = [name for name, inner in _models_by_key(model).items() if key in _keys_of(inner)]
     any_kind = model is not Source or len(present) == len(owners) == 1
     if owners := [name for name in owners if name in present or any_kind]:
@@ -164,8 +191,21 @@ def _key_hint(full: Path, tree: Tree) -> str:
         if beside in keys and key in keys and key not in tree.value(path[:depth]):
             return f"; it belongs beside '{beside}'"
     keys = _keys_of(model)
+    if meant := known_key(key, keys):
+        return f"; did you mean '{meant}'?"
     hint = did_you_mean(key, (name for name in keys if name not in present), _ALIKE)
     return hint or f"; known keys: {', '.join(keys)}"
+
+
+def _pair_hint(path: Path, tree: Tree) -> str:
+    """Return how to write the numbers of a product that a mapping has as two keys."""
+    vendor = product = "*"
+    for key in tree.value(path[:-1]):
+        text = tree.position((*path[:-1], key)).text or ""
+        if (role := _NUMBERS.fullmatch(key)) and _NUMBER.fullmatch(text):
+            is_vendor = role["role"].lower().startswith("v")
+            vendor, product = (text, product) if is_vendor else (vendor, text)
+    return f'; write device: "{vendor}:{product}"'
 
 
 def _model_at(path: Path) -> type[ConfigModel]:

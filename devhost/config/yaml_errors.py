@@ -15,21 +15,22 @@ _NO_SPACE: Final = re.compile(r" *(?:- +)*[A-Za-z_][\w./-]*(?=:(?!//)[^\s/'\"])"
 # A string that begins with a bracket, with text after the one that closes it; a special character.
 _BRACKET: Final = re.compile(r"(?:: |- |[\[,] ?)([\[{][^\[\]{}]*[\]}])[^\s,\]}:]")
 _SPECIAL: Final = re.compile(r"\s*([%@`*&])")
+_FIRST_KEYS: Final = "name|directory|glob|dev|static|usb|pci|sysfs|hostPath|run|mode|waitFor"
+LOOKALIKE: Final = re.compile("[\u00a0\u200b\ufeff\u2013\u2014\u2018\u2019\u201c\u201d]")
+LOOKS_ALIKE: Final = "a character that looks like a space, dash or quote, but is another one"
 # Mistakes that make of the rest of the file, or of the next line, something else.
 _MISTAKES: Final = (
     (
-        re.compile(r"\s*(?=\{\{-? *+(?!\.)[^}]*\}\}\s*$|\{%)"),
+        re.compile(r"\s*(?=\{\{-? *+(?!\.)[^}]*\}\}\s*$|\{%)|[^#]*?(?=\{\{-)"),
         "a template, not YAML; render it first, such as by 'helm template'",
     ),
     (re.compile(r"(?=<{7} |={7}$|>{7} )"), "an unresolved merge conflict"),
-    (
-        re.compile("[^#]*?(?=[\u00a0\u200b\ufeff\u2013\u2014\u2018\u2019\u201c\u201d])"),
-        "a character that looks like a space, dash or quote, but is another one",
-    ),
+    (re.compile(f"[^#]*?(?={LOOKALIKE.pattern})"), LOOKS_ALIKE),
     (re.compile(r"[ -]*(?=\t)"), "indented with a tab; use spaces"),
     (re.compile(r" *(?=-[A-Za-z_/][^ ]*:(?:\s|$))"), "missing space after '-'"),
     (_NO_SPACE, "missing space after ':'"),
     (re.compile(r" *(?=[A-Za-z_][\w-]*\s*$)"), "missing ':' after a key"),
+    (re.compile(rf" *- +(?=(?:{_FIRST_KEYS}) +[^\s:]+\s*$)"), "missing ':' after a key"),
 )
 _LINES: Final = 3  # before the one where the parser stopped
 
@@ -88,7 +89,8 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> TreeError:
     quoted = before.count("'") % 2 or before.count('"') % 2
     if template and not quoted and ("[" in before or "{" in before):
         return TreeError('inside { } and [ ] quote a template: "${…}"', line + 1, column + 1)
-    if string := _BRACKET.search(around) or _SPECIAL.match(around, column):
+    begin = opening.column if opening and "alias" in context else column  # of '*' in a glob
+    if string := _BRACKET.search(around) or _SPECIAL.match(around, begin):
         message = f"quote a string that begins with '{around[string.start(1)]}'"
         return TreeError(message, line + 1, string.start(1) + 1)
     if opening and "expected ','" in problem:

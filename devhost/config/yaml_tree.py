@@ -11,6 +11,7 @@ from yaml.composer import Composer
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from devhost.config import yaml_errors
+from devhost.config.foreign_words import template_note
 from devhost.config.yaml_errors import TreeError, error_at, place
 from devhost.errors import Severity
 
@@ -184,6 +185,12 @@ class _Loader(Composer, yaml.CSafeLoader):
         return node
 
 
+def _template_note(key: Node) -> str:
+    """Return what to write instead of a mapping as a key, which '{{ }}' is."""
+    inside = key.value[0][0].value if isinstance(key, MappingNode) and key.value else ""
+    return template_note(f"{{{{ {inside} }}}}", ()) if isinstance(inside, str) else ""
+
+
 class _Builder:
     def __init__(self, extent: Extent, *, texts: bool) -> None:
         self._extent, self._texts = extent, texts
@@ -269,8 +276,7 @@ class _Builder:
                 message = (
                     f'key {key.value} is not a string in YAML; quote it: "{key.value}"'
                     if isinstance(key, ScalarNode)
-                    else 'keys must be strings; write "${name}" for a template '
-                    "('{{ }}' is Helm's syntax)"
+                    else f"keys must be strings; {_template_note(key)}"
                 )
                 self._tree.problems.append((path, message, place(key)))
             elif (name := self._text(key)) in first:

@@ -1,6 +1,7 @@
 """The sockets of the stand-in kubelet: its own, and its connections to plugins."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
 from devhost.backends.deviceplugin import sockets
-from devhost.fake_kubelet.state import AdmissionError, Ids, Ledger, shuffled
+from devhost.fake_kubelet.state import UNHEALTHY, AdmissionError, Ids, Ledger, shuffled
 from devhost.model.names import resource_name_problem
 
 _T = TypeVar("_T")
@@ -62,14 +63,12 @@ class Plugins:
     ) -> None:
         """Connect to the plugin that registers, or raise `RefusedError`; watch its devices."""
         endpoint = _open_endpoint(request, self._directory)
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(endpoint.channel.close)
             await _reach(endpoint, time_left)
-        except BaseException:
-            await endpoint.channel.close()
-            raise
-        if endpoint.key in self.connected:
-            await endpoint.channel.close()
-            raise RefusedError(f"device plugin already connected: {endpoint.socket}")
+            if endpoint.key in self.connected:
+                raise RefusedError(f"device plugin already connected: {endpoint.socket}")
+            undo.pop_all()
         resource = endpoint.resource
         self.connected[endpoint.key] = self._primary[resource] = endpoint
         task = asyncio.create_task(self._watch(endpoint), name=f"kubelet: watch {resource}")
@@ -91,7 +90,8 @@ class Plugins:
         if left:
             self._primary[resource] = left[-1]
         else:
-            self._ledger.orphan(resource)
+            devices = self._ledger.tables.get(resource, ())
+            self._ledger.tables[resource] = dict.fromkeys(devices, UNHEALTHY)
         await endpoint.channel.close()
         self._notify()
 
@@ -101,7 +101,8 @@ class Plugins:
             task.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
         connected, self.connected, self._primary = self.connected, {}, {}
-        self._ledger.reload()
+        # The checkpoint keeps the pods, and the resources without their devices.
+        self._ledger.tables = {resource: {} for resource in self._ledger.tables}
         for endpoint in connected.values():
             await endpoint.channel.close()
         self._notify()

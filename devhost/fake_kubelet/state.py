@@ -47,14 +47,6 @@ class Ledger:
         table = self.tables.get(resource, {})
         return frozenset(device for device, health in table.items() if health == HEALTHY)
 
-    def reload(self) -> None:
-        """Keep what the checkpoint keeps: the pods, and the resources without their devices."""
-        self.tables = {resource: {} for resource in self.tables}
-
-    def orphan(self, resource: str) -> None:
-        """Make all devices unhealthy: the resource's last plugin has gone."""
-        self.tables[resource] = dict.fromkeys(self.tables.get(resource, ()), UNHEALTHY)
-
     def needs(self, pod: str, container: str, resource: str, count: int) -> bool:
         """Whether a container has yet to be given devices of a resource."""
         held = self.pods[pod][container].get(resource)

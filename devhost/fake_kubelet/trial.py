@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.deviceplugin.shares import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -28,10 +28,10 @@ class Trial:
         config: Config,
         settings: Settings,
         plugin_dir: Path,
-        pod_resources: Path | None = None,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
     ) -> None:
+        pod_resources = plugin_dir / "pod-resources.sock"
         self.kubelet = SimulatedKubelet(plugin_dir, pod_resources)
         backend = DevicePluginBackend(plugin_dir, pod_resources)
         self.host = Host(config, settings, backend, source, plugins)

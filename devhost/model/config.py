@@ -43,9 +43,9 @@ class Text(ConfigModel):
 class DeviceNode(ConfigModel):
     """A device node that the container receives."""
 
-    host_path: values.HostPath
+    host_path: values.HostNodePath
     """The path of the node on the host."""
-    container_path: values.PathText | None = None
+    container_path: values.NodePath | None = None
     """The path in the container; default: the same path."""
     permissions: values.Permissions = "rw"
     """Any of r (read), w (write) and m (mknod)."""
@@ -64,7 +64,7 @@ class Mount(ConfigModel):
 
     host_path: values.HostPath
     """The path on the host."""
-    container_path: values.PathText | None = None
+    container_path: values.MountPath | None = None
     """The path in the container; default: the same path."""
     read_only: bool = True
     """Whether to mount it read-only."""

@@ -135,6 +135,13 @@ def _path_problem(path: Template) -> str | None:
     return names.path_problem(("/" if path.first_variable else "") + path.sample)
 
 
+def _node_path_problem(path: Template) -> str | None:
+    """Check the path of a device node: not that of a directory."""
+    if path.sample in ("/", "/dev") or path.sample.endswith("/"):
+        return f"{str(path)!r} is a directory; write the path of a node, such as /dev/serial0"
+    return None
+
+
 def _key_rule(problem_of: Callable[[str], str | None]) -> AfterValidator:
     return refuses(lambda key: problem_of(Template.parse(key).sample))
 
@@ -200,6 +207,11 @@ ValueText = Annotated[TemplateText, refuses(lambda text: names.text_problem(text
 PathText = Annotated[TemplateText, refuses(_path_problem)]
 HostPath = Annotated[
     TemplateText, refuses(lambda path: pattern.docker_problem(str(path)) or _path_problem(path))
+]
+NodePath = Annotated[PathText, refuses(_node_path_problem)]
+HostNodePath = Annotated[HostPath, refuses(_node_path_problem)]
+MountPath = Annotated[
+    PathText, refuses(lambda path: "a mount at '/' hides the image" if str(path) == "/" else None)
 ]
 CdiName = Annotated[TemplateText, refuses(lambda name: names.cdi_name_problem(name.sample))]
 EnvName = Annotated[str, _key_rule(names.env_name_problem)]

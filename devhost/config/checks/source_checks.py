@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
+from devhost.config.checks.kernel_subsystems import SUBSYSTEMS, subsystem_hint
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.hostfs.device_classes import ENUMERATED_NAMES
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
-from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import NO_NODE, USB_NODE, Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
 
@@ -58,6 +59,7 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
     """Yield errors and warnings of a resource's sources, and of IDs that would change."""
     for index, source in enumerate(resource.sources):
         source_path = ("sources", index)
+        yield from _check_subsystems(source_path, source.kind)
         match source.kind:
             case Dev() as dev:
                 yield from _check_pattern((*source_path, "dev", "pattern"), dev)
@@ -81,6 +83,22 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
             yield error((*source_path, kind_key, "split"), message, on_key=True)
     yield from _check_roles(resource)
     yield from _check_ids(resource)
+
+
+def _check_subsystems(path: Path, kind: Kind) -> Iterator[CheckProblem]:
+    """Warn of names of subsystems that Linux does not have."""
+    names: dict[Path, str] = {}
+    if isinstance(kind, Sysfs):
+        names["sysfs", "subsystem"] = kind.subsystem
+    elif isinstance(kind, Usb | Pci):
+        key = type(kind).__name__.lower()
+        for index, choice in enumerate(kind.node):
+            names[key, "node", index, "subsystem"] = choice.subsystem
+    for place, name in names.items():
+        if name not in SUBSYSTEMS and name != NO_NODE:
+            hint = subsystem_hint(name)
+            meant = f"did you mean '{hint}'?" if hint else "it may be of a module from elsewhere"
+            yield warning((*path, *place), f"'{name}' is no subsystem of Linux; {meant}")
 
 
 def _check_roles(resource: Resource) -> Iterator[CheckProblem]:

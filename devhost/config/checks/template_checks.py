@@ -16,6 +16,7 @@ from devhost.allocation.variables import (
     SYSFS_VARIABLES,
     USB_VARIABLES,
 )
+from devhost.config.foreign_words import known_variable, template_note
 from devhost.config.messages import command_hint
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.hostfs.files import is_in_dev
@@ -27,7 +28,6 @@ from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import Template
 from devhost.model.values import PRE_START_MAX_S
 
-_GO_TEMPLATE: Final = re.compile(r"\{\{[^{}\n]*\}\}")
 _WILDCARD: Final = re.compile(r"[*?\[]")
 _SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _BY_KIND: Final[dict[type, frozenset[str]]] = {
@@ -35,6 +35,9 @@ _BY_KIND: Final[dict[type, frozenset[str]]] = {
     Usb: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES,
     Pci: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
     Sysfs: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
+}
+_KINDS_WITH: Final = {
+    kind.__name__.lower(): _BY_KIND[kind] - BUILT_IN_VARIABLES for kind in (Usb, Pci, Sysfs)
 }
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
@@ -75,9 +78,8 @@ class _Variables:
         self, path: Path, template: Template, allowed: AbstractSet[str]
     ) -> Iterator[CheckProblem]:
         """Yield what is wrong with the variables of a template."""
-        if go_template := _GO_TEMPLATE.search(str(template)):
-            message = f"{go_template[0]} is not replaced; write a variable, such as ${{name}}"
-            yield warning(path, message)
+        if note := template_note(str(template), allowed):
+            yield warning(path, f"{template} is not replaced; {note}")
         for name in sorted(template.names):
             attribute = name.removeprefix("attr.")
             if attribute != name and (problem := attribute_problem(attribute)):
@@ -90,12 +92,16 @@ class _Variables:
                 message = f"sources[{lacking[0]}] has no ${{{name}}}"
             elif name in BUILT_IN_VARIABLES:
                 message = f"${{{name}}} has no value for some of the sources (tokens have no path)"
+            elif kinds := [key for key, names in _KINDS_WITH.items() if name in names]:
+                message = f"${{{name}}} is a variable of sources of the kind {', '.join(kinds)}"
             else:
                 message = f"unknown variable ${{{name}}}{_variable_hint(name, allowed)}"
             yield error(path, message)
 
 
 def _variable_hint(name: str, allowed: AbstractSet[str]) -> str:
+    if meant := known_variable(name, allowed):
+        return f"; did you mean '{meant}'?"
     role, _, last = name.rpartition(".")
     roles = {variable.rpartition(".")[0] for variable in allowed}
     if last in allowed and not nearest(role, roles):
