@@ -313,11 +313,7 @@ def _assign(candidates: Iterable[tuple[Rank, HostDevice] | None], result: Identi
     # Of equal IDs, the first source's device counts.
     natural = sorted(
         filter(None, candidates),
-        key=lambda ranked: (
-            names.natural_key(ranked[1].id),
-            ranked[1].id,
-            ranked[1].nodes[0].source,
-        ),
+        key=lambda ranked: (names.natural_key(ranked[1].id), ranked[1].nodes[0].source),
     )
     ordered = sorted(natural, key=operator.itemgetter(0))
     failed = result.selection.failed_sources
