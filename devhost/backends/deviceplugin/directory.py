@@ -89,10 +89,7 @@ class PluginDirectory:
                 self._check(clock())
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     await run_in_thread("dead sockets", self.locks.remove_dead_sockets)
-                self.locks.retry()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_S):
-                        await self.locks.wait_until_free()
+                await asyncio.sleep(_POLL_S)
         finally:
             subscription.close()
 
