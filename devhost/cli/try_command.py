@@ -37,11 +37,7 @@ def command(config: str, **flags: Any) -> None:
 
 
 def run(
-    config: str | None,
-    plugins: "Sequence[CodeResource]" = (),
-    *,
-    once: bool = False,
-    **flags: Any,
+    config: str | None, plugins: "Sequence[CodeResource]" = (), *, once: bool = False, **flags: Any
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet.
 
