@@ -71,11 +71,11 @@ def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -
     if output == "json":
         printer.print_json([_as_json(machine, device) for device in devices])
     elif output == "yaml":
-        from devhost.drafts.draft import resource_lines
+        from devhost.drafts.draft import entry_lines
         from devhost.drafts.entries import build_entries
 
         for entry in build_entries(machine, devices):
-            printer.echo(*resource_lines(entry.resource))
+            printer.echo(*entry_lines(entry))
     else:
         for number, device in enumerate(devices):
             if number:

@@ -8,19 +8,24 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Final, NoReturn, TextIO
 
 import click
 
 from devhost.backends.deviceplugin.shares import offered_id
+from devhost.cli.options import DEFAULT_CONFIG
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable
 
 _COLUMNS_MIN: Final = 40
+_CELL_MIN: Final = 8
+_WORDS_MIN: Final = 24
+_GAP: Final = "   "  # between columns
 _TAB: Final = "    "
 _COLORS: Final = {"error": "red", "warning": "yellow"}
 
@@ -39,6 +44,13 @@ def note(line: str) -> None:
 def fail(message: str) -> NoReturn:
     """Print an error and exit with status 1."""
     note(f"devhost: {message}")
+    sys.exit(1)
+
+
+def exit_without_config(file: str) -> NoReturn:
+    """Exit with status 1; where there is no file at the default path, name what writes one."""
+    if file == DEFAULT_CONFIG and not os.path.lexists(file):
+        note("devhost: `devhost init -o FILE` writes a configuration for this host")
     sys.exit(1)
 
 
@@ -102,19 +114,38 @@ def moves_cursor() -> bool:
     return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
-# ── tables as kubectl prints them: a line for each row, nothing folded or cut ──
+def _columns() -> int:
+    """Return how many columns the terminal has."""
+    return max(shutil.get_terminal_size().columns, _COLUMNS_MIN)
+
+
+# ── tables as kubectl prints them: a line for each row, folded only where a terminal is narrower ──
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print aligned columns, with something in every cell but the last of a row."""
-    lines = [list(headings), *([printable(cell) for cell in row] for row in rows)]
-    lines = [[*(cell or "-" for cell in line[:-1]), line[-1]] for line in lines]
-    widths = [max(map(cells, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        padded = (
-            cell + " " * (width - cells(cell)) for cell, width in zip(line, widths, strict=True)
-        )
-        _print("   ".join(padded).rstrip())
+    table = [list(headings), *([printable(cell) for cell in row] for row in rows)]
+    table = [[*(cell or "-" for cell in row[:-1]), row[-1]] for row in table]
+    widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
+    if sys.stdout is not None and sys.stdout.isatty():
+        room = _columns() - len(_GAP) * (len(widths) - 1)
+        while sum(widths) > room and max(widths) > _CELL_MIN:
+            # The last one first, which has words.
+            widths[-1 if widths[-1] > _WORDS_MIN else widths.index(max(widths))] -= 1
+    for row in table:
+        folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for line in zip_longest(*folded, fillvalue=""):
+            padded = (
+                text + " " * (width - cells(text)) for text, width in zip(line, widths, strict=True)
+            )
+            _print(_GAP.join(padded).rstrip())
+
+
+def _fold(cell: str, width: int) -> list[str]:
+    """Return the lines of a cell, at most so wide."""
+    if cells(cell) <= width:
+        return [cell]
+    return textwrap.wrap(cell, width if cell.isascii() else width // 2, break_on_hyphens=False)
 
 
 def cells(text: str) -> int:
@@ -210,11 +241,10 @@ def print_problems(problems: Sequence[Problem], *, err: bool = True) -> None:
         for problem in problems:
             write(str(problem))
     elif problems:
-        columns = max(shutil.get_terminal_size().columns, _COLUMNS_MIN)
         colored = moves_cursor() and not os.environ.get("NO_COLOR")
         color = None if colored else False  # where it is False, click takes colors out
         for problem in problems:
-            text = "\n".join(format_problem(problem, columns))
+            text = "\n".join(format_problem(problem, _columns()))
             click.echo(f"{text}\n", err=err, color=color)
         click.echo(click.style(summary(problems), bold=True), err=err, color=color)
 

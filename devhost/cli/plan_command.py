@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,8 @@ def command(
     (loaded,) = _load_all([config], policy)
     resources = loaded.require().resources
     on_node = [resource.name for resource in resources if resource.applies_to(node_name)]
-    requests = {_full_name(name, on_node): wanted for name, wanted in requests.items()}
+    names = _full_names(names, on_node)
+    requests = dict(zip(_full_names(requests, on_node), requests.values(), strict=True))
     printer.check_names([*names, *requests], on_node, f" for this node in {config}")
     judging = replace(loaded.policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
@@ -108,7 +109,8 @@ def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str
         names = (config, *names)
         config = os.environ.get("DEVHOST_CONFIG") or options.DEFAULT_CONFIG
     for name in names:
-        if problem := resource_name_problem(name):
+        is_part = "/" not in name and not name.endswith((".yaml", ".yml"))
+        if problem := None if is_part else resource_name_problem(name):
             raise click.UsageError(f"only one CONFIG can be given, and {problem}")
     return config, names
 
@@ -121,7 +123,7 @@ def _load_all(files: Sequence[str], policy: Policy) -> "list[Loaded]":
     results = [load(file, replace(policy, adds_values=True)) for file in files]
     printer.print_problems([problem for loaded in results for problem in loaded.problems])
     if any(loaded.config is None for loaded in results):
-        sys.exit(1)
+        printer.exit_without_config(files[-1])
     return results
 
 
@@ -135,6 +137,7 @@ def _compare(
         raise click.UsageError("only one of CONFIG and --against can be standard input")
     before, after = (loaded.require() for loaded in _load_all(files, policy))
     differences = {change.name: change for change in changes(before, after, node_name)}
+    names = _full_names(names, differences)
     printer.check_names(names, differences, f" for this node in {old} and {new}")
     values: list[dict[str, Any]] = [
         {"name": name, "action": change.action.value, "reasons": list(change.reasons)}
@@ -155,10 +158,11 @@ def _request(text: str) -> tuple[str, str]:
     return name, request
 
 
-def _full_name(name: str, names: Sequence[str]) -> str:
-    """Return a resource's name for the part behind its domain, if no other resource has that."""
-    matches = [full for full in names if full.rpartition("/")[2] == name]
-    return matches[0] if len(matches) == 1 else name
+def _full_names(names: Iterable[str], existing: Collection[str]) -> tuple[str, ...]:
+    """Return names of resources, also for the part behind a domain that no other resource has."""
+    ends = [name.rpartition("/")[2] for name in existing]
+    full = {end: name for end, name in zip(ends, existing, strict=True) if ends.count(end) == 1}
+    return tuple(full.get(name, name) for name in names)
 
 
 def _print(resources: Sequence[Mapping[str, Any]], *, wide: bool) -> None:

@@ -59,7 +59,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         output.fail(f"no {_THREADS} threads can be started: raise pids.max or RLIMIT_NPROC")
     logs.set_up(flags["log_level"], flags["log_format"])
     _log_start(config, plugins, flags)
-    from devhost.backends.deviceplugin.publication import DevicePluginBackend
+    from devhost.backends.deviceplugin.registration import DevicePluginBackend
     from devhost.hostfs.files import HostFiles
     from devhost.node.node import Host, Settings
     from devhost.node.state_dir import LastGoodConfig
@@ -105,7 +105,7 @@ def load_config(
     (log_problems if to_log else output.print_problems)(problems)
     used = file.config or (good.config if good else None)
     if used is None:
-        sys.exit(1)
+        output.exit_without_config("" if to_log else config)
     if file.config is None:
         fields = {"file": source.file, "used": source.status.file}
         state = "unreadable" if source.status.unreadable else "invalid"

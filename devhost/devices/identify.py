@@ -57,22 +57,21 @@ FileVersion = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ScanContext:
-    """The devices, the time and the limits of one scan.
+    """The resource, its devices so far, and the time of one scan.
 
     Attributes:
         owner_of: Names the resource that offers a node (by `Node.key`) before this one.
         now: Seconds on the host's clock.
         settle_s: How long a node waits for an earlier source to name it.
-        max_devices: How many devices the resource may have.
         links_to_come: Whether a resource before this one may find a new node by a link.
     """
 
+    resource: Resource
     previous: Snapshot
     owner_of: OwnerOf
     now: float
     settle_s: float
     constants: Mapping[str, str]
-    max_devices: int | None
     links_to_come: bool = False
 
 
@@ -128,17 +127,17 @@ class Identified:
         self.truncated = len(new)
 
 
-def identify(resource: Resource, selection: Selection, context: ScanContext) -> Identified:
+def identify(selection: Selection, context: ScanContext) -> Identified:
     """Give each candidate its device: those already offered keep their IDs and their slots."""
     previous = context.previous.devices.values()
     ids_by_place = {node.found_at: device.id for device in previous for node in device.nodes}
     result = Identified(context, selection, ids_by_place, [*selection.skipped])
     candidates = (
-        _unchanged_device(nodes, result) or _device(resource, name, nodes, result)
-        for name, nodes in _nodes_by_device(resource, result).items()
+        _unchanged_device(nodes, result) or _device(name, nodes, result)
+        for name, nodes in _nodes_by_device(result).items()
     )
-    _assign(resource, candidates, result)
-    result.missing = _missing_devices(result, resource)
+    _assign(candidates, result)
+    result.missing = _missing_devices(result)
     return result
 
 
@@ -155,14 +154,13 @@ def _unchanged_device(nodes: Sequence[Node], result: Identified) -> tuple[Rank, 
     return Rank.UNCHANGED, former
 
 
-def _device(
-    resource: Resource, name: str, nodes: Sequence[Node], result: Identified
-) -> tuple[Rank, HostDevice] | None:
+def _device(name: str, nodes: Sequence[Node], result: Identified) -> tuple[Rank, HostDevice] | None:
     """Return a device of these nodes, with its rank; ``None`` if it is not offered, or waits."""
-    context, previous, ids_by_place = result.context, result.context.previous, result.ids_by_place
+    context, ids_by_place = result.context, result.ids_by_place
+    resource, previous = context.resource, context.previous
     is_group = resource.group is not None
     unit = None if is_group else nodes[0].hardware
-    device_id = _id_of(resource, nodes, context, name if is_group else None)
+    device_id = _id_of(nodes, context, name if is_group else None)
     has_id = device_id is not None and any(
         ids_by_place.get(node.found_at) == device_id for node in nodes
     )
@@ -186,7 +184,7 @@ def _device(
     if previous.scanned:  # what is there at the first scan has its nodes and links
         if not has_id and is_group and is_growing:
             settling = _SETTLING_GROUP
-        elif not has_id and not is_group and _may_be_named(resource, nodes[0], context):
+        elif not has_id and not is_group and _may_be_named(nodes[0], context):
             settling = _SETTLING
         elif not is_offered and any(node.hardware and node.hardware.grows for node in nodes):
             settling = _SETTLING_UNIT
@@ -209,12 +207,13 @@ def labels(nodes: Iterable[Node]) -> str:
     return ", ".join(names.printable(node.shown or node.name) for node in nodes)
 
 
-def _nodes_by_device(resource: Resource, result: Identified) -> dict[str, list[Node]]:
+def _nodes_by_device(result: Identified) -> dict[str, list[Node]]:
     """Return the nodes of each candidate, by the key of its group, its unit or its node.
 
     Of nodes that resolve to the same one, the first source's counts, or the one on offer.
     """
-    context, aliases_by_key = result.context, dict[str, list[Node]]()
+    context, resource = result.context, result.context.resource
+    aliases_by_key: dict[str, list[Node]] = {}
     for node in result.selection.nodes:
         aliases_by_key.setdefault(node.key, []).append(node)
     candidates: dict[str, list[Node]] = {}
@@ -222,7 +221,7 @@ def _nodes_by_device(resource: Resource, result: Identified) -> dict[str, list[N
         if resource.group is None:
             hardware = aliases[0].hardware
             is_alone = hardware or len(aliases) == 1
-            node = aliases[0] if is_alone else _alias_on_offer(resource, aliases, result)
+            node = aliases[0] if is_alone else _alias_on_offer(aliases, result)
             candidates.setdefault(hardware.unit if hardware else key, []).append(node)
             continue
         offered = (node for node in aliases if node.found_at in result.ids_by_place)
@@ -239,11 +238,11 @@ def _nodes_by_device(resource: Resource, result: Identified) -> dict[str, list[N
     return candidates
 
 
-def _alias_on_offer(resource: Resource, aliases: Sequence[Node], result: Identified) -> Node:
+def _alias_on_offer(aliases: Sequence[Node], result: Identified) -> Node:
     """Return the alias of a node by which a device is on offer, else the first."""
     for node in aliases:
         device_id = result.ids_by_place.get(node.found_at)
-        if device_id is not None and device_id == _id_of(resource, (node,), result.context):
+        if device_id is not None and device_id == _id_of((node,), result.context):
             return node
     return aliases[0]
 
@@ -257,13 +256,13 @@ def _owner(nodes: Iterable[Node], context: ScanContext) -> str | None:
     return None
 
 
-def _may_be_named(resource: Resource, node: Node, context: ScanContext) -> bool:
+def _may_be_named(node: Node, context: ScanContext) -> bool:
     """Whether an earlier source, or a link of a resource before, might find the node too."""
     if node.state is None:
         return False
     if node.hardware is None and context.links_to_come and node.state.number:
         return True
-    earlier = resource.sources[: node.source]
+    earlier = context.resource.sources[: node.source]
     return any(not isinstance(source.kind, Static) for source in earlier)
 
 
@@ -290,17 +289,15 @@ def _lack(
     return f"incomplete: no node of {required}" if required else lack, bool(absent)
 
 
-def _id_of(
-    resource: Resource, nodes: Sequence[Node], context: ScanContext, key: str | None = None
-) -> str | None:
+def _id_of(nodes: Sequence[Node], context: ScanContext, key: str | None = None) -> str | None:
     """Return the ID of a device; ``None`` where no template has all its values."""
-    if resource.id is None:
+    if context.resource.id is None:
         default = nodes[0].name if key is None else key
         return names.device_id(default) if default else None
     values: dict[str, str] = dict(context.constants)
     for node in reversed(nodes):  # of a variable that several nodes have, the first counts
         values |= variables(node, None, nodes)
-    for template in resource.id:
+    for template in context.resource.id:
         try:
             return names.device_id(template.render(values))
         except MissingVariableError:
@@ -311,9 +308,7 @@ def _id_of(
 # ── who has which ID and slot, and who is missing ──
 
 
-def _assign(
-    resource: Resource, candidates: Iterable[tuple[Rank, HostDevice] | None], result: Identified
-) -> None:
+def _assign(candidates: Iterable[tuple[Rank, HostDevice] | None], result: Identified) -> None:
     """Assign IDs and slots: those already offered first, then in natural order."""
     # Of equal IDs, the first source's device counts.
     natural = sorted(
@@ -332,7 +327,7 @@ def _assign(
         if not device.is_leaving and (failed or not _has_lost_source(device))
     }
     absent = len(staying - {device.id for rank, device in ordered if rank is not Rank.NEW})
-    limit = result.context.max_devices
+    resource, limit = result.context.resource, result.context.resource.limit
     for rank, device in ordered:
         count = len(result.devices) + (absent if rank is Rank.NEW else 0)
         if (namesake := result.devices.get(device.id)) is not None:
@@ -349,7 +344,7 @@ def _assign(
     result.devices = {device.id: seats[device.id] for _, device in natural if device.id in seats}
 
 
-def _missing_devices(result: Identified, resource: Resource) -> dict[str, HostDevice]:
+def _missing_devices(result: Identified) -> dict[str, HostDevice]:
     """Return the devices that were offered and are not found now, as they go on.
 
     A device that could not be read, or whose source could not, is kept as it was; one whose node is
@@ -398,7 +393,9 @@ def _missing_devices(result: Identified, resource: Resource) -> dict[str, HostDe
             not_found = Verdict(Cause.NOT_FOUND, "not found any more")
             verdict = next((verdicts[unit] for unit in units if unit in verdicts), not_found)
             presence = Missing(since)
-        if isinstance(presence, Leaving) or now < since + keep_missing_for(resource, device):
+        if isinstance(presence, Leaving) or now < since + keep_missing_for(
+            context.resource, device
+        ):
             missing[device_id] = replace(device, verdict=verdict, presence=presence)
     return missing
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from devhost.devices.identify import Identified
+from devhost.devices.identify import Identified, ScanContext, identify
 from devhost.devices.node_claims import NodeClaims
 from devhost.devices.scan import Scanner
 from devhost.model import limits
@@ -37,11 +37,6 @@ class ScanFinding:
     now: float
     outdated: bool = False
 
-    @property
-    def name(self) -> str:
-        """The resource's."""
-        return self.scanner.resource.name
-
 
 class Resolver:
     """The nodes and IDs that resources have; methods also return which to read again."""
@@ -59,9 +54,8 @@ class Resolver:
 
     def resolve(self, finding: ScanFinding) -> tuple[Identified | None, set[str]]:
         """Return the devices of a resource; ``None`` if it has to be read again first."""
-        name, nodes, ids = finding.name, self._nodes, self._ids
-        replicas = finding.scanner.resource.replicas
-        seen, skipped = set[str](), set[str]()
+        scanner, resource, nodes = finding.scanner, finding.scanner.resource, self._nodes
+        name, seen, skipped = resource.name, set[str](), set[str]()
 
         def owner_of(key: str) -> str | None:
             seen.add(key)
@@ -69,14 +63,17 @@ class Resolver:
                 skipped.add(key)
             return owner
 
-        identified = finding.scanner.identify(
-            finding.selection,
+        context = ScanContext(
+            resource,
             finding.previous,
             owner_of,
             finding.now,
-            links_to_come=nodes.links_to_come(name),
-            max_devices=ids.max_ids(name) // replicas,
+            scanner.settle_s,
+            scanner.constants,
+            nodes.links_to_come(name),
         )
+        identified = identify(finding.selection, context)
+        identified.truncate(self._ids.max_ids(name) // resource.replicas)
         devices = (*identified.devices.values(), *identified.missing.values())
         offers = frozenset(key for device in devices for key in device.keys)
         # Why its owner has given up a node may be what has changed since: that it is gone.
@@ -84,8 +81,8 @@ class Resolver:
             return None, {name}
         may_come = nodes.reserved(name) if finding.selection.failed_sources else seen
         again = nodes.claim(name, offers, skipped, may_come)
-        return identified, again | ids.take(
-            name, len(devices) * replicas, truncated=identified.truncated > 0
+        return identified, again | self._ids.take(
+            name, len(devices) * resource.replicas, truncated=identified.truncated > 0
         )
 
 

@@ -1,6 +1,7 @@
 """A scan of the host for one resource: a selection, then devices, answers, their health."""
 
 import functools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -9,7 +10,7 @@ from devhost.allocation.compiled import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths, Spec
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.devices import identify as identity
-from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, OwnerOf, ScanContext
+from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number
@@ -17,7 +18,7 @@ from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Cause, FileKind, HostDevice, Missing, Node, Snapshot, Verdict
-from devhost.model.limits import DEVICE_IDS_MAX, SKIPPED_MAX
+from devhost.model.limits import SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
 
@@ -44,11 +45,6 @@ class Scanner(Declaration):
         )
 
     @functools.cached_property
-    def _limit(self) -> int | None:
-        """How many devices it may have."""
-        return self.resource.limit
-
-    @functools.cached_property
     def _clashing(self) -> Rules:
         """The rules by which two devices may come to the same name or container path."""
         exclusive = tuple(rule for rule in self.rules if rule.exclusive)
@@ -72,24 +68,6 @@ class Scanner(Declaration):
     def failed(self, reason: str) -> Selection:
         """Return the selection of a host that does not answer."""
         return Selection(failed_sources=dict.fromkeys(range(len(self.resource.sources)), reason))
-
-    def identify(
-        self,
-        selection: Selection,
-        previous: Snapshot,
-        owner_of: OwnerOf,
-        now: float,
-        *,
-        links_to_come: bool = False,
-        max_devices: int = DEVICE_IDS_MAX,
-    ) -> Identified:
-        """Return the devices, at most so many, of a selection; pure."""
-        context = ScanContext(
-            previous, owner_of, now, self.settle_s, self.constants, self._limit, links_to_come
-        )
-        identified = identity.identify(self.resource, selection, context)
-        identified.truncate(max_devices)
-        return identified
 
     def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths.
@@ -160,9 +138,10 @@ class Scanner(Declaration):
                     ]
                 if text is not None:
                     device = replace(device, verdict=_shortened(Cause.HOST_PATH, text))
+            if former is not None and former is not device:
+                device = _with_swap(device, former, now)
             devices[device.id] = device
-        swapped = dict(_with_swapped(devices, previous, now))
-        return {**identified.missing, **swapped}, invisible
+        return {**identified.missing, **devices}, invisible
 
     def _rendered(
         self, device: HostDevice, former: HostDevice | None
@@ -192,19 +171,16 @@ class Scanner(Declaration):
         """Return when to scan again even if nothing happens, by these devices."""
         now = identified.context.now
         taken = sum(not device.is_leaving for device in devices.values())
-        if identified.over_limit and taken < (self._limit or 0):
+        if identified.over_limit and taken < (self.resource.limit or 0):
             return now  # a device was given up, and its slot is free for another
-        changing = (device for device in devices.values() if not device.is_stable)
-        times = [time for device in changing for time in self._times(device)]
-        times += [since + self.settle_s for since in identified.settling.values()]
-        return min((time for time in times if time > now and time != float("inf")), default=None)
-
-    def _times(self, device: HostDevice) -> Iterator[float]:
-        """Yield when a device changes even if nothing happens."""
-        if isinstance(device.presence, Missing):
-            yield device.presence.since + identity.keep_missing_for(self.resource, device)
-        if device.swapped_at is not None:
-            yield device.swapped_at + identity.SWAP_S
+        times = [since + self.settle_s for since in identified.settling.values()]
+        for device in devices.values():
+            if isinstance(device.presence, Missing):
+                kept = identity.keep_missing_for(self.resource, device)
+                times.append(device.presence.since + kept)
+            if device.swapped_at is not None:
+                times.append(device.swapped_at + identity.SWAP_S)
+        return min((time for time in times if now < time < math.inf), default=None)
 
 
 def with_numa_nodes(
@@ -283,32 +259,22 @@ def _invisible_mounts(paths: Iterable[str], root: str) -> Iterator[str]:
         yield f"mount {different[0]}{count}: {where}, left out, because it is optional"
 
 
-def _with_swapped(
-    devices: Mapping[str, HostDevice], previous: Mapping[str, HostDevice], now: float
-) -> Iterator[tuple[str, HostDevice]]:
-    """Yield the devices; one that is another node than before is unhealthy for a while.
+def _with_swap(device: HostDevice, former: HostDevice, now: float) -> HostDevice:
+    """Return a device, unhealthy for a while if it is another node than before.
 
     A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
     nothing of it. The time counts from when a scan has seen that the former node was gone, if so.
     """
-    for device_id, device in devices.items():
-        former = previous.get(device_id)
-        if former is None or former is device:
-            yield device_id, device
-            continue
-        numbers = former.numbers
-        is_swapped = any(
-            numbers.get(path, number) != number for path, number in device.numbers.items()
-        )
-        lost_at = former.presence.since if isinstance(former.presence, Missing) else now
-        since = lost_at if is_swapped else former.swapped_at
-        if since is None:
-            yield device_id, device
-            continue
-        verdict = device.verdict
-        if verdict is None and now < since + identity.SWAP_S:
-            verdict = Verdict(Cause.SWAPPED, "another device was found in its place")
-        yield device_id, replace(device, verdict=verdict, swapped_at=since)
+    numbers = former.numbers
+    is_swapped = any(numbers.get(path, number) != number for path, number in device.numbers.items())
+    lost_at = former.presence.since if isinstance(former.presence, Missing) else now
+    since = lost_at if is_swapped else former.swapped_at
+    if since is None:
+        return device
+    verdict = device.verdict
+    if verdict is None and now < since + identity.SWAP_S:
+        verdict = Verdict(Cause.SWAPPED, "another device was found in its place")
+    return replace(device, verdict=verdict, swapped_at=since)
 
 
 def for_new_spec(snapshot: Snapshot, old: Resource, new: Resource) -> Snapshot:

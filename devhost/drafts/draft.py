@@ -31,12 +31,15 @@ def render(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool
     else:
         lines += [f"{indent}resources: []  # remove the brackets when there is an entry", ""]
     for number, entry in enumerate(entries):
-        mark = "" if entry.active else "# "
-        block = [*([""] if number else []), *_comments(entry.comments)]
-        if entry.resource:
-            block += [f"{mark}{line}" for line in resource_lines(entry.resource)]
-        lines += [f"{indent}  {line}" for line in block]
+        lines += [f"{indent}  {line}" for line in ([""] if number else []) + entry_lines(entry)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def entry_lines(entry: DraftEntry) -> list[str]:
+    """Return the lines of an entry: its comments, and its resource."""
+    mark = "" if entry.active else "# "
+    resource = resource_lines(entry.resource) if entry.resource else ()
+    return [*_comments(entry.comments), *(f"{mark}{line}" for line in resource)]
 
 
 def resource_lines(resource: Mapping[str, Any]) -> list[str]:

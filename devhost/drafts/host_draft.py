@@ -49,8 +49,8 @@ def build_host_entries(
     else:
         entries = build_entries(machine, chosen, domain)
     config = loads(draft.render((), entries)).require()
-    reports = report(config, files, Policy(enforced=True), "")
-    return [_judge(entry, report) for entry, report in zip(entries, reports, strict=True)]
+    reports = iter(report(config, files, Policy(enforced=True), ""))
+    return [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
 
 
 def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final
 
 from devhost.errors import DevhostError
 from devhost.library.plugin import Device, DevicePlugin
@@ -16,7 +16,6 @@ from devhost.model.values import SHARES_MAX, permissions_problem
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Devices = tuple[list[Device], list[Skipped]]
 """The devices that can be offered, and the items of the result of ``devices`` that cannot be."""
 
@@ -30,48 +29,40 @@ class PluginMethods:
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin, self.interval = plugin, plugin.interval
+        self.prepares = defines(plugin, "pre_start")
         self.refresh_due = False  # ``refresh`` is called before the next call of ``devices``
         self._logged: dict[str, str] = {}  # the last error, by method
-
-    @property
-    def prepares(self) -> bool:
-        """Whether ``pre_start`` is overridden."""
-        return type(self._plugin).pre_start is not DevicePlugin.pre_start
 
     def devices(self) -> Devices:
         """Return the devices."""
         if self.refresh_due:
             self.refresh_due = False
             with contextlib.suppress(CallError):  # logged
-                self._call("refresh", self._plugin.refresh)
-        return self._call("devices", lambda: _split_devices(self._plugin.devices()))
+                self.call("refresh")
+        devices: Devices = self.call("devices", check=_split_devices)
+        return devices
 
     def allocate(self, devices: Sequence[Device]) -> Allocation | None:
         """Return what a container receives; ``None``: what the options declare."""
-        return self._call("allocate", lambda: _check_allocation(self._plugin.allocate(devices)))
+        answer: Allocation | None = self.call("allocate", devices, check=_check_allocation)
+        return answer
 
     def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...] | None:
         """Return which IDs a container should get; ``None``: by the option ``prefer``."""
+        arguments = tuple(available), tuple(must_include), size
+        choice: tuple[str, ...] | None = self.call(
+            "preferred", *arguments, check=lambda ids: _check_choice(ids, available, size)
+        )
+        return choice
 
-        def work() -> tuple[str, ...] | None:
-            chosen = self._plugin.preferred(tuple(available), tuple(must_include), size)
-            return None if chosen is None else _check_choice(chosen, available, size)
-
-        return self._call("preferred", work)
-
-    def pre_start(self, devices: Sequence[Device]) -> None:
-        """Prepare a container's devices."""
-        self._call("pre_start", lambda: self._plugin.pre_start(devices))
-
-    def destroy(self) -> None:
-        """Call ``destroy``: the server has stopped."""
-        self._call("destroy", self._plugin.destroy)
-
-    def _call(self, method: str, work: Callable[[], T]) -> T:
+    def call(
+        self, method: str, *arguments: Any, check: Callable[[Any], Any] = lambda _: None
+    ) -> Any:
+        """Call a method; return what the check returns for its result."""
         try:
-            result = work()
+            result = check(getattr(self._plugin, method)(*arguments))
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
             returned = isinstance(error, CallError)
             raised = f"raised {_brief(f'{type(error).__name__}: {error}')}"
@@ -87,6 +78,12 @@ class PluginMethods:
             raise CallError(text) from None
         self._logged.pop(method, None)
         return result
+
+
+def defines(plugin: DevicePlugin, method: str) -> bool:
+    """Return whether a plugin has a method of its own, of its class or given as a function."""
+    own = getattr(plugin, method)
+    return getattr(own, "__func__", own) is not getattr(DevicePlugin, method)
 
 
 # ── results ──
@@ -129,6 +126,8 @@ def _check_allocation(answer: Allocation | None) -> Allocation | None:
     """Check what ``allocate`` returned: kubelet does not."""
     if answer is None:
         return None
+    if not isinstance(answer, Allocation):
+        raise CallError(f"returned a {type(answer).__name__}; return a devhost.Allocation or None")
     problems = [
         *map(names.env_name_problem, answer.envs),
         *map(names.text_problem, answer.envs.values()),
@@ -144,8 +143,12 @@ def _check_allocation(answer: Allocation | None) -> Allocation | None:
     return answer
 
 
-def _check_choice(chosen: Iterable[str], available: Collection[str], size: int) -> tuple[str, ...]:
+def _check_choice(
+    chosen: Iterable[str] | None, available: Collection[str], size: int
+) -> tuple[str, ...] | None:
     """Check what ``preferred`` returned; kubelet would fill it up at random."""
+    if chosen is None:
+        return None
     ids = tuple(chosen)
     if len(ids) != size or len(set(ids) & set(available)) != size:
         raise CallError(f"returned {_brief(repr(chosen))}, not {size} of the available IDs")

@@ -26,9 +26,12 @@ TRUSTED: Final = Policy(
 
 
 class Options(TypedDict, total=False):
-    """The options of a resource but ``sources``: in snake case, with the same values as in YAML."""
+    """The options of a resource but ``sources``: in snake case, with the same values as in YAML.
 
-    allocate: Mapping[str, Any]
+    A function as ``allocate`` or ``pre_start`` stands for the method of that name.
+    """
+
+    allocate: "Mapping[str, Any] | Callable[[Sequence[Device]], Allocation | None]"
     inject: Literal["deviceSpecs", "cdi"]
     max_devices: int | None
     min_devices: int | None
@@ -39,7 +42,7 @@ class Options(TypedDict, total=False):
     topology: int | Literal["auto", "none"]
     remove_missing_after: str
     health: Mapping[str, Any] | Sequence[Any] | None
-    pre_start: Sequence[Mapping[str, Any]]
+    pre_start: "Sequence[Mapping[str, Any]] | Callable[[Sequence[Device]], None]"
     node_names: str | Sequence[str] | None
 
 
@@ -93,12 +96,17 @@ class DevicePlugin:
 
         The options are those of a resource in YAML but ``sources``, in snake case, such as
         ``max_per_container=1``; ``interval`` has 0.1 to 30 seconds between calls of ``devices``.
+        A function as ``allocate`` or ``pre_start`` is called in place of that method.
         Raises `TypeError` for an unknown option, `ValueError` for an invalid name or value.
         """
         if not _INTERVAL_MIN_S <= interval <= INTERVAL_S:
             raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {interval}")
         self.interval = interval
-        self.resource, self.warnings = build_resource(name, options)
+        values = dict(options)
+        for method in ("allocate", "pre_start"):
+            if callable(values.get(method)):
+                setattr(self, method, values.pop(method))
+        self.resource, self.warnings = build_resource(name, values)
         self.root = Path("/")
         self.on_changed: Callable[[], None] = lambda: None
 

@@ -79,11 +79,15 @@ def _command(plugins: Sequence[ServedPlugin]) -> click.Command:
     @click.option(
         "--try", "tried", is_flag=True, help="Serve an embedded stand-in kubelet, without a node."
     )
+    @click.option("--once", is_flag=True, help="With --try: print the resources as JSON and exit.")
     @cli.kubelet_options
     @cli.host_options
-    def command(config: str | None, tried: bool, **flags: Any) -> None:
-        # The stand-in kubelet has a plugin directory, sockets and state of its own.
-        serve_them = try_command.run if tried else run_command.run
-        serve_them(config, plugins, **flags)
+    def command(config: str | None, tried: bool, once: bool, **flags: Any) -> None:
+        if tried:  # the stand-in kubelet has a plugin directory, sockets and state of its own
+            try_command.run(config, plugins, once=once, **flags)
+        elif once:
+            raise click.UsageError("--once is for --try")
+        else:
+            run_command.run(config, plugins, **flags)
 
     return command

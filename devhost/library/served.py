@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from devhost.devices.identify import Identified
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError, PreStartError, describe_os_error
 from devhost.hostfs.files import HostFiles, Tally
-from devhost.library.methods import CallError, Devices, PluginMethods
+from devhost.library.methods import CallError, Devices, PluginMethods, defines
 from devhost.library.plugin import ID_VARIABLE, TRUSTED, Device, DevicePlugin
 from devhost.model import names
 from devhost.model.advertised import OfferedId
@@ -249,7 +250,7 @@ class ServedPlugin:
         name = self.resource.name
         try:
             await self._calls.run(
-                lambda: self._methods.pre_start(chosen), patience=round(within, 1)
+                lambda: self._methods.call("pre_start", chosen), patience=round(within, 1)
             )
         except NoAnswerError as error:
             raise PreStartError(f"{name}: pre_start(): {error}") from None
@@ -262,7 +263,7 @@ class ServedPlugin:
             return
         self._rescan = None
         with contextlib.suppress(CallError, NoAnswerError):  # what it raises is logged
-            await self._calls.run(self._methods.destroy, patience=DESTROY_S)
+            await self._calls.run(lambda: self._methods.call("destroy"), patience=DESTROY_S)
 
 
 def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
@@ -271,8 +272,15 @@ def served(plugins: Iterable[DevicePlugin]) -> tuple[ServedPlugin, ...]:
     for plugin in plugins:
         if not isinstance(plugin, DevicePlugin):
             raise TypeError(f"{plugin!r} is not an instance of a subclass of DevicePlugin")
-        if getattr(plugin.devices, "__func__", None) is DevicePlugin.devices:
+        if not defines(plugin, "devices"):
             raise TypeError(f"{type(plugin).__name__} must define devices()")
+        for method in ("devices", "allocate", "preferred", "pre_start", "refresh", "destroy"):
+            code = getattr(plugin, method)
+            if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+                raise TypeError(
+                    f"{plugin.name}: {method}() is async: methods are synchronous, and may block: "
+                    "they are called in threads"
+                )
         if plugin.name in by_name:
             raise ValueError(f"duplicate plugin {plugin.name}")
         by_name[plugin.name] = ServedPlugin(plugin)

@@ -94,12 +94,13 @@ class HealthMonitor:
         check: Callable[..., Checked] = check_device,
         offered: Collection[str] = (),
     ) -> None:
-        self._scanner, self._on_change = scanner, on_change
+        self._scanner, self._on_change, self._check = scanner, on_change, check
         self._watched: dict[str, _Watched] = {}
         self._offered = offered  # IDs
         self._wake = asyncio.Event()
         name = scanner.resource.name
-        self._calls = _CheckCalls(name, check)
+        self._slots, self._calls = asyncio.Semaphore(CONCURRENT), BlockingCalls(f"check {name}")
+        self._hanging: set[str] = set()  # devices whose last check has not returned yet
         work = keep_running("checking", name, self._keep_checking)
         self._checking = asyncio.create_task(work, name=f"health {name}")
 
@@ -182,7 +183,8 @@ class HealthMonitor:
         """Check a device."""
         checks = self._checks
         watched.next_at = asyncio.get_running_loop().time() + checks.interval
-        outcome = await self._calls.run(self._scanner, checks, watched.device)
+        async with self._slots:
+            outcome = await self._outcome(checks, watched.device)
         if self._checks != checks:
             return  # the outcome counts for nothing, and the next round is due
         before = watched.state.published(checks)
@@ -190,43 +192,32 @@ class HealthMonitor:
         if watched.state.published(checks) != before:
             self._on_change()
 
-
-class _CheckCalls:
-    """Checks devices of a resource in threads: a few at a time, each device once at a time."""
-
-    def __init__(self, resource: str, check: Callable[..., Checked]) -> None:
-        self._resource, self._check = resource, check
-        self._slots = asyncio.Semaphore(CONCURRENT)
-        self._calls = BlockingCalls(f"check {resource}")
-        self._hanging: set[str] = set()  # devices whose last check has not returned yet
-
-    async def run(self, scanner: Scanner, checks: HealthChecks, device: HostDevice) -> Checked:
+    async def _outcome(self, checks: HealthChecks, device: HostDevice) -> Checked:
         """Return the outcome of checking a device; a check that is late has failed."""
-        late = f"did not answer in {checks.timeout:g} s"
-        files, allow = scanner.files, scanner.policy
-        constants = {"resource": self._resource, "nodeName": scanner.node_name}
-        async with self._slots:
-            if device.id in self._hanging:
-                return _failed_round(late)
-            if self._calls.hanging:
-                return _failed_round(
-                    "not tried, as too many other checks of the resource do not return"
-                )
-            try:
-                return await self._calls.run(
-                    lambda: self._check(checks, device, files, constants, allow=allow),
-                    patience=checks.timeout + _KILL_S,
-                    on_late=lambda: self._hanging.discard(device.id),
-                )
-            except NoAnswerError:
-                self._hanging.add(device.id)
-                return _failed_round(late)
-            except OSError as error:  # no thread can be started
-                return _failed_round(describe_os_error(error))
-            except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
-                fields = {"resource": self._resource, "device": device.id}
-                _LOG.exception("checking failed", extra={"fields": fields})
-                return _failed_round(f"checking failed: {error!r}")
+        scanner, late = self._scanner, f"did not answer in {checks.timeout:g} s"
+        if device.id in self._hanging:
+            return _failed_round(late)
+        if self._calls.hanging:
+            return _failed_round(
+                "not tried, as too many other checks of the resource do not return"
+            )
+        try:
+            return await self._calls.run(
+                lambda: self._check(
+                    checks, device, scanner.files, scanner.constants, allow=scanner.policy
+                ),
+                patience=checks.timeout + _KILL_S,
+                on_late=lambda: self._hanging.discard(device.id),
+            )
+        except NoAnswerError:
+            self._hanging.add(device.id)
+            return _failed_round(late)
+        except OSError as error:  # no thread can be started
+            return _failed_round(describe_os_error(error))
+        except Exception as error:  # noqa: BLE001 (a bug in a check is this device's alone)
+            fields = {"resource": scanner.resource.name, "device": device.id}
+            _LOG.exception("checking failed", extra={"fields": fields})
+            return _failed_round(f"checking failed: {error!r}")
 
 
 def _can_be_checked(device: HostDevice) -> bool:

@@ -189,8 +189,11 @@ class Locations:
 
     def subscribe(
         self, subscriber: Hashable, locations: Iterable[Location], on_change: OnChange
-    ) -> None:
-        """Call `on_change` for changes of these locations, and no longer for former ones."""
+    ) -> list[LocationReader]:
+        """Call `on_change` for changes of these locations, and no longer for former ones.
+
+        Returns the readers of the locations.
+        """
         former = self._locations.get(subscriber, ())
         self._locations[subscriber] = tuple(locations)
         for location in self._locations[subscriber]:
@@ -200,6 +203,7 @@ class Locations:
                 self._readers[location] = reader
             self._readers[location].watch.subscribers[subscriber] = on_change
         self._leave(subscriber, set(former).difference(self._locations[subscriber]))
+        return [self._readers[location] for location in self._locations[subscriber]]
 
     def unsubscribe(self, subscriber: Hashable) -> None:
         """End the calls of a subscriber."""
@@ -212,7 +216,3 @@ class Locations:
             if not reader.watch.subscribers:
                 reader.close()
                 del self._readers[location]
-
-    def readers_of(self, subscriber: Hashable) -> list[LocationReader]:
-        """Return the readers of a subscriber's locations."""
-        return [self._readers[location] for location in self._locations.get(subscriber, ())]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from devhost.allocation import steps as pre_start
+from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
@@ -46,19 +47,10 @@ _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
 class PreStart:
     """Prepares the devices of one resource, by any of its specifications."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        node_name: str,
-        files: HostFiles,
-        policy: Policy,
-        handouts: HandoutFile,
-    ) -> None:
-        self._name, self._files, self._policy = name, files, policy
-        self._constants = {"resource": name, "nodeName": node_name}
-        self._handouts = handouts
-        self._calls = BlockingCalls(f"preStart {name}")
+    def __init__(self, declaration: Declaration, handouts: HandoutFile) -> None:
+        self._name, self._constants = declaration.resource.name, declaration.constants
+        self._files, self._policy, self._handouts = declaration.files, declaration.policy, handouts
+        self._calls = BlockingCalls(f"preStart {self._name}")
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by the device's ID
         self._has_no_steps = False
 
@@ -113,7 +105,7 @@ class PreStart:
                 for device, index in pre_start.with_index(chosen.values()):
                     constants = {**self._constants, **index}
                     host = self._files, self._policy, self._calls
-                    run = StepRun(self._name, device, constants, *host, deadline)
+                    run = StepRun(device, constants, *host, deadline)
                     steps = [*enumerate(resource.pre_start)]
                     if device.id not in fresh:
                         steps = [(place, step) for place, step in steps if step.repeat == "start"]
@@ -193,7 +185,6 @@ def _present_devices(
 class StepRun:
     """A run of the steps of one device; the deadline is on the event loop's clock."""
 
-    resource: str
     device: HostDevice
     constants: Mapping[str, str]
     files: HostFiles
@@ -279,7 +270,7 @@ def _commands(templates: Sequence[Template], run: StepRun) -> tuple[tuple[str, .
 
 async def _execute(argv: Sequence[str], run: StepRun) -> None:
     stop = threading.Event()
-    environment = command.environment(run.resource, run.device.id)
+    environment = command.environment(run.constants["resource"], run.device.id)
     until = time.monotonic() + run.deadline - asyncio.get_running_loop().time()
 
     def work() -> command.CommandResult:

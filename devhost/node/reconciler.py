@@ -8,6 +8,7 @@ alone. What was found is resolved in the order of the file, in one pass at a tim
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -57,48 +58,6 @@ class Reconciled(Protocol):
         ...
 
 
-class _ScanCalls:
-    """The calls of scans by one specification that block, each with a deadline."""
-
-    def __init__(
-        self, scanner: Scanner, readers: Sequence[LocationReader], on_late: Callable[[], None]
-    ) -> None:
-        self.scanner, self.readers, self._on_late = scanner, readers, on_late
-        self._name = f"scan {scanner.resource.name}"
-        self._calls = BlockingCalls(self._name, serial=True)
-
-    @property
-    def is_polling(self) -> bool:
-        """Whether a location cannot be watched."""
-        return any(reader.watch.polling_reason for reader in self.readers)
-
-    async def read(self, since: float) -> Selection:
-        """Return what the sources find in listings that are not older than a time."""
-        scanner, readers = self.scanner, self.readers
-        for reader in readers:
-            await reader.watch.start()
-        selection = await self._call(
-            lambda: scanner.select({reader.location: reader.read(since) for reader in readers})
-        )
-        return selection or scanner.failed(timeout_text())
-
-    async def verify(self, identified: Identified, *, full: bool) -> Snapshot | None:
-        """Return the devices, with what containers cannot be given; ``None`` without an answer."""
-        return await self._call(lambda: self.scanner.verify(identified, full=full))
-
-    async def verify_failed(self, identified: Identified) -> Snapshot:
-        """Return devices of which nothing has to be asked."""
-        return await run_in_thread(self._name, lambda: self.scanner.verify(identified))
-
-    async def _call(self, work: Callable[[], T]) -> T | None:
-        try:
-            return await self._calls.run(
-                work, patience=READ_TIMEOUT_S, progress=Progress(), on_late=self._on_late
-            )
-        except TimeoutError:
-            return None
-
-
 @dataclass(slots=True)
 class _Demand:
     """The need for a scan; times are on the event loop's clock.
@@ -129,6 +88,7 @@ class ResourceScan:
     """The scans of one resource, one at a time; made by `Reconciler.add`.
 
     Attributes:
+        readers: The readers of the locations that its sources look at.
         selection: What was read last.
         outcome: The devices of it, when a pass has resolved it.
     """
@@ -137,7 +97,8 @@ class ResourceScan:
         self._reconciler, self.resource = reconciler, resource
         self.demand, self.selection = _Demand(), Selection()
         self.outcome: asyncio.Future[Identified | None] | None = None
-        self._calls: _ScanCalls | None = None  # while it is enabled
+        self.readers: Sequence[LocationReader] = ()
+        self._calls: BlockingCalls | None = None  # while it is enabled
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -145,16 +106,6 @@ class ResourceScan:
     def name(self) -> str:
         """The resource's name."""
         return self.resource.scanner.resource.name
-
-    @property
-    def readers(self) -> Sequence[LocationReader]:
-        """The readers of the locations that its sources look at."""
-        return self._calls.readers if self._calls else ()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no scan is running or due."""
-        return self._task is None
 
     def request(self, *, full: bool = False) -> None:
         """Scan, as something may have changed; also what no event tells, if `full`."""
@@ -180,16 +131,16 @@ class ResourceScan:
         """Scan by the present specification; a scan that is running is given up."""
         self._stop()
         locations, scanner = self._reconciler.locations, self.resource.scanner
-        locations.subscribe(self, scanner.locations, self.request)
+        self.readers = locations.subscribe(self, scanner.locations, self.request)
         # Without the calls of the former specification, of which one may hang.
-        self._calls = _ScanCalls(scanner, locations.readers_of(self), self.request)
+        self._calls = BlockingCalls(f"scan {self.name}", serial=True)
         self.request(full=True)
 
     def release(self) -> None:
         """Stop scanning, and leave the nodes to others."""
         if self._calls is not None:
             self._stop()
-            self._calls = None
+            self._calls, self.readers = None, ()
             self._reconciler.locations.unsubscribe(self)
             self._reconciler.edit(lambda resolver: resolver.release(self.name))
 
@@ -216,12 +167,12 @@ class ResourceScan:
         """Scan for as long as something may have changed."""
         clock, demand = asyncio.get_running_loop().time, self.demand
         again_at: float | None = None
-        while demand.due and (calls := self._calls):
+        while demand.due:
             if self._timer is not None:
                 self._timer.cancel()
             began = demand.pending_since = clock()
             demand.due, demand.is_reading = False, True
-            again_at = await self._scan(calls, began)
+            again_at = await self._scan(began)
             if demand.due:  # one that changes all the time leaves time to the others
                 await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
         self._task = None
@@ -229,12 +180,12 @@ class ResourceScan:
         if again_at is not None:
             self._timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
 
-    async def _scan(self, calls: _ScanCalls, began: float) -> float | None:
+    async def _scan(self, began: float) -> float | None:
         """Scan once; return when to do so again even if nothing happens."""
-        loop, demand = asyncio.get_running_loop(), self.demand
+        loop, demand, scanner = asyncio.get_running_loop(), self.demand, self.resource.scanner
         full, demand.full = demand.full, False
         try:
-            identified = await self._resolve(await calls.read(demand.since))
+            identified = await self._resolve(await self._read(scanner, demand.since))
         finally:
             if demand.is_reading:
                 demand.is_reading = False
@@ -242,19 +193,42 @@ class ResourceScan:
         if identified is None:
             demand.due, demand.full = True, demand.full or full
             return None
-        snapshot = await calls.verify(identified, full=full)
+        snapshot = await self._call(functools.partial(scanner.verify, identified, full=full))
         if snapshot is None:
-            identified = await self._resolve(calls.scanner.failed(timeout_text()))
-            assert identified is not None  # noqa: S101 (it gets no node)
-            snapshot = await calls.verify_failed(identified)
+            failed = await self._resolve(scanner.failed(timeout_text()))
+            assert failed is not None  # noqa: S101 (it gets no node)
+            # Nothing has to be asked of the host.
+            snapshot = await run_in_thread("verify", functools.partial(scanner.verify, failed))
         took = loop.time() - began
         await self.resource.apply_scan(snapshot)
         # After the list, which is sent first.
         loop.call_soon(self._reconciler.metrics.observe_scan, self.name, snapshot, took)
         # What has failed may have done so for a moment, such as without a free descriptor.
-        poll = snapshot.error is not None or calls.is_polling
-        times = (snapshot.again_at, loop.time() + POLL_S if poll else None)
-        return min((time for time in times if time is not None), default=None)
+        if snapshot.error is not None or any(
+            reader.watch.polling_reason for reader in self.readers
+        ):
+            return min(loop.time() + POLL_S, snapshot.again_at or math.inf)
+        return snapshot.again_at
+
+    async def _read(self, scanner: Scanner, since: float) -> Selection:
+        """Return what the sources find in listings that are not older than a time."""
+        readers = self.readers
+        for reader in readers:
+            await reader.watch.start()
+        selection = await self._call(
+            lambda: scanner.select({reader.location: reader.read(since) for reader in readers})
+        )
+        return selection or scanner.failed(timeout_text())
+
+    async def _call(self, work: Callable[[], T]) -> T | None:
+        """Return the result of a call that blocks; ``None`` if the host does not answer."""
+        assert self._calls is not None  # noqa: S101 (it is enabled)
+        try:
+            return await self._calls.run(
+                work, patience=READ_TIMEOUT_S, progress=Progress(), on_late=self.request
+            )
+        except TimeoutError:
+            return None
 
     async def _resolve(self, selection: Selection) -> Identified | None:
         """Return the devices, when the pass has come to them."""
@@ -344,7 +318,9 @@ class Reconciler:
                 del self._edits[: len(edits)]
                 for scan, outcome in zip(ready, resolved, strict=True):
                     _deliver(scan, outcome)
-                self._request(again)
+                for scan in filter(None, map(self._scans.get, again)):
+                    if not scan.demand.is_pending:
+                        scan.request()
         except Exception as error:  # tried again, with the same edits
             for scan in ready:
                 _deliver(scan, error)
@@ -371,11 +347,6 @@ class Reconciler:
 
     def _position(self, scan: ResourceScan | None) -> int:
         return -1 if scan is None else self._positions.get(scan.name, -1)
-
-    def _request(self, names: Iterable[str]) -> None:
-        for name in names:
-            if (scan := self._scans.get(name)) is not None and not scan.demand.is_pending:
-                scan.request()
 
 
 def _one_pass(

@@ -12,13 +12,12 @@ from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
 from devhost.node.claims import Claims
-from devhost.node.device_count import DeviceCount
 from devhost.node.handouts import HandoutFile
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler
 from devhost.node.resource_devices import ResourceDevices
-from devhost.node.resource_status import ResourceStatus
+from devhost.node.resource_status import DeviceCount, ResourceStatus
 from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
 
 _STEP_S: Final = 0.2  # while IDs are leaving
@@ -56,13 +55,7 @@ class ServedResource:
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan, self.resource_status = parts.reconciler.add(self), ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
-        pre_start = PreStart(
-            self.name,
-            node_name=scanner.node_name,
-            files=scanner.files,
-            policy=scanner.policy,
-            handouts=parts.handouts,
-        )
+        pre_start = PreStart(scanner, parts.handouts)
         self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
         hooks = ResourceHooks(
             self.answers,

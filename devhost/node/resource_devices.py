@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from devhost.backends.backend import OfferedIds
 from devhost.devices.scan import Scanner
@@ -13,18 +13,10 @@ from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
 from devhost.node.change_log import ChangeLog
 from devhost.node.claims import Claims
-from devhost.node.device_count import DeviceCount
 from devhost.node.health_monitor import HealthMonitor
+from devhost.node.resource_status import DeviceCount
 
 _REMOVED: Final = Verdict(Cause.REMOVED, "its resource was removed from the configuration")
-
-
-class Judge(Protocol):
-    """Makes devices unhealthy that a container could not be given, or must not."""
-
-    def judge(self, resource: Resource, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with its verdicts; those that it has stay."""
-        ...
 
 
 class ResourceDevices:
@@ -70,23 +62,20 @@ class ResourceDevices:
 
     def publish(self, scanner: Scanner, snapshot: Snapshot, *, draining: bool = False) -> None:
         """Judge what was found, and offer it; all is leaving while the resource is `draining`."""
-        resource, offered_ids = scanner.resource, self._offered_ids
-        listed = snapshot
+        resource, offered_ids, listed = scanner.resource, self._offered_ids, snapshot
         if draining:
             listed = with_all_leaving(snapshot, _REMOVED, asyncio.get_running_loop().time())
-        offered = listed = without_unlisted(listed, offered_ids)
-        judges: list[Judge] = [self._claims]
-        judges += [self.health] if self.health is not None else []
-        judges += [self.injection] if resource.inject == "cdi" else []
-        for judge in judges:
-            offered = judge.judge(resource, offered)
-        self._answers.offer = Offer(scanner, offered)
-        if offered_ids.publish(offered, resource.replicas):
-            # Devices may have waited for IDs that have left.
-            self.publish(scanner, snapshot, draining=draining)
-            return
-        self.found = without_unlisted(listed, offered_ids)
-        self.offered = without_unlisted(offered, offered_ids)
+        judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._claims.judge]
+        judges += [self.health.judge] if self.health is not None else []
+        judges += [self.injection.judge] if resource.inject == "cdi" else []
+        is_again = True
+        while is_again:  # devices may have waited for IDs that have left
+            offered = listed = without_unlisted(listed, offered_ids)
+            for judge in judges:
+                offered = judge(resource, offered)
+            self._answers.offer = Offer(scanner, offered)
+            is_again = offered_ids.publish(offered, resource.replicas)
+        self.found, self.offered = listed, offered
         if len(self.found.devices) < len(snapshot.devices) and not draining:
             self._request_scan()  # it does not keep the nodes of what has left from others
         self._claims.set_listed(resource, self.offered)

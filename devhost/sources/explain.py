@@ -79,19 +79,20 @@ def _may_be_proposed(kind: Kind, candidate: Unmatched) -> bool:
 def _distance(options: Mapping[str, Any], candidate: Unmatched) -> float:
     """Return how unlike the values of a source and of a candidate are: each option at most 1.
 
-    Infinite for a candidate of another vendor, or whose name is alike in less than a half.
+    Infinite for a candidate of another vendor, or of a name that is not near.
     """
     distance = 0.0
     for option, value in candidate.mismatches.items():
         if option:
             texts = (text.rpartition("/")[2] for text in (_text(options.get(option, "")), value))
             wanted, actual = (text.lower()[:_LENGTH_MAX] for text in texts)
-            ratio = difflib.SequenceMatcher(None, wanted, actual).ratio()
-            distance += 1 - ratio
+            matcher = difflib.SequenceMatcher(None, wanted, actual)
+            distance += 1 - matcher.ratio()
             vendors = [device[:4] for device in options[option]] if option == "device" else ()
-            if (vendors and value[:4] not in vendors) or (
-                ratio < 1 / 2 and value == candidate.name
-            ):
+            # Much of it is alike, or half of it without a gap: `/dev/ttyACM0` is not near `rtc0`.
+            gapless = matcher.find_longest_match().size >= len(actual) / 2
+            is_near = matcher.ratio() >= (1 / 2 if gapless else 2 / 3)
+            if (vendors and value[:4] not in vendors) or (value == candidate.name and not is_near):
                 return math.inf
     return distance
 

@@ -155,6 +155,17 @@ def test_table_is_aligned_by_columns_of_a_terminal_with_a_line_for_each_row() ->
     assert second == f"{rows[1][0]}{' ' * 54}   -"
 
 
+def test_table_is_folded_on_a_narrow_terminal_and_complete_elsewhere(tmp_path: Path) -> None:
+    file, device = tmp_path / "f.yaml", "a" * 60
+    file.write_text(f"{HEAD}    sources: [static: {{ids: [{device}]}}]\n")
+    assert f"\n{device}   Healthy\n" in process("plan", file).stdout
+    _, heading, *rows = on_terminal("plan", file, COLUMNS="50").splitlines()
+    assert heading.split() == ["DEVICE", "HEALTH"]
+    assert rows[0].endswith("a   Healthy")
+    assert max(map(len, rows)) == 50
+    assert "".join(row.removesuffix("Healthy").strip() for row in rows) == device
+
+
 @given(st.text(st.characters(exclude_categories=())))
 def test_table_has_no_character_that_moves_the_cursor(text: str) -> None:
     assert not [

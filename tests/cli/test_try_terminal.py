@@ -54,7 +54,7 @@ def playing(config: Path, *flags: str, **more: str) -> AbstractAsyncContextManag
 
 async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
     """And the terminal is as it was."""
-    async with playing(config, "--listen", "127.0.0.1:0") as screen:
+    async with playing(config, "--listen", "127.0.0.1:0", COLUMNS="120") as screen:
         modes = screen.modes()
         await screen.shows("devhost: metrics: http://127.0.0.1:")
         await screen.shows("example.com/cola: 2 of 2 allocatable: cherry classic\r\n> ")

@@ -163,13 +163,7 @@ def _build(tools: Path, base: Path, wheels: Path, out: Path) -> None:
 
 def _sources() -> list[Path]:
     """Return what the image is made of."""
-    names = (
-        "Dockerfile",
-        ".dockerignore",
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-    )
+    names = ("Dockerfile", ".dockerignore", "pyproject.toml", "README.md", "LICENSE")
     package = [path for path in (ROOT / "devhost").rglob("*") if "__pycache__" not in path.parts]
     trees = [*package, *(ROOT / "tools" / "image").glob("*")]
     return [ROOT / name for name in names] + sorted(path for path in trees if path.is_file())

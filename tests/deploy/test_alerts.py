@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from tests.deploy.helm import NAMESPACE, Helm
-from tests.deploy.monitoring import (
-    DOCUMENT,
-    MINUTES,
-    SECOND,
-    of,
-    ours,
-    rules,
-)
+from tests.deploy.monitoring import DOCUMENT, MINUTES, SECOND, of, ours, rules
 from tests.support.promql import Series, evaluate
 
 pytestmark = pytest.mark.program("promql")
@@ -109,10 +102,7 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
         {"DevhostFewerDevices": 20},
     ),
     "a minimum that was never there": (
-        [
-            ours("devhost_devices", 0, health="Healthy"),
-            ours("devhost_devices_missing", 2),
-        ],
+        [ours("devhost_devices", 0, health="Healthy"), ours("devhost_devices_missing", 2)],
         {"DevhostDevicesMissing": 10},
     ),
     "a node without the devices": (

@@ -5,13 +5,7 @@ import re
 import pytest
 
 from tests.deploy.helm import Helm
-from tests.deploy.monitoring import (
-    DOCUMENT,
-    dashboard,
-    of,
-    ours,
-    recorded,
-)
+from tests.deploy.monitoring import DOCUMENT, dashboard, of, ours, recorded
 from tests.support.promql import Series, evaluate
 
 pytestmark = pytest.mark.program("promql")

@@ -47,11 +47,7 @@ async def test_unit_started_serves_kubelet(directory: Path) -> None:
     settings = [(key, value) for key, _, value in lines if value]
     (command,) = (value for key, value in settings if key == "ExecStart")
     program, run, config = shlex.split(command)
-    assert (program, run, config) == (
-        "/opt/devhost/bin/devhost",
-        "run",
-        "/etc/devhost/config.yaml",
-    )
+    assert (program, run, config) == ("/opt/devhost/bin/devhost", "run", "/etc/devhost/config.yaml")
     assert {"MemoryMax", "TasksMax"} <= {key for key, _ in settings}
     variables = dict(value.split("=", 1) for key, value in settings if key == "Environment")
     known = {one.envvar for one in run_command.params}

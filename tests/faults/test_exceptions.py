@@ -21,7 +21,7 @@ import pytest
 
 import devhost
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.model.resource_state import Status

@@ -23,7 +23,7 @@ CYCLES = int(os.environ.get("DEVHOST_FAULT_CYCLES", "16"))
 WARM_UP = 8
 SHORT = {
     "backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.02,
-    "backends.deviceplugin.publication._STEP_S": 0.02,
+    "backends.deviceplugin.registration._LEAVE_POLL_S": 0.02,
 }
 # Python's objects by type, in a file, at a signal.
 COUNT = """

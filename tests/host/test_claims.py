@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource

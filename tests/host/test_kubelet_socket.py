@@ -14,7 +14,7 @@ import pytest
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.deviceplugin.kubelet_socket import KubeletSocket
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from devhost.node.node import Host
@@ -122,10 +122,7 @@ async def test_resource_is_registered_again_though_somebody_else_has_a_stream(
 
 
 async def test_restart_finds_resources_though_the_directory_of_locks_was_removed(
-    standin: SimulatedKubelet,
-    hosting: Hosting,
-    directory: Path,
-    caplog: pytest.LogCaptureFixture,
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With it, the servers' own sockets: others take their place, without a failed attempt."""
     host = hosting.start(tokens(t=3))

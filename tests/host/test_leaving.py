@@ -124,11 +124,7 @@ async def test_leaving_id_waits_until_allocate_has_ended(
 
 @pytest.mark.usefixtures("rule_off")
 async def test_leaving_id_that_left_before_allocate_is_refused(
-    started: Kubelet,
-    hosting: Hosting,
-    directory: Path,
-    held: Held,
-    monkeypatch: pytest.MonkeyPatch,
+    started: Kubelet, hosting: Hosting, directory: Path, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second line: Allocate refuses what is not listed; the kubelet would die of an answer."""
     prefer = Servicer.GetPreferredAllocation

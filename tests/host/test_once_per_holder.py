@@ -15,9 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from devhost.allocation.compiled import Declaration
 from devhost.allocation.policy import Policy
 from devhost.backends.deviceplugin.device_list import DeviceList
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
@@ -67,13 +68,9 @@ class World:
         file = HandoutFile(self.state if durable else None, backend.locked_by_other)
         self.claims = Claims(Holders(None), backend, file, assume_free=False)
         self.claims.add(NAME, DeviceList(), lambda: None)
-        self.pre_start = PreStart(
-            NAME,
-            node_name="node-1",
-            files=HostFiles(),
-            policy=Policy(allow_exec=True),
-            handouts=file,
-        )
+        policy = Policy(allow_exec=True)
+        declaration = Declaration(self.resource, HostFiles(), policy, "node-1")
+        self.pre_start = PreStart(declaration, file)
 
     async def run_steps(self, steps: Iterable[tuple[int, Step]], run: StepRun) -> str | None:
         for _, step in steps:

@@ -178,11 +178,7 @@ async def refused(kubelet: Kubelet, resource: str) -> None:
 @contract
 @pytest.mark.parametrize("renamed", ["before it starts", "while it waits"])
 async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
-    started: Kubelet,
-    hosting: Hosting,
-    directory: Path,
-    run: Callable[[str], Host],
-    renamed: str,
+    started: Kubelet, hosting: Hosting, directory: Path, run: Callable[[str], Host], renamed: str
 ) -> None:
     """The second pod is refused until the first has ended, also when the other instance has."""
     run(T)

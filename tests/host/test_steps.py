@@ -42,7 +42,6 @@ def start_of(
     *nodes: Node, policy: Policy = ALL, root: str = "/", calls: BlockingCalls | None = None
 ) -> StepRun:
     return StepRun(
-        resource="example.com/disk",
         device=device("X", *(nodes or (token("X"),))),
         constants=CONSTANTS,
         files=HostFiles(root),
@@ -182,9 +181,7 @@ async def test_command_of_a_cancelled_step_is_killed_before_the_cancellation_goe
     await until(lambda: not alive(child))
 
 
-async def test_command_on_a_filesystem_that_hangs_fails_in_time(
-    tmp_path: Path,
-) -> None:
+async def test_command_on_a_filesystem_that_hangs_fails_in_time(tmp_path: Path) -> None:
     calls = BlockingCalls("preStart")
     with hung(tmp_path):
         text = await failure(start_of(calls=calls), run=[f"{tmp_path}/mkfs"], timeout="3s")

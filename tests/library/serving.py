@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost import DevicePlugin
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.config.loader import loads
 from devhost.hostfs.files import HostFiles
 from devhost.library.served import served
@@ -36,13 +36,7 @@ class Serving:
     ) -> None:
         policy = Policy(enforced=True)
         files = HostFiles(str(root))
-        settings = Settings(
-            "node-1",
-            files,
-            policy=policy,
-            settle_s=0.0,
-            assume_free=True,
-        )
+        settings = Settings("node-1", files, policy=policy, settle_s=0.0, assume_free=True)
         first, source = Config(version="v1", resources=()), None
         if config is not None:
             self.config.write_text(config)

@@ -51,7 +51,7 @@ def test_device_that_cannot_be_offered_is_skipped(item: Any, shown: str, problem
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        ({"A": "b"}, "allocate() raised AttributeError: 'dict' object has no attribute 'envs'"),
+        ({"A": "b"}, "allocate() returned a dict; return a devhost.Allocation or None"),
         (Allocation(envs={"A": 1}), "allocate() raised TypeError"),  # type: ignore[dict-item]
         (Allocation(envs={"A=": "1"}), "'A=' is not a valid name of an environment variable"),
         (Allocation(devices=(DeviceSpec("/dev/null", "dev/x", "rw"),)), "'dev/x' is not an absolute path"),

@@ -1,6 +1,7 @@
 """`devhost.serve` as a process: the examples, the command line, the end."""
 
 import asyncio
+import json
 import re
 import signal
 import sys
@@ -201,6 +202,38 @@ async def test_try_needs_no_kubelet(program: Program) -> None:
     assert (await program.ended())[0] == 0
 
 
+FUNCTIONS = """
+import sys
+import devhost
+
+def allocate(devices):
+    return devhost.Allocation(envs={"IDS": " ".join(device.id for device in devices)})
+
+def pre_start(devices):
+    print("preparing", *[device.id for device in devices], flush=True)
+
+devhost.serve("example.com/plugin", lambda: ["a", "b"], allocate=allocate, pre_start=pre_start)
+"""
+
+
+async def test_functions_are_called_as_methods(standin: SimulatedKubelet, program: Program) -> None:
+    await program.start("-c", FUNCTIONS)
+    await standin.wait("example.com/plugin", 2, 2)
+    answer = await standin.admit("pod", {"app": {"example.com/plugin": 2}})
+    assert answer["app"]["envs"] == {"IDS": "a b"}
+    assert await program.line() == "preparing a b\n"
+
+
+async def test_try_once_prints_the_resources(program: Program) -> None:
+    await program.start(EXAMPLES / "vpcport.py", "--try", "--once", plugin_dir=False)
+    status, said, _ = await program.ended()
+    (resource,) = json.loads(said)["resources"]
+    assert (status, resource["name"], resource["registered"]) == (0, PORTS, True)
+    await program.start(EXAMPLES / "vpcport.py", "--once", plugin_dir=False)
+    status, _, said = await program.ended()
+    assert (status, said.splitlines()[-1]) == (2, "Error: --once is for --try")
+
+
 async def test_destroy_is_called_at_sigterm(standin: SimulatedKubelet, program: Program) -> None:
     await program.start("-c", ENDINGS)
     await standin.wait("example.com/plugin", 1, 1)
@@ -224,6 +257,14 @@ def test_serve_refuses_wrong_arguments() -> None:
         serve(Empty(NAME), argv=[])
     with pytest.raises(ValueError, match=r"duplicate plugin example\.com/coded"):
         serve(Plain([]), Plain([]), argv=[])
+
+    async def get_devices() -> list[str]:
+        return ["a"]
+
+    with pytest.raises(
+        TypeError, match=r"example\.com/coded: devices\(\) is async: methods are sync"
+    ):
+        serve(NAME, get_devices, argv=[])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected replicas"):
         serve(Plain([]), replicas=2, argv=[])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="unknown option 'replica'"):

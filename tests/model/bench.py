@@ -19,7 +19,7 @@ from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, ListStreams, Stream
-from devhost.backends.deviceplugin.publication import DevicePluginBackend, PluginPublication
+from devhost.backends.deviceplugin.registration import DevicePluginBackend, Registration
 from devhost.config.loader import loads
 from devhost.fake_kubelet.connections import PluginEndpoint, Plugins
 from devhost.fake_kubelet.kubelet import PodResourcesLister, SimulatedKubelet
@@ -248,7 +248,7 @@ class Bench:
         self._patch.setattr("devhost.fake_kubelet.kubelet.PodResourcesLister", StartingLister)
         self._patch.setattr("devhost.node.holders.POLL_S", _HOLDERS_POLL_S)
         # The machine's patience, not the product's.
-        self._patch.setattr("devhost.backends.deviceplugin.publication._STEP_S", 0.02)
+        self._patch.setattr("devhost.backends.deviceplugin.registration._LEAVE_POLL_S", 0.02)
         for poll in (
             "devhost.node.reconciler.RESCAN_S",
             "devhost.node.config_file.POLL_S",
@@ -362,7 +362,7 @@ class Bench:
 
     def entries(self, resource: str) -> dict[str, bool]:
         """Return what devhost lists."""
-        publication = cast("PluginPublication", self.runners[resource].publication)
+        publication = cast("Registration", self.runners[resource].publication)
         return {one: it.healthy for one, it in publication.offered_ids.entries.items()}
 
     def configured(self, text: str) -> None:

@@ -28,8 +28,7 @@ def fuzzed(share: float, examples: int, **given_by: Any) -> Callable[[Test], Tes
 
     def decorate(test: Test) -> Test:
         chosen = settings(
-            max_examples=_ROUND if seconds else examples,
-            suppress_health_check=list(HealthCheck),
+            max_examples=_ROUND if seconds else examples, suppress_health_check=list(HealthCheck)
         )
 
         def rounds(pytestconfig: pytest.Config) -> None:

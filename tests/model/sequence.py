@@ -181,9 +181,8 @@ class Sequence(RuleBasedStateMachine):
         for one in self.here:
             if one.name not in self.bench.runners:
                 raise Problem(f"{one.name} is not served")
-            if not self.bench.runners[
-                one.name
-            ].scan.is_idle:  # that after an edit may change nothing
+            scan = self.bench.runners[one.name].scan
+            if scan in scan._reconciler.active:  # that after an edit may change nothing
                 raise Problem(f"{one.name} is being scanned")
         self.check_lists()
         await self.bench.agreed([one.name for one in self.here], self.may_drain)

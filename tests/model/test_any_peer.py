@@ -38,10 +38,7 @@ resources:
 COUNTS: Final = {"example.com/a": 6, "example.com/b": 2}
 IDS: Final = frozenset({*(f"{n}::{share}" for n in range(3) for share in range(2)), "x", "y"})
 # Of calls that can be parsed: the client gets the reason.
-REFUSED: Final = {
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.INVALID_ARGUMENT,
-}
+REFUSED: Final = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}
 
 
 class ServedHost:

@@ -225,6 +225,6 @@ async def run_step(step: Step, device: HostDevice, files: HostFiles, allowed: Po
     """Run a step of the loader's for a device, or raise `PreStartError`."""
     deadline = asyncio.get_running_loop().time() + 60
     calls = BlockingCalls("preStart")
-    start = StepRun(NAME, device, CONSTANTS, files, allowed, calls, deadline)
+    start = StepRun(device, CONSTANTS, files, allowed, calls, deadline)
     if (why := await run_steps([(0, step)], start)) is not None:
         raise PreStartError(why)

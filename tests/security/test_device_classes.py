@@ -9,13 +9,7 @@ import pytest
 
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
-from devhost.hostfs.device_classes import (
-    BLOCK,
-    SAFE_CLASSES,
-    SAFE_MISC,
-    DeviceClass,
-    DeviceClasses,
-)
+from devhost.hostfs.device_classes import BLOCK, SAFE_CLASSES, SAFE_MISC, DeviceClass, DeviceClasses
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import FileKind
 from tests.security.attack import KMEM, MEM, NULL, PORT, Victim, asks, config

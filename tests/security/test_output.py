@@ -172,10 +172,7 @@ async def test_daemon_log_status_and_metrics_show_nothing_unseen(
         await standin.wait("example.com/groups", *[len(ODD) - len(UNUSABLE)] * 2)
         address = rb"listening%s[ \",].*?127\.0\.0\.1:([0-9]+)"
         ports = {}
-        for what, paths in (
-            (b" for status", ("/status",)),
-            (b"", ("/metrics", "/readyz")),
-        ):
+        for what, paths in ((b" for status", ("/status",)), (b"", ("/metrics", "/readyz"))):
             said = re.compile(address % what)
             await until(lambda said=said: said.search(log.read_bytes()), "listening")
             ports[what] = int(said.findall(log.read_bytes())[0])

@@ -49,11 +49,7 @@ async def left(hosting: Hosting, name: str = "x") -> None:
 
 @pytest.mark.parametrize("assume_free", [False, True])
 async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
-    standin: SimulatedKubelet,
-    hosting: Hosting,
-    directory: Path,
-    node: Path,
-    assume_free: bool,
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path, assume_free: bool
 ) -> None:
     """Though the tenant's resource is the first in the file, a reload follows, and all is scanned."""
     hosting.start(config(directory), assume_free=assume_free)

@@ -104,8 +104,7 @@ def snapshot(
     """Return a snapshot of devices, and of candidates with the reasons why they are not offered."""
     left_out = tuple(
         Skipped(
-            candidate,
-            reason if isinstance(reason, Verdict) else Verdict(Cause.EXCLUDED, reason),
+            candidate, reason if isinstance(reason, Verdict) else Verdict(Cause.EXCLUDED, reason)
         )
         for candidate, reason in (skipped or {}).items()
     )

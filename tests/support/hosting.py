@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.publication import DevicePluginBackend
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.config.loader import loads
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.hostfs.files import HostFiles

@@ -34,7 +34,4 @@ OF_HOLDERS: Final = {
     "devhost_devices_in_use": {"resource_name"},
 }
 METRICS: Final = OF_A_RESOURCE | OF_THE_HOST | OF_HOLDERS
-HISTOGRAMS: Final = {
-    "devhost_allocation_duration_seconds",
-    "devhost_discovery_duration_seconds",
-}
+HISTOGRAMS: Final = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
-from devhost.devices.identify import OwnerOf
+from devhost.devices.identify import OwnerOf, ScanContext, identify
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
@@ -47,8 +47,9 @@ def snapshot_of(
     full: bool = True,
 ) -> Snapshot:
     """Return the next snapshot of a resource alone."""
-    identified = scanner.identify(found, previous, owner_of, now)
-    return scanner.verify(identified, full=full)
+    constants, settle_s = scanner.constants, scanner.settle_s
+    context = ScanContext(scanner.resource, previous, owner_of, now, settle_s, constants)
+    return scanner.verify(identify(found, context), full=full)
 
 
 class Scans:

@@ -26,7 +26,7 @@ def rules(**section: Any) -> Rules:
             "name": "example.com/a",
             "sources": [{"dev": "x"}],
             "allocate": {"devices": NONE, **section},
-        },
+        }
     )
     return rules_of(resource)
 

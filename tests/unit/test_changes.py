@@ -7,7 +7,7 @@ import pytest
 from devhost.model.config import Resource
 from devhost.model.device import Cause, Verdict
 from devhost.node.change_log import log_changes
-from devhost.node.device_count import DeviceCount
+from devhost.node.resource_status import DeviceCount
 from tests.support.devices import device, snapshot
 
 

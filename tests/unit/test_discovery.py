@@ -3,6 +3,7 @@
 import errno
 import inspect
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.devices import skip_reasons
+from tests.support.root import needs_root
 from tests.support.scanning import look
 
 
@@ -125,3 +127,38 @@ def test_source_path_just_longer_than_path_max_is_skipped(deep: Path) -> None:
 def test_source_directory_with_too_long_a_name_is_a_failure(tmp_path: Path, source: str) -> None:
     """If it is the source's own: that is a mistake, and no state."""
     assert look(tmp_path, source).failed_sources[0].startswith("File name too long")
+
+
+# ── block devices that the machine uses; the rest is in scans/in_use.txt ──
+
+# The kernel escapes blanks, tabs, line feeds and backslashes alone.
+ODD = ["a\fb", "a\rb", "a\vb", "a\x1cb", "a\x85b", "a\u2028b", os.fsdecode(b"\xff")]
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Path:
+    """A host with two disks."""
+    for name in ("dev", "proc/1", "sys/dev/block"):
+        (tmp_path / name).mkdir(parents=True)
+    for minor, name in ((0, "vda"), (16, "vdb"), (32, "vdc")):
+        os.mknod(tmp_path / "dev" / name, 0o060660, os.makedev(240, minor))
+    return tmp_path
+
+
+@needs_root
+@pytest.mark.parametrize("name", ODD)
+def test_block_use_of_an_odd_name_is_one_line(disks: Path, name: str) -> None:
+    """What stands behind the name, what was mounted or swapped on, counts."""
+    mount = rf"30 1 0:44 /{name}\040c /home/{name}\040d rw - btrfs /dev/vda rw" + "\n"
+    (disks / "proc/1/mountinfo").write_bytes(os.fsencode(mount))
+    swaps = f"Filename\tType\n/{name}\\040c     file\t8\n/dev/vdb      partition\t8\n"
+    (disks / "proc/swaps").write_bytes(os.fsencode(swaps))
+    assert found(disks, "dev: 'vd[a-z]'") == ["vdc"]
+
+
+@needs_root
+def test_block_use_below_a_root_with_sysfs_ignores_the_mounts_of_this_machine(disks: Path) -> None:
+    os.mknod(disks / "dev/vdd", 0o060660, (disks / "dev").stat().st_dev)
+    assert found(disks, "dev: 'vd[a-z]'") == ["vda", "vdb", "vdc", "vdd"]
+    shutil.rmtree(disks / "sys/dev")  # as where a container has nothing of the host's sysfs
+    assert found(disks, "dev: 'vd[a-z]'") == ["vda", "vdb", "vdc"]

@@ -10,7 +10,6 @@ import pytest
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
 from devhost.hostfs.files import Tally
 from devhost.node.locations import EntryQuota
-from devhost.sources.base import NOT_DEVICES
 from devhost.watch.inotify import Inotify, ResolvedTargets, WatchTarget
 from tests.support.devices import skip_reasons
 from tests.support.scanning import look
@@ -152,29 +151,6 @@ def test_watch_leave_out_is_not_watched(tmp_path: Path) -> None:
     (tmp_path / "shm" / "below").mkdir(parents=True)
     (tmp_path / "usb").mkdir()
     assert watched(tmp_path, leave_out=frozenset({str(tmp_path / "shm")})) == (2, "")
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("dev: '.*'", {"/dev/null"}),
-        ("/dev/**", {"/dev/null"}),
-        ("/dev/*/*", set()),
-        ("/dev/*/x", set()),
-        ("/dev/shm/*", {"/dev/shm/x"}),
-        ("directory: /dev/shm", {"/dev/shm/x"}),
-    ],
-)
-def test_source_enters_dev_shm_only_by_name(
-    tmp_path: Path, source: str, expected: set[str]
-) -> None:
-    for place in NOT_DEVICES:
-        (tmp_path / place[1:]).mkdir(parents=True)
-        (tmp_path / place[1:] / "x").touch()
-    (tmp_path / "dev" / "null").touch()
-    found = look(tmp_path, source)
-    paths = {node.path for node in found.nodes} | {one.candidate for one in found.skipped}
-    assert {path for path in paths if path not in NOT_DEVICES} == expected
 
 
 # ── lists ──

@@ -80,7 +80,8 @@ async def use(locations: Locations, told: Listener, *directories: Path) -> Seque
 
 
 async def again(locations: Locations, user: str = "user") -> Sequence[Listing]:
-    since, roots = asyncio.get_running_loop().time(), locations.readers_of(user)
+    since, readers = asyncio.get_running_loop().time(), locations._readers.values()
+    roots = [reader for reader in readers if user in reader.watch.subscribers]
     for root in roots:
         await root.watch.start()
     return await run_in_thread("read", lambda: [root.read(since) for root in roots])
@@ -90,10 +91,14 @@ async def test_inventory_reads_a_directory_once_for_all(tmp_path: Path) -> None:
     """All whose reasons came before the reading began share it, and what is looked at in it."""
     (tmp_path / "a").touch()
     async with watching() as (locations, _):
-        for user in range(100):
-            locations.subscribe(user, [DirectoryLocation(str(tmp_path))], lambda: None)
+        roots = [
+            reader
+            for user in range(100)
+            for reader in locations.subscribe(
+                user, [DirectoryLocation(str(tmp_path))], lambda: None
+            )
+        ]
         since = asyncio.get_running_loop().time()
-        roots = [locations.readers_of(user)[0] for user in range(100)]
         readings = await asyncio.gather(
             *(run_in_thread("read", partial(one.read, since)) for one in roots)
         )

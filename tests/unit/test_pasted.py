@@ -20,8 +20,9 @@ from tests.support.root import needs_root
 
 TREES: Final = sorted((Path(__file__).parent / "trees").glob("*.tree"))
 EVERYTHING: Final = Policy(("*",))
-# Nothing is above it: the kernel's name is all there is.
-COUNTED_ALONE: Final = ("gpiochip1",)
+ALL_DISKS: Final = Policy(allow_devices=("block",))
+# The kernel's name is all that tells it from others.
+COUNTED_ALONE: Final = (("gpiochip1", "gpio"),)
 # The kernel uses another function of the group.
 KERNELS_OWN: Final = (("0000:86:00.0", "vfio"), ("6", "vfio"))
 _USB: Final = re.compile(r"(usb)?([0-9]+)(-.*)?")
@@ -129,18 +130,17 @@ def family(line: Line) -> tuple[str, int] | None:
     return ("sound" if line.subsystem == "sound" else stem, int(number)) if number else None
 
 
-def offered(entry: str, tree: HostTree) -> list[HostDevice]:
+def offered(entry: str, tree: HostTree, policy: Policy = EVERYTHING) -> list[HostDevice]:
     config = loads(f"version: v1\nresources:\n{entry}").require()
-    (found,) = report(config, HostFiles(str(tree.root)), EVERYTHING, "node")
+    (found,) = report(config, HostFiles(str(tree.root)), policy, "node")
     return list(found.snapshot.devices.values())
 
 
-def written(tree: HostTree, what: str) -> list[str]:
+def written(tree: HostTree, what: str) -> tuple[str, bool]:
+    """Return the entry for what is named, and whether it is not commented out."""
     machine = Machine(HostFiles(str(tree.root)))
-    return [
-        "\n".join(resource_lines(one.resource))
-        for one in build_entries(machine, machine.find(what))
-    ]
+    (entry,) = build_entries(machine, machine.find(what))
+    return "\n".join(resource_lines(entry.resource)), entry.active
 
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: path.stem)
@@ -154,16 +154,17 @@ def test_entry_offers_its_node_also_after_a_replug(path: Path, tmp_path: Path) -
     for line, other in zip(lines, again, strict=True):
         if line.subsystem not in ("usb", "pci") and not line.is_node:
             continue
-        (entry,) = written(before, line.name)
+        entry, is_active = written(before, line.name)
         if (line.name, path.stem) in KERNELS_OWN:
             assert not offered(entry, before)
             continue
         (device,) = offered(entry, before)
         assert line.name in names(device), entry
-        found = offered(entry, after)
-        if line.name in COUNTED_ALONE:
+        if (line.name, path.stem) in COUNTED_ALONE:
+            assert not is_active
             continue
-        (same,) = found
+        assert is_active, entry
+        (same,) = offered(entry, after)
         assert other.split()[1] in names(same), entry
         assert same.id == device.id, entry
         assert len(same.nodes) == len(device.nodes), entry
@@ -178,5 +179,32 @@ def names(device: HostDevice) -> set[str]:
 def test_entry_of_one_number_offers_all(tmp_path: Path) -> None:
     tree = HostTree(tmp_path / "host")
     tree.hardware(next(path for path in TREES if path.stem == "ch340").read_text())
-    (both,) = written(tree, "1a86:7523")
+    both, _ = written(tree, "1a86:7523")
     assert len(offered(both, tree)) == 2
+
+
+def test_entry_for_a_disk_follows_it_to_another_letter(tmp_path: Path) -> None:
+    trees = []
+    for letters in ("ab", "ba"):
+        tree = HostTree(tmp_path / letters)
+        first, second = letters
+        tree.hardware(
+            f"""
+            pci 0000:00:17.0 8086:9dd3 class=010601 driver=ahci
+              dir ata1
+                scsi 0:0:0:0 driver=sd
+                  block sd{first} 8:0 DEVTYPE=disk
+              dir ata2
+                scsi 1:0:0:0 driver=sd
+                  block sd{second} 8:16 DEVTYPE=disk
+            link disk/by-id/ata-PHOTOS sd{first}
+            link disk/by-id/ata-SCRATCH sd{second}
+            """
+        )
+        trees.append(tree)
+    before, after = trees
+    entry, _ = written(before, "sdb")
+    for tree, letter in ((before, "b"), (after, "a")):
+        (disk,) = offered(entry, tree, ALL_DISKS)
+        assert disk.healthy, disk.reason
+        assert (disk.id, disk.nodes[0].key) == ("ata-SCRATCH", f"/dev/sd{letter}")

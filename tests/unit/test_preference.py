@@ -36,12 +36,7 @@ def chosen_ids(
     numa_nodes: Mapping[str, tuple[int, ...]],
 ) -> tuple[str, ...]:
     answer = preferred(
-        policy,
-        offered(*available),
-        offered(*must),
-        size,
-        replicas=replicas,
-        numa_nodes=numa_nodes,
+        policy, offered(*available), offered(*must), size, replicas=replicas, numa_nodes=numa_nodes
     )
     return tuple(share.id for share in answer)
 
@@ -58,14 +53,7 @@ def ask(
     """Ask and answer in words separated by blanks, for tests to be read."""
     ids = available.split() if isinstance(available, str) else available
     return " ".join(
-        chosen_ids(
-            policy,
-            ids,
-            must.split(),
-            size,
-            replicas=replicas,
-            numa_nodes=numa or {},
-        )
+        chosen_ids(policy, ids, must.split(), size, replicas=replicas, numa_nodes=numa or {})
     )
 
 
@@ -171,12 +159,7 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
 @given(cases(), st.integers(-2, 12))
 def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None:
     answer = chosen_ids(
-        case.policy,
-        case.available,
-        case.must,
-        size,
-        replicas=case.replicas,
-        numa_nodes=case.numa,
+        case.policy, case.available, case.must, size, replicas=case.replicas, numa_nodes=case.numa
     )
     if size < 1 or not len(case.must) <= size <= len(case.ids):
         assert answer == ()

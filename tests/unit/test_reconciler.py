@@ -46,13 +46,10 @@ class FakeLocations:
     def __init__(self) -> None:
         self.hanging: dict[str, asyncio.Event] = {}
 
-    def subscribe(self, *_: object) -> None:
-        pass
-
     def unsubscribe(self, _: object) -> None:
         pass
 
-    def readers_of(self, user: ResourceScan) -> list[Reader]:
+    def subscribe(self, user: ResourceScan, *_: object) -> list[Reader]:
         return [Reader(self.hanging[user.name])] if user.name in self.hanging else []
 
 
@@ -130,7 +127,7 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     resolve = Resolver.resolve
 
     def noted(self: Resolver, finding: ScanFinding) -> object:
-        resolved.append(finding.name[-1])
+        resolved.append(finding.scanner.resource.name[-1])
         return resolve(self, finding)
 
     monkeypatch.setattr(Resolver, "resolve", noted)

@@ -1,6 +1,7 @@
 """How long a registration waits for what kubelet does, by a fake one."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ class Directory:
 
     def __init__(self) -> None:
         self.concurrency = asyncio.Semaphore(1)
-        self.registered = 0
+        self.registered, self.leave_after, self.inflight_since = 0, 0.0, list[float]()
 
     @property
     def kubelet(self) -> "Directory":
@@ -49,8 +50,10 @@ class Parts:
 
 
 def of(directory: Any, ends: int) -> Any:
-    parts: Any = Parts()
-    tried = Registration(parts, parts, directory, lambda _state, _reason: None)
+    hooks: Any = SimpleNamespace(
+        handler=Parts(), set_state=lambda _state, _reason: None, held=frozenset, exclusive=False
+    )
+    tried = Registration(directory, hooks)
     tried._ends = ends
     return tried
 

@@ -65,8 +65,7 @@ def test_scan_present_devices_are_healthy_and_keep_their_ids(sets: list[set[str]
 
 
 @given(
-    st.integers(1, 3),
-    st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8),
+    st.integers(1, 3), st.lists(st.sets(st.sampled_from(["a", "b", "c1", "c9", "c10"])), max_size=8)
 )
 def test_scan_max_devices_is_kept_and_offered_stay(limit: int, sets: list[set[str]]) -> None:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as made:
@@ -240,41 +239,3 @@ def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None
     found, mixed = with_numa_nodes("auto", left, host.last, host.scanner.files, full=False)
     assert not mixed
     assert [found[one].numa_nodes for one in sorted(found)] == [(0,), (1,)]
-
-
-# ── what is as it was is taken over, and what is not ──
-
-
-@needs_root
-def test_scan_disk_that_is_mounted_meanwhile_is_in_use(tmp_path: Path) -> None:
-    """Its node is as it was."""
-    tree = HostTree(tmp_path)
-    tree.block("/dev/vda", 240, 0)
-    host = Scans(tree.root, "sources: [dev: vda]")
-    assert host.healthy() == ["vda"]
-    mounts = tree.at("/proc/1/mountinfo")
-    mounts.parent.mkdir(parents=True)
-    mounts.write_text("22 1 240:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n")
-    assert host.healthy(after=1) == []
-    assert host.reason("/dev/vda") == "in use: mounted or swapped on"
-
-
-def test_scan_link_to_another_name_of_its_file_leads_there(tmp_path: Path) -> None:
-    """A hard link has the same inode, and the same times."""
-    host = Scans(tmp_path, "sources: [/x/link]")
-    host.make("f/a")
-    (tmp_path / "f/b").hardlink_to(tmp_path / "f/a")
-    for name in ("a", "b"):
-        (tmp_path / "x/link").unlink(missing_ok=True)
-        host.link("x/link", f"../f/{name}")
-        (node,) = host.scan(after=1).devices["link"].nodes
-        assert node.key == f"/f/{name}"
-
-
-def test_scan_unchanged_node_that_another_resource_has_now_is_left(tmp_path: Path) -> None:
-    host = Scans(tmp_path, "sources: [directory: /x]")
-    host.make("x/a")
-    assert host.healthy() == ["a"]
-    host.scan(after=1, claimed=lambda _: "e.com/b")
-    assert host.replaced == {"a"}
-    assert host.reason("/x/a") == "e.com/b offers it already"

@@ -1,8 +1,8 @@
-"""What a resource has from one scan to the next: scans/*.txt has hosts that change, and what is found.
+r"""What a resource has from one scan to the next: scans/*.txt has hosts that change, and what is found.
 
 A case begins with ``== what it shows`` and the options of a resource. A line ``$ …`` changes the host, its
 steps between `` ; ``, and scans it; below it are the devices, those that must leave the list with
-``!``, and what is skipped. The steps: ``file`` (``PATH[=TEXT]``), ``char`` and ``block`` (``PATH[=NUMBER]``), ``rm``, ``link``,
+``!``, and what is skipped. The steps: ``file`` (``PATH[=TEXT]``, with ``\n`` and ``\t``), ``char`` and ``block`` (``PATH[=NUMBER]``), ``rm``, ``link``,
 ``hardlink`` and ``mv`` of paths; ``tree NAME [OLD~NEW…]``, which plugs in what trees/NAME.tree has and is
 not there, with other words, ``plug LINE`` and ``unplug NAME…``; ``after SECONDS``; ``hold SECONDS``; ``set OPTIONS``, in place of
 those of the same name; ``fail SOURCE`` and ``mend``; ``claim NODE``, which another resource offers from then on;
@@ -55,7 +55,7 @@ class Host(Scans):
         match verb:
             case "file":
                 for path, _, text in (one.partition("=") for one in words):
-                    tree.file(path, text)
+                    tree.file(path, text.replace(r"\n", "\n").replace(r"\t", "\t"))
             case "char" | "block":
                 for path, _, number in (one.partition("=") for one in words):
                     major, _, minor = (number or "3").rpartition(":")

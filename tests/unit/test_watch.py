@@ -11,14 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
-from tests.unit.watching import (
-    Listener,
-    hears,
-    listen,
-    settled,
-    target,
-    watches,
-)
+from tests.unit.watching import Listener, hears, listen, settled, target, watches
 
 
 async def test_watch_entry_created_renamed_or_removed_is_an_event(tmp_path: Path) -> None:

@@ -11,15 +11,7 @@ import pytest
 
 import devhost.watch.inotify
 from devhost.watch.inotify import Inotify, ResolvedTargets, Watcher, WatchTarget
-from tests.unit.watching import (
-    Listener,
-    descriptors,
-    hears,
-    instances,
-    listen,
-    target,
-    watches,
-)
+from tests.unit.watching import Listener, descriptors, hears, instances, listen, target, watches
 
 
 async def test_watch_of_a_thousand_directories_takes_one_inotify_instance(tmp_path: Path) -> None:

@@ -24,18 +24,17 @@ class PluginDirectory:
 
     `served_names` tells which resources have a device plugin. `concurrency` limits how many start a
     server or register at a time: if a thousand did, memory would grow for good, and kubelet's calls
-    would have to wait.
+    would have to wait. `socket` is that of kubelet's pod-resources, where it may be asked which
+    pods hold devices.
     """
 
     def __init__(
-        self,
-        path: Path,
-        pod_resources: PodResources | None = None,
-        leave_after: float = LEAVE_AFTER_S,
+        self, path: Path, socket: Path | None = None, leave_after: float = LEAVE_AFTER_S
     ) -> None:
         self.path, self.leave_after = path, leave_after
-        self.inflight_since = pod_resources.inflight_since if pod_resources else []
-        self.served_names = ServedNames(pod_resources) if pod_resources else None
+        self.pods = PodResources(socket) if socket else None
+        self.inflight_since = self.pods.inflight_since if self.pods else []
+        self.served_names = ServedNames(self.pods) if self.pods else None
         self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self._gone_since = math.inf

@@ -1,4 +1,4 @@
-"""Keeps one resource registered: exactly one live stream, through restarts and doubt.
+"""Keeps resources registered as device plugins: exactly one live stream, also in doubt.
 
 Each registration has a fresh socket. A server is kept while kubelet ends its streams itself.
 """
@@ -15,16 +15,15 @@ from urllib.parse import quote
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import PluginHandler
+from devhost.backends.backend import PluginHandler, ResourceHooks
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
-from devhost.backends.deviceplugin.podresources import ServedNames
 from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
 from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.backends.deviceplugin.sockets import SocketIdentity, start_server
 from devhost.errors import KubeletError
 from devhost.model import limits
-from devhost.model.resource_state import SetState, State
+from devhost.model.resource_state import PublicationStatus, State
 
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
@@ -42,6 +41,7 @@ _TAKEN: Final = (
 )
 _TAKEN_POLL_S: Final = 0.05  # it may be this process, whose stream has just ended
 _TAKEN_POLL_MAX_S: Final = 5.0
+_LEAVE_POLL_S: Final = 0.2  # while IDs are leaving
 _STOP_GRACE_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 2.0
 _OPTIONS: Final = (
@@ -87,26 +87,22 @@ async def run_server(
 
 
 class Registration:
-    """Serves and registers a resource until it is cancelled.
+    """One resource: its device list, and the socket that is kept registered.
 
-    It waits while another device plugin serves the resource, where `served_names` can tell.
+    It waits while another device plugin serves the resource, where that can be told.
     """
 
-    def __init__(
-        self,
-        handler: PluginHandler,
-        device_list: DeviceList,
-        directory: PluginDirectory,
-        set_state: SetState,
-        served_names: ServedNames | None = None,
-    ) -> None:
-        self._handler, self._device_list = handler, device_list
-        self._directory, self._set_state = directory, set_state
-        self._set_waiting = functools.partial(set_state, State.WAITING)
-        self._served_names = served_names
+    def __init__(self, directory: PluginDirectory, hooks: ResourceHooks) -> None:
+        self._directory, self._hooks, self._name = directory, hooks, hooks.handler.name
+        self._leaving = asyncio.Event()
+        self.offered_ids = DeviceList(directory.leave_after, directory.inflight_since, self._name)
+        self.offered_ids.ids_held_by_pods = hooks.held
+        self.offered_ids.on_leaving = self._leaving.set
+        self._set_waiting = functools.partial(hooks.set_state, State.WAITING)
+        self._served_names = directory.served_names if hooks.exclusive else None
         self._servicer: Servicer | None = None  # of the last server, which listens there:
         self._socket = ""
-        self._lock = directory.locks.get(handler.name)
+        self._lock = directory.locks.get(self._name)
         self._ends = 0  # of streams and attempts, since the last stable stream
 
     def spec_changed(self) -> None:
@@ -114,8 +110,27 @@ class Registration:
         if self._servicer and self._servicer.options_changed:
             self._servicer.changed.set()
 
+    @property
+    def status(self) -> PublicationStatus:
+        """How many IDs are listed, on how many streams, and what is wrong with the list."""
+        device_list = self.offered_ids
+        truncated = f"{device_list.omitted} IDs left out: the kubelet takes 4 MiB"
+        return PublicationStatus(
+            listed=len(device_list),
+            healthy=sum(entry.healthy for entry in device_list.entries.values()),
+            streams=len(device_list.streams),
+            lists_sent=device_list.streams.lists_sent,
+            warnings=(truncated,) if device_list.omitted else (),
+        )
+
     async def run(self) -> None:
-        """Serve and register, again each time that the stream has ended, until cancelled."""
+        """Serve and register until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_registered(), name=f"register {self._name}")
+            await self._remove_unlisted()
+
+    async def _keep_registered(self) -> None:
+        """Register, again each time that the stream has ended, until cancelled."""
         try:
             async with contextlib.AsyncExitStack() as server:
                 while True:
@@ -124,15 +139,15 @@ class Registration:
             # When kubelet has the answer to an Allocate it looks up its IDs in the list once more,
             # and dies if the list of another instance lacks one
             # (`devhost.backends.deviceplugin.device_list`).
-            ended = self._device_list.streams.last_answer_at
+            ended = self.offered_ids.streams.last_answer_at
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
             finally:
-                self._lock.release(remove=self._device_list.drained)
+                self._lock.release(remove=self.offered_ids.drained)
 
     async def _register_once(self, server: contextlib.AsyncExitStack) -> None:
         """Register until that has to be done again, with another `server` if that is in doubt."""
-        name, directory, pause = self._handler.name, self._directory, 0.0
+        directory, pause = self._directory, 0.0
         identity = directory.kubelet.identity()
         try:
             if not self._lock.held:
@@ -143,39 +158,39 @@ class Registration:
             await self._wait_until_unserved()
             if self._servicer is None or self._servicer.is_stale:
                 await server.aclose()
-                self._socket = server_socket(name)
-                running = run_server(self._handler, self._device_list, directory, self._socket)
+                self._socket = server_socket(self._name)
+                running = run_server(self._hooks.handler, self.offered_ids, directory, self._socket)
                 self._servicer = await server.enter_async_context(running)
             servicer = self._servicer
-            with link_socket(directory.path, self._socket, name) as endpoint:
-                self._set_state(State.SERVING, None)
+            with link_socket(directory.path, self._socket, self._name) as endpoint:
+                self._hooks.set_state(State.SERVING, None)
                 identity = await self._register(servicer, endpoint)
-                self._set_state(State.REGISTERED, None)
+                self._hooks.set_state(State.REGISTERED, None)
                 reason = await self._wait_until_outdated(servicer, identity)
             if servicer.is_stale:
                 await server.aclose()
-            self._set_state(State.SERVING, reason)
+            self._hooks.set_state(State.SERVING, reason)
         except (KubeletError, OSError) as error:
             await server.aclose()
             pause = _FAILURE_PAUSE_S
-            self._set_state(State.BACKING_OFF, str(error))
+            self._hooks.set_state(State.BACKING_OFF, str(error))
         await self._pause(identity, at_least=pause)
 
     async def _wait_until_unserved(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
         if self._served_names is None:
             return
-        name, pause = self._handler.name, _TAKEN_POLL_S
-        while await self._served_names.is_served(name):
+        pause = _TAKEN_POLL_S
+        while await self._served_names.is_served(self._name):
             if pause > _TAKEN_POLL_S:
-                self._set_waiting(_TAKEN.format(name))
+                self._set_waiting(_TAKEN.format(self._name))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _TAKEN_POLL_MAX_S)
 
     async def _register(self, servicer: Servicer, endpoint: str) -> SocketIdentity | None:
         """Register, and wait until kubelet has opened its stream; return which kubelet."""
         async with self._directory.concurrency:
-            identity = await self._directory.kubelet.register(self._handler.name, endpoint)
+            identity = await self._directory.kubelet.register(self._name, endpoint)
             try:
                 # Up to 1.36 the end of an old connection may end the next one with it, because
                 # they differ by resource only (k8s.io/kubernetes v1.36.3
@@ -221,3 +236,24 @@ class Registration:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
                 await self._directory.kubelet.wait_until_replaced(identity)
+
+    async def _remove_unlisted(self) -> None:
+        """Remove leaving IDs from the list as soon as they may go, until cancelled."""
+        device_list, clock = self.offered_ids, asyncio.get_running_loop().time
+        while True:
+            await self._leaving.wait()
+            self._leaving.clear()
+            while device_list.leaving - device_list.ids_held_by_pods():
+                await asyncio.sleep(_LEAVE_POLL_S)
+                if device_list.removable_at(clock()):
+                    await self._hooks.refresh()
+                    if device_list.remove_unlisted(clock()):
+                        self._hooks.on_left()
+
+
+class DevicePluginBackend(PluginDirectory):
+    """The device plugins of a process (a `devhost.backends.backend.Backend`)."""
+
+    def open(self, hooks: ResourceHooks) -> Registration:
+        """Return the publication of a resource, to be run."""
+        return Registration(self, hooks)
