@@ -153,6 +153,8 @@ def _check_tree(
     for path, message, at in messages.tree_problems(tree):
         reported.add(path)
         yield "error", path, message, at
+    for path, message, at in messages.ambiguous_scalars(tree):
+        yield "warning", path, message, at
     items = tree.data.get("resources")
     listed: list[Any] = items if isinstance(items, list) else []
     if len(listed) > limits.RESOURCES_MAX:

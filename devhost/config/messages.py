@@ -42,6 +42,11 @@ _EXPECTED: Final = {
     "too_short": "needs at least one item",
     "tuple_type": "should be a list",
 }
+# What Helm's reader, as those of YAML 1.2, takes for a number, and PyYAML does not: serial numbers
+# of digits with a 0 in front, or with one E; and Helm's truth values of one letter.
+_AMBIGUOUS: Final = re.compile(
+    r"[-+]?(?:\.?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9_]+)?|0[xX][0-9a-fA-F_]+|0o[0-7_]+)|[yYnN]"
+)
 
 
 def path_text(path: Path) -> str:
@@ -59,6 +64,17 @@ def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
     """Yield duplicate keys, keys that are not strings, and keys without a value."""
     yield from (problem for problem in tree.problems if not str(*problem[0][:1]).startswith("x-"))
     yield from _nulls(tree.data, (), tree)
+
+
+def ambiguous_scalars(tree: Tree) -> Iterator[TreeProblem]:
+    """Yield strings without quotes that are numbers or truth values to other readers of YAML."""
+    for path, position in tree.positions.items():
+        if not (position.plain and position.text and _AMBIGUOUS.fullmatch(position.text)):
+            continue
+        if not str(*path[:1]).startswith("x-") and isinstance(tree.value(path), str):
+            kind = "a truth value" if position.text.isalpha() else "a number"
+            message = f'{position.text} is {kind} to Helm; quote it: "{position.text}"'
+            yield path, message, (position.line, position.column)
 
 
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:

@@ -17,7 +17,7 @@ from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Cause, FileKind, HostDevice, Missing, Node, Snapshot, Verdict
+from devhost.model.device import Cause, FileKind, HostDevice, Node, Snapshot, Verdict
 from devhost.model.limits import SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
@@ -175,9 +175,9 @@ class Scanner(Declaration):
             return now  # a device was given up, and its slot is free for another
         times = [since + self.settle_s for since in identified.settling.values()]
         for device in devices.values():
-            if isinstance(device.presence, Missing):
+            if device.absence is not None:
                 kept = identity.keep_missing_for(self.resource, device)
-                times.append(device.presence.since + kept)
+                times.append(device.absence.since + kept)
             if device.swapped_at is not None:
                 times.append(device.swapped_at + identity.SWAP_S)
         return min((time for time in times if now < time < math.inf), default=None)
@@ -267,7 +267,7 @@ def _with_swap(device: HostDevice, former: HostDevice, now: float) -> HostDevice
     """
     numbers = former.numbers
     is_swapped = any(numbers.get(path, number) != number for path, number in device.numbers.items())
-    lost_at = former.presence.since if isinstance(former.presence, Missing) else now
+    lost_at = former.absence.since if former.absence else now
     since = lost_at if is_swapped else former.swapped_at
     if since is None:
         return device

@@ -85,7 +85,7 @@ class ResourceDevices:
 def with_all_leaving(snapshot: Snapshot, verdict: Verdict, now: float) -> Snapshot:
     """Return a snapshot whose devices are all leaving."""
     devices = {
-        device_id: replace(device, verdict=verdict, presence=Leaving(now))
+        device_id: replace(device, verdict=verdict, absence=Leaving(now))
         for device_id, device in snapshot.devices.items()
     }
     return Snapshot(devices)

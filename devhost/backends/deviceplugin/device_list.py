@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from devhost.backends.deviceplugin.shares import offered_id, offered_ids
+from devhost.backends.deviceplugin.shares import advertised_ids, offered_id
 from devhost.model.device import Snapshot
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
@@ -165,8 +165,7 @@ class DeviceList:
         for device in snapshot.devices.values():
             if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
-                for offered in offered_ids(device.id, replicas):
-                    wanted[offered.id] = entry
+                wanted |= dict.fromkeys(advertised_ids(device.id, replicas), entry)
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this
@@ -259,7 +258,7 @@ class DeviceList:
 
 
 def _first_share(device_id: str) -> str:
-    return offered_ids(device_id, 2)[0].id
+    return advertised_ids(device_id, 2)[0]
 
 
 def _size_max(advertised_id: str, entry: AdvertisedDevice) -> int:

@@ -7,12 +7,16 @@ from devhost.model.advertised import OfferedId
 _SHARE: Final = "::"
 
 
-def offered_ids(device_id: str, replicas: int) -> tuple[OfferedId, ...]:
+def advertised_ids(device_id: str, replicas: int) -> tuple[str, ...]:
     """Return the IDs of a device: its own, or one for each share."""
     if replicas == 1:
-        return (OfferedId(device_id, device_id),)
-    ids = (f"{device_id}{_SHARE}{share}" for share in range(replicas))
-    return tuple(OfferedId(share_id, device_id) for share_id in ids)
+        return (device_id,)
+    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
+
+
+def offered_ids(device_id: str, replicas: int) -> tuple[OfferedId, ...]:
+    """Return the IDs of a device, each with the device."""
+    return tuple(map(offered_id, advertised_ids(device_id, replicas)))
 
 
 def offered_id(advertised_id: str) -> OfferedId:
