@@ -16,7 +16,7 @@ from devhost.config.chart_values import InstanceValues, check_values, name_value
 from devhost.config.checks import resource_checks, value_checks
 from devhost.config.documents import PROFILES, Document, brief, documents
 from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
-from devhost.config.yaml_tree import Path, Tree
+from devhost.config.yaml_tree import CheckProblem, Path, Tree
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.model import limits
 from devhost.model.config import Config, Resource
@@ -154,7 +154,7 @@ def _check_tree(
         reported.add(path)
         yield "error", path, message, at
     for path, message, at in messages.ambiguous_scalars(tree):
-        yield "warning", path, message, at
+        yield "warning" if values is None else "error", path, message, at  # Helm reads values
     items = tree.data.get("resources")
     listed: list[Any] = items if isinstance(items, list) else []
     if len(listed) > limits.RESOURCES_MAX:
@@ -168,11 +168,7 @@ def _check_tree(
         for path, message, at in messages.shape_problems(errors, base, tree, reported):
             yield "error", path, message, at
     seen = set[_Placed]()  # a name and its value are at one place
-    problems = [*resource_checks.check(resources, *_policies(policy, values))]
-    if values is not None:
-        for base, resource in resources:
-            problems += (problem.below(base) for problem in value_checks.check(resource, values))
-    for severity, full, message, on_key in problems:
+    for severity, full, message, on_key in _check_together(resources, policy, values):
         path = tree.existing(full)
         position = tree.position(path)
         problem: _Placed = severity, path, message, position.key if on_key else position[:2]
@@ -181,10 +177,17 @@ def _check_tree(
             yield problem
 
 
-def _policies(policy: Policy, values: InstanceValues | None) -> list[Policy]:
-    """Return what a file is judged by: with the values that start `run`, also as that does."""
+def _check_together(
+    resources: list[tuple[Path, Resource]], policy: Policy, values: InstanceValues | None
+) -> Iterator[CheckProblem]:
+    """Check several values together; with those that start `run`, also as that does."""
+    if values is None:
+        yield from resource_checks.check(resources, policy)
+        return
     as_run = replace(policy, enforced=True, by_name=False)
-    return [policy] if values is None else [as_run, policy]
+    yield from resource_checks.check(resources, as_run, policy)
+    for base, resource in resources:
+        yield from (problem.below(base) for problem in value_checks.check(resource, values))
 
 
 def _validated(
