@@ -25,7 +25,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
-from devhost.model.config import Resource
+from devhost.model.config import Resource, Text
 from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
 from devhost.model.limits import ANSWER_MAX
 from devhost.model.template import MissingVariableError, Template, variables
@@ -44,6 +44,7 @@ class Rule:
         separator: What separates the devices' values of one variable.
         spec: What else a device node or mount has; its paths are empty.
         nodes_only: Only for nodes that are device nodes (what leaving ``devices`` out means).
+        place: Its key or index in the file; ``None`` if it is not there.
         per_device: Whether it is rendered for each node of each device, or once for the container.
         joined: Whether the devices' values make one value together.
         exclusive: Whether what it names is made from the device, so that no other may have it.
@@ -56,6 +57,7 @@ class Rule:
     separator: str = ","
     spec: DeviceSpec | MountSpec | None = None
     nodes_only: bool = False
+    place: str | int | None = None
 
     per_device: bool = field(init=False)
     joined: bool = field(init=False)
@@ -69,6 +71,11 @@ class Rule:
         object.__setattr__(self, "per_device", per_device)
         object.__setattr__(self, "joined", joined)
         object.__setattr__(self, "exclusive", exclusive)
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        """Where it is in a resource of the file."""
+        return "allocate", *(() if self.place is None else (self.target, self.place))
 
     @property
     def shares(self) -> bool:
@@ -102,29 +109,30 @@ _VFIO: Final = Rule("devices", _VFIO_PATH, _VFIO_PATH, optional=True, spec=_NODE
 def rules_of(resource: Resource) -> Rules:
     """Compile a resource's ``allocate``."""
     allocate = resource.allocate
-    rules = [
-        Rule("env", Template.parse(name), text.value, text.optional, text.separator)
-        for name, text in allocate.env.items()
-    ]
+    rules = _text_rules("env", allocate.env)
     if allocate.devices is None:
         rules.append(_NODES)
         if any(source.is_vfio for source in resource.sources):
             rules.append(_VFIO)
-    for node in allocate.devices or ():
+    for index, node in enumerate(allocate.devices or ()):
         mode = None if node.mode is None else int(node.mode, 8)
         owned = DeviceSpec("", "", node.permissions, uid=node.uid, gid=node.gid, mode=mode)
         where = node.container_path or node.host_path
-        rules.append(Rule("devices", where, node.host_path, node.optional, spec=owned))
-    for mount in allocate.mounts:
+        rules.append(Rule("devices", where, node.host_path, node.optional, spec=owned, place=index))
+    for index, mount in enumerate(allocate.mounts):
         spec = MountSpec("", "", mount.read_only)
         where = mount.container_path or mount.host_path
-        rules.append(Rule("mounts", where, mount.host_path, mount.optional, spec=spec))
-    rules += [
-        Rule("annotations", Template.parse(key), text.value, text.optional, text.separator)
-        for key, text in allocate.annotations.items()
-    ]
-    rules += [Rule("cdi", name, name) for name in allocate.cdi]
+        rules.append(Rule("mounts", where, mount.host_path, mount.optional, spec=spec, place=index))
+    rules += _text_rules("annotations", allocate.annotations)
+    rules += [Rule("cdi", name, name, place=index) for index, name in enumerate(allocate.cdi)]
     return tuple(rules)
+
+
+def _text_rules(target: Target, texts: Mapping[str, Text]) -> list[Rule]:
+    return [
+        Rule(target, Template.parse(key), text.value, text.optional, text.separator, place=key)
+        for key, text in texts.items()
+    ]
 
 
 @dataclass(frozen=True)  # no slots: what follows from the declaration is kept in it

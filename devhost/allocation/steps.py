@@ -34,7 +34,7 @@ def has_holder_steps(resource: Resource) -> bool:
 
 def with_index(devices: Iterable[HostDevice]) -> list[tuple[HostDevice, dict[str, str]]]:
     """Return a container's distinct devices in order, each with its ``index`` and ``count``."""
-    ordered = sorted(devices, key=lambda device: (names.natural_key(device.id), device.id))
+    ordered = sorted(devices, key=lambda device: names.natural_key(device.id))
     count = str(len(ordered))
     return [(device, {"index": str(index), "count": count}) for index, device in enumerate(ordered)]
 

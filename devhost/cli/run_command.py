@@ -16,6 +16,7 @@ from devhost.cli import options, output
 from devhost.daemon.process import (
     allocate_from_one_arena,
     can_start_threads,
+    collect_garbage_rarely,
     raise_descriptor_limit,
     wait_for_signal,
 )
@@ -55,6 +56,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     """
     exit_on_signals()  # also for programs that use the library
     allocate_from_one_arena()
+    collect_garbage_rarely()
     if not can_start_threads(_THREADS):
         output.fail(f"no {_THREADS} threads can be started: raise pids.max or RLIMIT_NPROC")
     logs.set_up(flags["log_level"], flags["log_format"])
@@ -141,7 +143,7 @@ def _log_start(
 ) -> None:
     """Log the version and the flags."""
     shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
-    for key in ("policy", "enforced", "by_name", "trusted"):
+    for key in ("policy", "enforced", "by_name", "adds_values", "trusted"):
         del shown[key]
     names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}

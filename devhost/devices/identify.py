@@ -313,11 +313,7 @@ def _assign(candidates: Iterable[tuple[Rank, HostDevice] | None], result: Identi
     # Of equal IDs, the first source's device counts.
     natural = sorted(
         filter(None, candidates),
-        key=lambda ranked: (
-            names.natural_key(ranked[1].id),
-            ranked[1].id,
-            ranked[1].nodes[0].source,
-        ),
+        key=lambda ranked: (names.natural_key(ranked[1].id), ranked[1].nodes[0].source),
     )
     ordered = sorted(natural, key=operator.itemgetter(0))
     failed = result.selection.failed_sources
@@ -376,9 +372,9 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
             verdict = Verdict(Cause.SOURCE_FAILED, failure)
             missing[device_id] = replace(device, verdict=verdict)
             continue
-        since = device.presence.since if isinstance(device.presence, Missing) else now
+        since = device.absence.since if device.absence else now
         remaining = present_keys.intersection(node.key for node in device.nodes)
-        presence = Missing(since, remaining)
+        absence = Missing(since, remaining)
         if device_id in result.incomplete and not device.is_leaving:
             verdict = result.incomplete[device_id]
         elif (
@@ -387,16 +383,14 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
             or not moved.isdisjoint(file_versions(device))
         ):
             verdict = Verdict(Cause.NOT_OFFERED, "not offered any more, or under another ID")
-            presence = Leaving(since, remaining)
+            absence = Leaving(since, remaining)
         else:
             units = (node.hardware.label for node in device.nodes if node.hardware is not None)
             not_found = Verdict(Cause.NOT_FOUND, "not found any more")
             verdict = next((verdicts[unit] for unit in units if unit in verdicts), not_found)
-            presence = Missing(since)
-        if isinstance(presence, Leaving) or now < since + keep_missing_for(
-            context.resource, device
-        ):
-            missing[device_id] = replace(device, verdict=verdict, presence=presence)
+            absence = Missing(since)
+        if isinstance(absence, Leaving) or now < since + keep_missing_for(context.resource, device):
+            missing[device_id] = replace(device, verdict=verdict, absence=absence)
     return missing
 
 

@@ -35,4 +35,4 @@ class OfferedId(NamedTuple):
 
 def sort_ids(ids: Iterable[OfferedId]) -> tuple[OfferedId, ...]:
     """Return IDs in natural order."""
-    return tuple(sorted(ids, key=lambda offered: (natural_key(offered.id), offered.id)))
+    return tuple(sorted(ids, key=lambda offered: natural_key(offered.id)))

@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from devhost.model.node_id import NodeId
+from devhost.model.node_id import FILE_ENTITY, NodeId
 
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
 # From a path of the host to the path at which a reader sees it.
@@ -129,12 +129,12 @@ class Node:
     @property
     def id(self) -> NodeId:
         """Its identity on the host: two names of one node are not two devices."""
-        names, state = filter(None, (self.key, self.path)), self.state
-        if state is None:
-            return NodeId.of_place(self.key, names)
-        if state.number:
-            return NodeId.of_number(state.kind.value, state.number, names)
-        return NodeId.of_file(state.inode, state.modified, names)
+        entity, state = self.key, self.state
+        if state is not None and state.number:
+            entity = "{} {}:{}".format(state.kind.value, *state.number)
+        elif state is not None:
+            entity = "{}{} {} {}".format(FILE_ENTITY, *state.inode, state.modified)
+        return NodeId.of(entity, filter(None, (self.key, self.path)))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -197,11 +197,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
-    """A device that was found."""
-
-
-@dataclass(frozen=True, slots=True)
 class Missing:
     """A device that was not found, or that lacks a node.
 
@@ -217,9 +212,6 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Leaving(Missing):
     """A device that has to leave the list: it exists, not offered or under another ID."""
-
-
-PRESENT: Final = Present()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +236,7 @@ class HostDevice:
         id: Stable over reboot and replug; without the suffix of a share.
         nodes: Its files in the order of the sources; one, unless sources are grouped.
         verdict: Why it is unhealthy; ``None`` if it is healthy.
+        absence: Since when it is not there, or has to leave the list; ``None``: it was found.
         swapped_at: When (on the host's clock) another device node was found in its place.
         is_rendered: Whether what it brings into a container was put together without an error; a
             scan does not do it again for the same nodes.
@@ -253,7 +246,7 @@ class HostDevice:
     id: str
     nodes: tuple[Node, ...]
     verdict: Verdict | None = None
-    presence: Present | Missing = PRESENT
+    absence: Missing | None = None
     swapped_at: float | None = None
     is_rendered: bool = False
     numa_nodes: tuple[int, ...] = ()
@@ -269,8 +262,7 @@ class HostDevice:
     def keys(self) -> Iterable[str]:
         """The keys of its nodes (`Node.keys`), but of those that are missing."""
         keys = [key for node in self.nodes for key in node.keys]
-        presence = self.presence
-        return presence.remaining.intersection(keys) if isinstance(presence, Missing) else keys
+        return self.absence.remaining.intersection(keys) if self.absence else keys
 
     @property
     def healthy(self) -> bool:
@@ -280,17 +272,17 @@ class HostDevice:
     @property
     def is_present(self) -> bool:
         """Whether it was found, with all its nodes."""
-        return self.presence is PRESENT
+        return self.absence is None
 
     @property
     def is_leaving(self) -> bool:
         """Whether it has to leave the list."""
-        return isinstance(self.presence, Leaving)
+        return isinstance(self.absence, Leaving)
 
     @property
     def is_stable(self) -> bool:
         """Whether it is healthy, and neither gone nor just replaced."""
-        return self.verdict is None and self.presence is PRESENT and self.swapped_at is None
+        return self.healthy and self.is_present and self.swapped_at is None
 
     @property
     def is_withheld(self) -> bool:
@@ -299,7 +291,7 @@ class HostDevice:
 
     def has(self, node: Node) -> bool:
         """Whether a node of it is there."""
-        return not isinstance(self.presence, Missing) or node.key in self.presence.remaining
+        return self.absence is None or node.key in self.absence.remaining
 
     @property
     def numbers(self) -> dict[str, tuple[int, int]]:

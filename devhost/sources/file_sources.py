@@ -140,7 +140,7 @@ class FileSource(NodeSource):
         matches = self._matches(listings, previous)
         if len(self._lookups) == 1:  # it is in order
             return matches
-        return sorted(matches, key=lambda match: (names.natural_key(match.name), match.name))
+        return sorted(matches, key=lambda match: names.natural_key(match.name))
 
     def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
         """Yield the listings of its lookups."""

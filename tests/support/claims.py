@@ -13,12 +13,11 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from devhost.backends.backend import Backend
-from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
-from devhost.backends.deviceplugin.shares import offered_id
+from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream, offered_id
 from devhost.errors import AllocationError, KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
-from devhost.model.device import Cause, HostDevice, Missing, Snapshot, Verdict
+from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.model.resource_state import HeldBy
 from devhost.node.claims import Claims
 from devhost.node.handouts import FILE, POLL_S, HandoutFile, HandoutTable
@@ -268,9 +267,9 @@ class Process:
             here = {node.path for node in former.nodes if node.path in host.present}
             if len(here) == len(former.nodes) and former.id not in served.finds:
                 found[former.id] = devices.missing(former, now, replaced=True)
-            elif not isinstance(former.presence, Missing):
+            elif former.absence is None:
                 found[former.id] = devices.missing(former, now, remaining=here)
-            elif former.presence.since > now - FORGET_MISSING_S or former.is_leaving:
+            elif former.absence.since > now - FORGET_MISSING_S or former.is_leaving:
                 found[former.id] = former
         same = {
             key: same_device

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from devhost.model.device import (
-    PRESENT,
     Cause,
     FileKind,
     FileState,
@@ -16,7 +15,6 @@ from devhost.model.device import (
     Leaving,
     Missing,
     Node,
-    Present,
     Skipped,
     Snapshot,
     Verdict,
@@ -91,7 +89,7 @@ def device(
         device_id,
         nodes,
         verdict=None if reason is None else Verdict(cause, reason),
-        presence=_presence(missing_since, remaining, replaced=replaced),
+        absence=_absence(missing_since, remaining, replaced=replaced),
         numa_nodes=numa_nodes,
     )
 
@@ -123,15 +121,13 @@ def missing(
     return replace(
         device,
         verdict=Verdict(Cause.NOT_FOUND, reason),
-        presence=_presence(since, remaining, replaced=replaced),
+        absence=_absence(since, remaining, replaced=replaced),
     )
 
 
-def _presence(
-    since: float | None, remaining: Iterable[str], *, replaced: bool
-) -> Present | Missing:
+def _absence(since: float | None, remaining: Iterable[str], *, replaced: bool) -> Missing | None:
     if since is None and not replaced:
-        return PRESENT
+        return None
     return (Leaving if replaced else Missing)(since or 0.0, frozenset(remaining))
 
 
@@ -152,7 +148,7 @@ def reasons(snapshot: Snapshot) -> dict[str, str | None]:
 
 def remaining_nodes(device: HostDevice) -> frozenset[str]:
     """Return which nodes of a missing device are still found."""
-    return device.presence.remaining if isinstance(device.presence, Missing) else frozenset()
+    return device.absence.remaining if device.absence else frozenset()
 
 
 def skip_reasons(skipped: Iterable[Skipped]) -> dict[str, str]:

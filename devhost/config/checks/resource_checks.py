@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.compiled import Rule, rules_of
+from devhost.allocation.compiled import Rule, Rules, rules_of
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.source_checks import check_amounts, check_sources, is_single, named_paths
@@ -13,19 +13,21 @@ from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.errors import Severity
 from devhost.model import pattern
 from devhost.model.config import Probe, Resource
+from devhost.model.hardware_sources import USB_NODE, Usb
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
 from devhost.model.sources import Dev, Directory, Glob, Kind
 from devhost.model.template import Template
-
-Entries = Sequence[tuple[Path, Rule]]
 
 _GLOBS: Final = ("paths", "include", "exclude")  # options of sources
 # Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
 _COMPARISONS_MAX: Final = 50_000
 
 
-def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[CheckProblem]:
-    """Yield errors and warnings of resources, which have the right shape, and their paths."""
+def check(resources: Sequence[tuple[Path, Resource]], *policies: Policy) -> Iterator[CheckProblem]:
+    """Yield errors and warnings of resources, which have the right shape, and their paths.
+
+    What several policies refuse is the problem of the first.
+    """
     first: dict[str, Path] = {}
     for base, resource in resources:
         if (first_path := first.setdefault(resource.name, base)) is not base:
@@ -35,14 +37,14 @@ def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterato
     if too_many := [*check_amounts(resources)]:
         yield from too_many
         return
-    valid: list[tuple[Path, Resource, Entries]] = []
+    valid: list[tuple[Path, Resource, Rules]] = []
     for base, resource in resources:
         problems = [*_check_resource(resource)]
         yield from (problem.below(base) for problem in problems)
         if not any(problem.severity == "error" for problem in problems):
-            valid.append((base, resource, [*_entries(resource)]))
-    for base, resource, entries in valid:
-        yield from (problem.below(base) for problem in _check_entries(resource, entries, policy))
+            valid.append((base, resource, rules_of(resource)))
+    for base, resource, rules in valid:
+        yield from (problem.below(base) for problem in _check_rules(resource, rules, policies))
     yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
     yield from _check_between(valid)
 
@@ -55,22 +57,6 @@ def _check_resource(resource: Resource) -> Iterator[CheckProblem]:
     yield from check_templates(resource)
     yield from check_steps(resource)
     yield from check_owners(resource)
-
-
-def _entries(resource: Resource) -> Iterator[tuple[Path, Rule]]:
-    """Yield each rule with the path of its entry."""
-    allocate = resource.allocate
-    paths: list[Path] = [("env", name) for name in allocate.env]
-    if allocate.devices is None:
-        paths.append(())
-        if any(source.is_vfio for source in resource.sources):
-            paths.append(())
-    paths += [("devices", index) for index in range(len(allocate.devices or ()))]
-    paths += [("mounts", index) for index in range(len(allocate.mounts))]
-    paths += [("annotations", key) for key in allocate.annotations]
-    paths += [("cdi", index) for index in range(len(allocate.cdi))]
-    for path, rule in zip(paths, rules_of(resource), strict=True):
-        yield ("allocate", *path), rule
 
 
 def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
@@ -130,24 +116,32 @@ def _offers(kind: Kind, path: str) -> bool:
     return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
-def _check_entries(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:
-    """Check entries together, and with the policy; refuse more than a scan can put together."""
-    made = sum(rule.exclusive for _, rule in entries)
+def _check_rules(
+    resource: Resource, rules: Rules, policies: Iterable[Policy]
+) -> Iterator[CheckProblem]:
+    """Check entries together, and with policies; refuse more than a scan can put together."""
+    made = sum(rule.exclusive for rule in rules)
     for count, most, nouns in (
-        (len(entries), ALLOCATE_ENTRIES_MAX, "entries"),
+        (len(rules), ALLOCATE_ENTRIES_MAX, "entries"),
         (made, ALLOCATE_NAMES_MAX, "names and container paths that are made from the device"),
     ):
         if count > most:
             yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
-    yield from _check_collisions(resource, entries)
-    yield from _check_trust(resource, entries, policy)
+    yield from _check_collisions(resource, rules)
+    refused: set[tuple[Path, str]] = set()
+    for policy in policies:
+        for problem in _check_trust(resource, rules, policy):
+            if (problem.path, problem.message) not in refused:
+                refused.add((problem.path, problem.message))
+                yield problem
 
 
-def _check_collisions(resource: Resource, entries: Entries) -> Iterator[CheckProblem]:
+def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem]:
     """Find values that cannot be told apart, and container paths that are set twice."""
-    first: dict[Template, tuple[Path, Rule]] = {}
+    first: dict[Template, Rule] = {}
     has_one_device = resource.max_devices == 1 or is_single(resource)
-    for path, rule in entries:
+    for rule in rules:
+        path = rule.path
         literals = [part for part in rule.value.parts if isinstance(part, str)]
         if rule.joined and rule.separator and any(rule.separator in text for text in literals):
             yield error(
@@ -157,9 +151,9 @@ def _check_collisions(resource: Resource, entries: Entries) -> Iterator[CheckPro
             )
         if rule.target not in ("devices", "mounts") or rule.nodes_only:
             continue
-        first_path, first_rule = first.setdefault(rule.key, (path, rule))
+        first_rule = first.setdefault(rule.key, rule)
         if first_rule is not rule and _differ(first_rule, rule):
-            place = f"allocate.{first_path[-2]}[{first_path[-1]}]"
+            place = path_text(first_rule.path)
             yield error(path, f"container path {rule.key} is set twice (first by {place})")
         if rule.per_device and not rule.key.names - CONTAINER_VARIABLES and not has_one_device:
             yield warning(
@@ -173,19 +167,19 @@ def _differ(rule: Rule, second: Rule) -> bool:
     return (rule.target, rule.value, rule.spec) != (second.target, second.value, second.spec)
 
 
-def _check_between(resources: Iterable[tuple[Path, Resource, Entries]]) -> Iterator[CheckProblem]:
+def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterator[CheckProblem]:
     """Warn of constant names that two resources set: kubelet picks one value at random."""
     first: dict[tuple[str, Template], tuple[str, Rule]] = {}
-    for base, resource, entries in resources:
+    for base, resource, rules in resources:
         name = resource.name
-        for path, rule in entries:
+        for rule in rules:
             if rule.target == "cdi" or rule.nodes_only or rule.key.names - {"nodeName", "count"}:
                 continue
             space = "container path" if rule.target in ("devices", "mounts") else rule.target
             first_name, first_rule = first.setdefault((space, rule.key), (name, rule))
             if first_name != name and (_differ(first_rule, rule) or rule.per_device):
                 yield warning(
-                    (*base, *path),
+                    (*base, *rule.path),
                     f"{first_name} also sets the {space} {rule.key}: if a container requests both "
                     "resources, kubelet picks one of the values at random",
                     on_key=True,
@@ -202,17 +196,17 @@ def _executed(resource: Resource) -> Iterator[Path]:
             yield ("health", "checks", index, "exec")
 
 
-def _check_trust(resource: Resource, entries: Entries, policy: Policy) -> Iterator[CheckProblem]:
+def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[CheckProblem]:
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
     for executed in () if policy.allow_exec else _executed(resource):
         action = "changing a node's mode" if executed[-1] == "mode" else "running a command"
         yield CheckProblem(severity, executed, f"{action} needs --allow-exec", on_key=True)
-    for entry, rule in entries:
+    for rule in rules:
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
-            yield CheckProblem(severity, entry, refusal, on_key)
-    uses_nodes = any(rule.target == "devices" and rule.per_device for _, rule in entries)
+            yield CheckProblem(severity, rule.path, refusal, on_key)
+    uses_nodes = any(rule.target == "devices" and rule.per_device for rule in rules)
     uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
     for index, source in enumerate(resource.sources if uses_nodes else ()):
         if refusal := _refused_source(source.kind, policy):
@@ -221,6 +215,8 @@ def _check_trust(resource: Resource, entries: Entries, policy: Policy) -> Iterat
 
 def _refused_source(kind: Kind, policy: Policy) -> str | None:
     """Return why a policy refuses the nodes of a source, as far as their names tell."""
+    if isinstance(kind, Usb) and USB_NODE in (choice.subsystem for choice in kind.node):
+        return policy.raw_usb_problem(kind.device) if policy.by_name else None
     if not isinstance(kind, Directory | Glob | Dev):
         return None
     to_disks = isinstance(kind, Glob) and all(path.startswith("/dev/disk/") for path in kind.paths)
