@@ -20,6 +20,18 @@ _ONCE_TIMEOUT_S: Final = 30.0
 _SHOWN_MAX: Final = 20  # devices of a resource on its line
 
 
+@contextlib.asynccontextmanager
+async def running(host: Host) -> AsyncIterator[None]:
+    """Run a host until the block ends; raise what it raises."""
+    task = asyncio.create_task(host.run(), name="host")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
 class Trial:
     """A host and its kubelet, in a temporary directory."""
 
@@ -45,13 +57,10 @@ class Trial:
     async def running(self) -> AsyncIterator[None]:
         """Start both; stop both at the end."""
         await self.kubelet.start()
-        host = asyncio.create_task(self.host.run(), name="host")
         try:
-            yield
+            async with running(self.host):
+                yield
         finally:
-            host.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await host
             await self.kubelet.stop()
 
     async def once(self) -> dict[str, Any]:
