@@ -138,6 +138,7 @@ class ResourceLocks:
         self._directory = directory
         self._locks: dict[str, ResourceLock] = {}
         self._turn = asyncio.Lock()  # to poll: when a lock is free, mostly all of them are
+        self.freed = asyncio.Event()  # by another process, which may have left sockets
 
     def get(self, resource: str) -> ResourceLock:
         """Return the lock of a resource: one devhost at a time serves it; in any thread."""
@@ -148,7 +149,9 @@ class ResourceLocks:
         while not lock.acquire():
             waiting()
             async with self._turn:
-                if not lock.acquire():
+                if lock.acquire():
+                    self.freed.set()
+                else:
                     await asyncio.sleep(_POLL_S)
 
     def remove_dead_sockets(self) -> None:
