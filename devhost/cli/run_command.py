@@ -143,7 +143,7 @@ def _log_start(
 ) -> None:
     """Log the version and the flags."""
     shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
-    for key in ("policy", "enforced", "by_name", "trusted"):
+    for key in ("policy", "enforced", "by_name", "adds_values", "trusted"):
         del shown[key]
     names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}

@@ -90,7 +90,7 @@ def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
         yield "devhost_config_hash_info", (config.hash,), 1
     yield "devhost_kubelet_restarts", (), host.parts.backend.restarts
     yield "devhost_cdi_spec_writes", (), host.parts.cdi_files.writes
-    yield "devhost_log_lines_dropped", (), logs.dropped_lines()
+    yield "devhost_log_lines_dropped", (), logs.dropped_lines()[0]
     yield "devhost_uevent_overruns", (), host.parts.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
         for offered, pods in host.parts.holders.pods_by_id(served.name).items():

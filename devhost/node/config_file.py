@@ -66,7 +66,7 @@ class ConfigFile:
     """A configuration file, which is read at the start and whenever it changes."""
 
     def __init__(self, file: str, policy: Policy, last_good: LastGoodConfig | None = None) -> None:
-        self.file, self._policy, self._last_good = file, policy, last_good
+        self.file, self.policy, self._last_good = file, policy, last_good
         self.status = ConfigStatus(file, datetime.now(UTC))
         self._content: _Content | None = None  # checked last; ``None``: to be checked again
         self._due, self._requested = asyncio.Event(), False
@@ -79,7 +79,10 @@ class ConfigFile:
         return self._saver.problem
 
     def load_first(self) -> tuple[Loaded, Loaded | None]:
-        """Return the loaded file, and the last good copy where the file is invalid. Blocks."""
+        """Return the loaded file, and the last good copy where the file is invalid. Blocks.
+
+        From then on, what the file may use is what was allowed by it now.
+        """
         try:  # at standard input without a limit: a person may be typing it
             read_file = functools.partial(_read, self.file)
             content = read_file() if self.file == "-" else run_in_time(read_file, PATIENCE_S)
@@ -88,6 +91,7 @@ class ConfigFile:
         self._content = content
         loaded = self._load_first(content, self.file)
         if loaded.config is not None:
+            self.policy = loaded.policy
             self.status = replace(self.status, hash=_hash(content.raw))
             self._saver.save_soon(content.raw)
             return loaded, None
@@ -184,7 +188,7 @@ class ConfigFile:
         """Apply a content, or reject it."""
         fields = {"fields": {"file": self.file}}
         try:
-            load = functools.partial(_load, content, self.file, self._policy)
+            load = functools.partial(_load, content, self.file, self.policy)
             loaded = await run_in_thread("load config", load)
             if loaded.config is not None:
                 apply(loaded.config)
@@ -228,7 +232,7 @@ class ConfigFile:
     def _load_first(self, content: _Content, file: str) -> Loaded:
         """Load a content; where a bug of devhost prevents that, it is invalid. Blocks."""
         try:
-            return _load(content, file, self._policy)
+            return _load(content, file, self.policy)
         except Exception as error:  # noqa: BLE001 (logged, and tried again)
             _LOG.exception("loading failed")
             self._content = None
