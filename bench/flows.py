@@ -21,7 +21,7 @@ import pytest
 import devhost
 from devhost.allocation.policy import Policy
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from devhost.node import change_log
+from devhost.node import resource_status
 from devhost.observe.logs import LogQueue
 from tests.support.daemon import until
 from tests.support.hardware import HostTree, Kernel
@@ -115,7 +115,7 @@ async def event(directory: Path, what: str) -> Flow:
     tree = HostTree(directory / "host")
     tree.directory("/dev/bench")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(change_log, "_EVERY_S", 0.0)
+        patch.setattr(resource_status, "_EVERY_S", 0.0)
         kernel = Kernel(patch)
 
         def plug(number: int) -> None:

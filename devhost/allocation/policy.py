@@ -38,6 +38,7 @@ class Policy:
         allow_cdi: Globs on fully qualified CDI names, and on variables by which a container
             runtime adds devices.
         allow_annotations: Globs on annotation keys.
+        adds_values: Whether `allow` in values of the chart adds to it; not where pods get devices.
         trusted: Whether code asks rather than a configuration: it may have any device node.
     """
 
@@ -49,6 +50,7 @@ class Policy:
     allow_resources: tuple[str, ...] = ()
     allow_cdi: tuple[str, ...] = ()
     allow_annotations: tuple[str, ...] = ()
+    adds_values: bool = False
     trusted: bool = False
 
     def allows_path(self, path: str) -> bool:
@@ -102,6 +104,18 @@ class Policy:
         if device_class is None or not (self.by_name or device_class == MEMORY):
             return None
         return self.node_problem(plain, device_class)
+
+    def raw_usb_problem(self, products: Iterable[str] | None) -> str | None:
+        """Return why raw USB nodes of products, if these are known, may not be given, or ``None``.
+
+        Which of them a glob on paths allows is known when they are found.
+        """
+        globs = [glob.lower() for glob in self.allow_devices if ":" in glob]
+        if "usb" in self.allow_devices or self._node_globs or (globs and products is None):
+            return None
+        unnamed = products or ["VENDOR:PRODUCT"]
+        refused = next((product for product in unnamed if not matches_any(product, globs)), None)
+        return None if refused is None else f"raw USB nodes need --allow-device {refused}"
 
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.

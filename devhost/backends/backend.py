@@ -25,33 +25,27 @@ class PluginHandler(Protocol):
     @property
     def name(self) -> str:
         """The resource's name."""
-        ...
 
     @property
     def pre_start_required(self) -> bool:
         """Whether kubelet has to call PreStartContainer before each container start."""
-        ...
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`.
 
         `pre_start` says whether kubelet will call PreStartContainer for the devices.
         """
-        ...
 
     def observe_allocate(self, result: str, seconds: float) -> None:
         """Record the end of an Allocate: its result, of `ALLOCATE_RESULTS`, and duration."""
-        ...
 
     async def prefer(
         self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
     ) -> Sequence[OfferedId]:
         """Return which IDs a container should get; none to leave the choice to kubelet."""
-        ...
 
     async def prepare(self, ids: Sequence[OfferedId]) -> None:
         """Prepare devices for a container that starts, or raise `PreStartError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +75,9 @@ class PodLister(Protocol):
     @property
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
-        ...
 
     async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
         """Return which kubelet says, by resource, which pods hold an ID; raise `KubeletError`."""
-        ...
 
 
 class OfferedIds(Protocol):
@@ -93,25 +85,20 @@ class OfferedIds(Protocol):
 
     def publish(self, snapshot: Snapshot, replicas: int) -> bool:
         """Offer the devices of a snapshot; return whether some have left immediately."""
-        ...
 
     def lists(self, device_id: str, *, shared: bool) -> bool:
         """Whether a device is there, as itself or as shares."""
-        ...
 
     def may_allocate(self, device_id: str, now: float, *, shared: bool) -> bool:
         """Whether a pod may still get a device; not if kubelet has settled it as unhealthy."""
-        ...
 
     @property
     def device_ids(self) -> AbstractSet[str]:
         """The devices of all of them."""
-        ...
 
     @property
     def drained(self) -> bool:
         """Whether there are none, and kubelet knows."""
-        ...
 
 
 class Publication(Protocol):
@@ -120,56 +107,42 @@ class Publication(Protocol):
     @property
     def offered_ids(self) -> OfferedIds:
         """The IDs that a pod may get."""
-        ...
 
     def spec_changed(self) -> None:
         """Register again, if another specification needs that."""
-        ...
 
     @property
     def status(self) -> PublicationStatus:
         """How many IDs are listed, and what is wrong with the list."""
-        ...
 
     async def run(self) -> None:
         """Serve it until cancelled."""
-        ...
 
 
 class Backend(Protocol):
     """One way to offer devices to pods, for all resources of a process."""
 
-    @property
-    def leave_after(self) -> float:
-        """The time between an ID's Unhealthy and its end, in seconds."""
-        ...
+    leave_after: float  # seconds between an ID's Unhealthy and its end
 
     @property
     def pods(self) -> PodLister | None:
         """Tells which pods hold devices; ``None`` where it may not be asked."""
-        ...
 
     @property
     def restarts(self) -> int:
         """How often kubelet was another one than before."""
-        ...
 
     def open(self, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
-        ...
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        ...
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
-        ...
 
     async def run(self, watcher: Watcher) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
-        ...
 
     async def close(self) -> None:
         """End what is running."""
-        ...

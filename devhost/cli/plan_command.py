@@ -6,15 +6,17 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.model.config import Config
 from devhost.model.names import resource_name_problem
+
+if TYPE_CHECKING:
+    from devhost.config.loader import Loaded
 
 
 @click.command(
@@ -64,7 +66,7 @@ def command(
 
     Example: `devhost plan first.yaml --allocate example.com/serial=1`
     """
-    from devhost.backends.deviceplugin.shares import offered_ids
+    from devhost.backends.deviceplugin.device_list import offered_ids
     from devhost.devices.dry_run import report
     from devhost.hostfs.files import HostFiles
 
@@ -76,21 +78,22 @@ def command(
         _compare((against, config), names, policy, node_name, output)
         return
     (loaded,) = _load_all([config], policy)
-    on_node = [resource.name for resource in loaded.resources if resource.applies_to(node_name)]
+    resources = loaded.require().resources
+    on_node = [resource.name for resource in resources if resource.applies_to(node_name)]
     names = _full_names(names, on_node)
     requests = dict(zip(_full_names(requests, on_node), requests.values(), strict=True))
     printer.check_names([*names, *requests], on_node, f" for this node in {config}")
-    judging = replace(policy, enforced=True)
+    judging = replace(loaded.policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
     # All are scanned: which resource offers a node depends on the other resources.
     reports = report(
-        loaded, files, judging, node_name, requests, explained=explain, offer=offered_ids
+        loaded.require(), files, judging, node_name, requests, explained=explain, offer=offered_ids
     )
     if names:
         shown = {*names, *requests}
         reports = tuple(report for report in reports if report.resource.name in shown)
     if not reports and output in ("text", "wide"):
-        printer.print_nothing(node_name, listed=bool(loaded.resources))
+        printer.print_nothing(node_name, listed=bool(resources))
     values = [report.as_json() for report in reports]
     if output in ("json", "yaml"):
         printer.print_value({"resources": values}, output)
@@ -112,17 +115,16 @@ def _file_and_names(config: str, names: tuple[str, ...]) -> tuple[str, tuple[str
     return config, names
 
 
-def _load_all(files: Sequence[str], policy: Policy) -> list[Config]:
+def _load_all(files: Sequence[str], policy: Policy) -> "list[Loaded]":
     """Load configurations and print all problems; exit with status 1 if one is invalid."""
     from devhost.config.loader import load
 
     printer.print_warnings(policy.warnings)
-    results = [load(file, policy) for file in files]
+    results = [load(file, replace(policy, adds_values=True)) for file in files]
     printer.print_problems([problem for loaded in results for problem in loaded.problems])
-    configs = [loaded.config for loaded in results if loaded.config is not None]
-    if len(configs) < len(results):
+    if any(loaded.config is None for loaded in results):
         printer.exit_without_config(files[-1])
-    return configs
+    return results
 
 
 def _compare(
@@ -133,7 +135,7 @@ def _compare(
     old, new = files
     if old == new == "-":
         raise click.UsageError("only one of CONFIG and --against can be standard input")
-    before, after = _load_all(files, policy)
+    before, after = (loaded.require() for loaded in _load_all(files, policy))
     differences = {change.name: change for change in changes(before, after, node_name)}
     names = _full_names(names, differences)
     printer.check_names(names, differences, f" for this node in {old} and {new}")

@@ -27,7 +27,7 @@ def command(
     """Check configuration files ('-' is standard input) without reading the host.
 
     A file may also be a manifest with ConfigMaps, such as what `helm template` prints, or the
-    values of the chart, of which `config` is read.
+    values of the chart, with what they allow.
 
     Prints one line per problem: file:line:column: severity: path: message. On a terminal, prints
     also the line of the file, and how many problems there are.
@@ -36,7 +36,7 @@ def command(
     """
     from devhost.config.loader import load_all
 
-    policy = replace(policy, enforced=enforce)
+    policy = replace(policy, enforced=enforce, adds_values=True)
     printer.print_warnings(policy.warnings)
     results = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
     problems = [problem for _, loaded in results for problem in loaded.problems]

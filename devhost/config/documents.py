@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from devhost.config import yaml_errors, yaml_tree
@@ -24,12 +24,16 @@ _KEYS: Final = frozenset({"version", "resources"})
 _OURS: Final = re.compile(
     r"""^(?:[ \t]*["']?version["']?[ \t]*:[ \t]*["']?v|["']?resources["']?[ \t]*:)""", re.MULTILINE
 )
-# Where manifests have the values of a chart: Argo CD, Flux, kustomize.
+_VALUES: Final = re.compile("^ *config:", re.MULTILINE)  # of the chart, in a string
+# Where manifests have the values of a chart, as a mapping or a string: Argo CD, Flux, kustomize.
+_OF_ARGO: Final = tuple(
+    ("spec", source, "helm", values)
+    for source in ("source", "sources")
+    for values in ("valuesObject", "values")
+)
 _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
-    "Application": (
-        ("spec", "source", "helm", "valuesObject"),
-        ("spec", "sources", "helm", "valuesObject"),
-    ),
+    "Application": _OF_ARGO,
+    "ApplicationSet": tuple(("spec", "template", *path) for path in _OF_ARGO),
     "HelmRelease": (("spec", "values"),),
     "Kustomization": (("helmCharts", "valuesInline"),),
 }
@@ -77,6 +81,7 @@ class Document:
         value: If it is a string that the file has in another form: the key, and its position.
         start: If it is a literal block: where that begins, with its '|'.
         unread: Where the profiles of the same values are, if these are not read.
+        chart: The values of the chart that it is in.
     """
 
     lines: list[str]
@@ -87,6 +92,7 @@ class Document:
     value: tuple[str, Position] | None = None
     start: Position | None = None
     unread: tuple[int, int] | None = None
+    chart: "ChartPart | None" = None
 
     def problem(
         self, severity: Severity, file: str, path: Path, message: str, at: tuple[int, int]
@@ -127,6 +133,23 @@ class Document:
         return Excerpt(text, start, min(end, _EXCERPT_MAX), 0 if self.value else line)
 
 
+@dataclass
+class ChartPart:
+    """Where a configuration is in values of the chart.
+
+    Attributes:
+        document: The document that has the values.
+        path: Their path in it.
+        profile: The index of the configuration's profile, if it has one.
+        is_first: Whether it is the first of the values.
+    """
+
+    document: Document
+    path: Path
+    profile: int | None
+    is_first: bool
+
+
 def documents(text: str, *, profiles: bool) -> list[Document]:
     """Return the configurations in a file, at least one, also those of profiles; or `TreeError`."""
     extent = Extent()
@@ -135,7 +158,7 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
     manifests = [tree for tree in trees if _is_manifest(tree.data)]
     if len(trees) > 1 and not manifests:
         raise TreeError(yaml_tree.ONE_DOCUMENT, *trees[1].position(()).key)
-    parts: Iterator[Document] = _of_values(lines, first, (), profiles)
+    parts: Iterator[Document] = _of_values(Document(lines, first), (), profiles)
     if manifests:
         by_manifest = (_of_manifest(lines, tree, (), extent, profiles) for tree in manifests)
         parts = itertools.chain.from_iterable(by_manifest)
@@ -171,47 +194,59 @@ def _of_manifest(
                     yield _of_string(lines, tree, (*path, "data", key), extent)
         case {"kind": str() as kind}:
             for keys in _CHART_VALUES.get(kind, ()):
-                for place in _mappings(tree.value(path), keys):
-                    yield from _of_values(lines, tree, (*path, *place), profiles)
+                for place in _places(tree.value(path), keys):
+                    full = (*path, *place)
+                    document = Document(lines, tree)
+                    if _VALUES.search(str(tree.value(full))):  # a string
+                        document, full = _of_string(lines, tree, full, extent, is_values=True), ()
+                    yield from _of_values(document, full, profiles)
 
 
-def _mappings(value: Any, keys: Path) -> Iterator[Path]:
-    """Yield the paths of mappings below some keys, also of each item of a list."""
-    if isinstance(value, list):
+def _places(value: Any, keys: Path) -> Iterator[Path]:
+    """Yield the paths of values below some keys, also of each item of a list."""
+    if isinstance(value, list) and keys:
         for index, item in enumerate(value):
-            yield from ((index, *path) for path in _mappings(item, keys))
-    elif isinstance(value, dict) and keys:
-        yield from ((keys[0], *path) for path in _mappings(value.get(keys[0]), keys[1:]))
-    elif isinstance(value, dict):
+            yield from ((index, *path) for path in _places(item, keys))
+    elif not keys:
         yield ()
+    elif isinstance(value, dict) and keys[0] in value:
+        yield from ((keys[0], *path) for path in _places(value[keys[0]], keys[1:]))
 
 
-def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Document:
+def _of_string(
+    lines: list[str], tree: Tree, path: Path, extent: Extent, *, is_values: bool = False
+) -> Document:
     """Return the document in a string; a literal block keeps its lines, others do not."""
     tree.refuse_problems(path)
     value, position, key = tree.value(path), tree.position(path), str(path[-1])
-    metadata = tree.value(path[:-2]).get("metadata")
+    base = path if is_values else ()
+    metadata = None if is_values else tree.value(path[:-2]).get("metadata")
     config_map = metadata.get("name") if isinstance(metadata, dict) else None
     name = f"{key} of ConfigMap {config_map}" if isinstance(config_map, str) else key
     if lines[position.line - 1][position.column - 1 : position.column] != "|":
-        tree_or_error = _parse(value, extent)
-        return Document(yaml_errors.lines(value), tree_or_error, name, value=(key, position))
+        tree_or_error = _parse(value, extent, is_values)
+        return Document(yaml_errors.lines(value), tree_or_error, name, base, value=(key, position))
     written = next(filter(str.strip, itertools.islice(lines, position.line, None)), "")
     first = next(filter(str.strip, yaml_errors.lines(value)), "")
     above = "\n" * position.line  # so that messages have the numbers of the file's lines
-    tree_or_error, indent = _parse(above + value, extent), len(written) - len(first)
-    return Document(lines, tree_or_error, name, indent=indent, start=position)
+    tree_or_error, indent = _parse(above + value, extent, is_values), len(written) - len(first)
+    return Document(lines, tree_or_error, name, base, indent, start=position)
 
 
-def _parse(text: str, extent: Extent) -> Tree | TreeError:
+def _parse(text: str, extent: Extent, is_values: bool) -> Tree | TreeError:
     try:
-        return _configuration(yaml_tree.parse(text, extent))
+        tree = yaml_tree.parse(text, extent)
+        return tree if is_values else _configuration(tree)
     except TreeError as error:
         return error
 
 
-def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iterator[Document]:
+def _of_values(document: Document, path: Path, profiles: bool) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
+    tree = document.tree
+    if isinstance(tree, TreeError):
+        yield document
+        return
     data = tree.value(path)
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
@@ -222,17 +257,29 @@ def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iter
         unread = tree.position((*base, "profiles")).key if of_profiles and not profiles else None
         if unread is not None and not main:
             raise TreeError(PROFILES, *unread)
-        for config in main if unread else (*main, *of_profiles):
+        configs = main if unread else (*main, *of_profiles)
+        for config in configs:
             tree.refuse_problems(config)
             subtree = tree.subtree(config)
-            subtree.data = {"version": "v1", **subtree.data}  # the chart's default
+            profile = None if config in main else int(config[-2])
+            if profile is None:  # the chart's defaults
+                subtree.data = {"version": "v1", "resources": [], **subtree.data}
             subtree.data.pop("existingConfigMap", None)
-            yield Document(lines, subtree, path_text(config), config, unread=unread)
+            yield replace(
+                document,
+                tree=subtree,
+                name=path_text((*document.base, *config)),
+                base=(*document.base, *config),
+                unread=unread,
+                chart=ChartPart(document, base, profile, config == configs[0]),
+            )
 
 
 def _configs(tree: Tree, base: Path, keys: Path) -> list[Path]:
-    places = ((*base, *place) for place in _mappings(tree.value(base), keys))
-    return [place for place in places if _KEYS & tree.value(place).keys()]
+    """Return the paths of configurations that are not those of other ConfigMaps."""
+    places = [(*base, *place) for place in _places(tree.value(base), keys)]
+    configs = [place for place in places if isinstance(tree.value(place), dict)]
+    return [place for place in configs if _KEYS & tree.value(place).keys()]
 
 
 def _configuration(tree: Tree) -> Tree:

@@ -5,17 +5,18 @@ import pathlib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.config import messages
-from devhost.config.checks import resource_checks
+from devhost.config.chart_values import InstanceValues, check_values, name_values, read_instance
+from devhost.config.checks import resource_checks, value_checks
 from devhost.config.documents import PROFILES, Document, brief, documents
 from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
-from devhost.config.yaml_tree import Path, Tree
+from devhost.config.yaml_tree import CheckProblem, Path, Tree
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.model import limits
 from devhost.model.config import Config, Resource
@@ -27,11 +28,18 @@ _Placed = tuple[Severity, Path, str, tuple[int, int]]  # a problem with line and
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration, if it has no errors; its problems in order; which part of a file it is."""
+    """A configuration, if it has no errors.
+
+    Attributes:
+        problems: What is wrong with it, in order.
+        name: Which part of a file it is.
+        policy: What it may use. A file never allows that its commands run here.
+    """
 
     config: Config | None
     problems: tuple[Problem, ...]
     name: str = ""
+    policy: Policy = field(default_factory=Policy)
 
     def require(self) -> Config:
         """Return the configuration, or raise a `ConfigError` with every problem."""
@@ -105,13 +113,22 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
         return Loaded(None, (problem,), document.name)
     resources: list[tuple[Path, Resource]] = []
     problems: list[Problem] = []
+    chart, values = document.chart if policy.adds_values else None, None
+    if chart is not None and isinstance(chart.document.tree, Tree):
+        tree = chart.document.tree
+        values = read_instance(tree.value(chart.path), chart.profile)
+        for path, message, at in check_values(tree, chart):
+            problems.append(chart.document.problem("error", file, path, message, at))
+    judging = values.allowed(policy) if values is not None else policy
+    policy = replace(judging, allow_exec=policy.allow_exec)
     if document.unread is not None:
         problems.append(document.problem("warning", file, (), PROFILES, document.unread))
-    count: Counter[Severity] = Counter()
-    for severity, path, message, at in _check_tree(document.tree, resources, policy):
+    count: Counter[Severity] = Counter(problem.severity for problem in problems)
+    for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
-            problems.append(document.problem(severity, file, path, message, at))
+            text = message if values is None else name_values(message)
+            problems.append(document.problem(severity, file, path, text, at))
         elif count[severity] == PROBLEMS_MAX + 1:
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
             problems.append(document.problem(severity, file, (), end, at))
@@ -119,13 +136,16 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
                 break
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if count["error"]:
-        return Loaded(None, tuple(problems), document.name)
+        return Loaded(None, tuple(problems), document.name, policy)
     config = Config(version="v1", resources=tuple(resource for _, resource in resources))
-    return Loaded(config, tuple(problems), document.name)
+    return Loaded(config, tuple(problems), document.name, policy)
 
 
 def _check_tree(
-    tree: Tree, resources: list[tuple[Path, Resource]], policy: Policy
+    tree: Tree,
+    resources: list[tuple[Path, Resource]],
+    policy: Policy,
+    values: InstanceValues | None,
 ) -> Iterator[_Placed]:
     """Yield each problem, and collect the resources that have the right shape."""
     tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
@@ -133,6 +153,8 @@ def _check_tree(
     for path, message, at in messages.tree_problems(tree):
         reported.add(path)
         yield "error", path, message, at
+    for path, message, at in messages.ambiguous_scalars(tree):
+        yield "warning" if values is None else "error", path, message, at  # Helm reads values
     items = tree.data.get("resources")
     listed: list[Any] = items if isinstance(items, list) else []
     if len(listed) > limits.RESOURCES_MAX:
@@ -146,13 +168,26 @@ def _check_tree(
         for path, message, at in messages.shape_problems(errors, base, tree, reported):
             yield "error", path, message, at
     seen = set[_Placed]()  # a name and its value are at one place
-    for severity, full, message, on_key in resource_checks.check(resources, policy):
+    for severity, full, message, on_key in _check_together(resources, policy, values):
         path = tree.existing(full)
         position = tree.position(path)
         problem: _Placed = severity, path, message, position.key if on_key else position[:2]
         if problem not in seen:
             seen.add(problem)
             yield problem
+
+
+def _check_together(
+    resources: list[tuple[Path, Resource]], policy: Policy, values: InstanceValues | None
+) -> Iterator[CheckProblem]:
+    """Check several values together; with those that start `run`, also as that does."""
+    if values is None:
+        yield from resource_checks.check(resources, policy)
+        return
+    as_run = replace(policy, enforced=True, by_name=False)
+    yield from resource_checks.check(resources, as_run, policy)
+    for base, resource in resources:
+        yield from (problem.below(base) for problem in value_checks.check(resource, values))
 
 
 def _validated(

@@ -42,6 +42,11 @@ _EXPECTED: Final = {
     "too_short": "needs at least one item",
     "tuple_type": "should be a list",
 }
+# What Helm's reader, as those of YAML 1.2, takes for a number, and PyYAML does not: serial numbers
+# of digits with a 0 in front, or with one E; and Helm's truth values of one letter.
+_AMBIGUOUS: Final = re.compile(
+    r"[-+]?(?:\.?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9_]+)?|0[xX][0-9a-fA-F_]+|0o[0-7_]+)|[yYnN]"
+)
 
 
 def path_text(path: Path) -> str:
@@ -61,6 +66,17 @@ def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
     yield from _nulls(tree.data, (), tree)
 
 
+def ambiguous_scalars(tree: Tree) -> Iterator[TreeProblem]:
+    """Yield strings without quotes that are numbers or truth values to other readers of YAML."""
+    for path, position in tree.positions.items():
+        if not (position.plain and position.text and _AMBIGUOUS.fullmatch(position.text)):
+            continue
+        if not str(*path[:1]).startswith("x-") and isinstance(tree.value(path), str):
+            kind = "a truth value" if position.text.isalpha() else "a number"
+            message = f'{position.text} is {kind} to Helm; quote it: "{position.text}"'
+            yield path, message, (position.line, position.column)
+
+
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -76,11 +92,16 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
 
 
 def shape_problems(
-    errors: Sequence[ErrorDetails], base: Path, tree: Tree, reported: set[Path]
+    errors: Sequence[ErrorDetails],
+    base: Path,
+    tree: Tree,
+    reported: set[Path],
+    root: tuple[Path, type[ConfigModel]] = ((), Config),
 ) -> Iterator[TreeProblem]:
     """Yield the errors of a failed validation of the value at a path.
 
-    Paths that are reported already, and those around them, get no other error.
+    Paths that are reported already, and those around them, get no other error. The model of the
+    value at the path `root` is there.
     """
     around = {path[:-1] for path in reported}
     # Where a key is unknown, it may be what a missing one was meant to be.
@@ -90,7 +111,7 @@ def shape_problems(
         path = tree.existing(full)
         if details["type"] == "extra_forbidden":
             if not {path, path[:-1]} & reported:
-                message = f"unknown key '{full[-1]}'{_key_hint(full, tree)}"
+                message = f"unknown key '{full[-1]}'{_key_hint(full, tree, root)}"
                 if LOOKALIKE.search(str(full[-1])):
                     message = LOOKS_ALIKE
                 yield path, message, tree.position(path).key
@@ -172,10 +193,11 @@ def command_hint(text: str) -> str:
     return f"write [{', '.join(words)}]; there is no shell"
 
 
-def _key_hint(full: Path, tree: Tree) -> str:
+def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> str:
     """Return what to write instead of an unknown key."""
     key, path = str(full[-1]), tree.existing(full)
-    model, present, text = _model_at(full[:-1]), tree.value(path[:-1]), tree.position(path).text
+    (base, top), present, text = root, tree.value(path[:-1]), tree.position(path).text
+    model = _model_at(full[len(base) : -1], top)
     if model is Source and key == "path" and text:
         return f"; write the path itself: - {text}"
     if note := key_note(model.__name__, key):
@@ -186,8 +208,8 @@ def _key_hint(full: Path, tree: Tree) -> str:
     any_kind = model is not Source or len(present) == len(owners) == 1
     if owners := [name for name in owners if name in present or any_kind]:
         return f"; it belongs below '{owners[0]}'"
-    for depth in range(len(path) - 2, -1, -1):
-        beside, keys = path[depth], _keys_of(_model_at(path[:depth]))
+    for depth in range(len(path) - 2, len(base) - 1, -1):
+        beside, keys = path[depth], _keys_of(_model_at(path[len(base) : depth], top))
         if beside in keys and key in keys and key not in tree.value(path[:depth]):
             return f"; it belongs beside '{beside}'"
     keys = _keys_of(model)
@@ -208,9 +230,9 @@ def _pair_hint(path: Path, tree: Tree) -> str:
     return f'; write device: "{vendor}:{product}"'
 
 
-def _model_at(path: Path) -> type[ConfigModel]:
+def _model_at(path: Path, root: type[ConfigModel] = Config) -> type[ConfigModel]:
     """Return the model of the mapping at a path; names of variables and indexes have none."""
-    model: type[ConfigModel] = Config
+    model = root
     for part in path:
         model = _models_by_key(model).get(str(part), model)
     return model
@@ -219,7 +241,8 @@ def _model_at(path: Path) -> type[ConfigModel]:
 @functools.cache
 def _keys_of(model: type[ConfigModel]) -> tuple[str, ...]:
     """Return the keys of a mapping."""
-    return tuple(key_of(model, name) for name in model.model_fields)
+    unexamined: tuple[str, ...] = getattr(model, "unexamined", ())
+    return (*(key_of(model, name) for name in model.model_fields), *unexamined)
 
 
 @functools.cache

@@ -55,22 +55,18 @@ class HostCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
-        return _families(self._host, devices=self._devices)
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, (labels, text) in _GAUGES.items():
+            families[name] = GaugeMetricFamily(name, text, labels=labels.split())
+        for name, (labels, text) in _COUNTERS.items():
+            families[name] = CounterMetricFamily(name, text, labels=labels.split())
+        for name, values, value in _samples(self._host, devices=self._devices):
+            families[name].add_metric(values, value)
+        return [family for family in families.values() if family.samples]
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics, which would be made once more only to compare their names."""
         return ()
-
-
-def _families(host: Host, *, devices: bool) -> Iterable[Metric]:
-    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-    for name, (labels, text) in _GAUGES.items():
-        families[name] = GaugeMetricFamily(name, text, labels=labels.split())
-    for name, (labels, text) in _COUNTERS.items():
-        families[name] = CounterMetricFamily(name, text, labels=labels.split())
-    for name, values, value in _samples(host, devices=devices):
-        families[name].add_metric(values, value)
-    return [family for family in families.values() if family.samples]
 
 
 def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
@@ -90,7 +86,7 @@ def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
         yield "devhost_config_hash_info", (config.hash,), 1
     yield "devhost_kubelet_restarts", (), host.parts.backend.restarts
     yield "devhost_cdi_spec_writes", (), host.parts.cdi_files.writes
-    yield "devhost_log_lines_dropped", (), logs.dropped_lines()
+    yield "devhost_log_lines_dropped", (), logs.dropped_lines()[0]
     yield "devhost_uevent_overruns", (), host.parts.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
         for offered, pods in host.parts.holders.pods_by_id(served.name).items():

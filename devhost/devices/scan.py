@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 from devhost.allocation.compiled import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths, Spec
@@ -12,12 +12,11 @@ from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified
 from devhost.errors import AllocationError
-from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Cause, FileKind, HostDevice, Node, Snapshot, Verdict
+from devhost.model.device import Cause, FileKind, HostDevice, Snapshot, Verdict
 from devhost.model.limits import SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
@@ -77,11 +76,10 @@ class Scanner(Declaration):
         full = full or not self.self_contained
         selection, previous = identified.selection, identified.context.previous
         devices, invisible = self._verified(identified, full=full)
-        devices, partly_numa = with_numa_nodes(
-            self.resource.topology, devices, previous, self.files, full=full
-        )
-        truncated = identified.truncated
-        left_out = f"{truncated} devices left out: {identity.ID_LIMIT_REACHED}"
+        devices, partly_numa = self.with_numa_nodes(devices, previous, full=full)
+        notes = [*selection.notes, *_invisible_mounts(invisible, self.files.root)]
+        if truncated := identified.truncated:
+            notes.append(f"{truncated} devices left out: {identity.ID_LIMIT_REACHED}")
         if identified.missing:
             devices = {device_id: devices[device_id] for device_id in names.natural(devices)}
         return Snapshot(
@@ -89,11 +87,7 @@ class Scanner(Declaration):
             skipped=tuple(identified.skipped[:SKIPPED_MAX]),
             skipped_count=len(identified.skipped),
             error="; ".join(selection.failed_sources.values()) or None,
-            notes=(
-                *selection.notes,
-                *_invisible_mounts(invisible, self.files.root),
-                *((left_out,) if truncated else ()),
-            ),
+            notes=tuple(notes),
             explain_empty=tuple if devices else selection.explain_empty,
             settling=identified.settling,
             again_at=self._again_at(devices, identified),
@@ -167,6 +161,46 @@ class Scanner(Declaration):
         devices = identified.devices.values()
         return {node.key: device.id for device in devices for node in device.nodes if node.state}
 
+    def with_numa_nodes(
+        self, devices: Mapping[str, HostDevice], previous: Snapshot, *, full: bool
+    ) -> tuple[dict[str, HostDevice], bool]:
+        """Return the devices with their NUMA nodes, and whether only some have any: then none has.
+
+        Those without would never satisfy a hint (k8s.io/kubernetes v1.37.1
+        pkg/kubelet/cm/devicemanager/topology_hints.go). Blocks.
+        """
+        topology = self.resource.topology
+        sysfs = functools.cache(lambda: sysfs_by_number(self.files))
+
+        def numa_nodes(device: HostDevice) -> tuple[int, ...]:
+            if topology != "auto":
+                return () if topology == "none" else (topology,)
+            former = previous.devices.get(device.id)
+            is_kept = not device.is_present or (device is former and not full)
+            if former is not None and is_kept and not previous.partly_numa:
+                return former.numa_nodes
+            numbers: set[int | None] = set()
+            for node in device.nodes:
+                if node.hardware is not None:
+                    numbers.add(sysfs().numa_node(node.hardware.numa))
+                elif node.state is not None and node.state.number is not None:
+                    kind = "block" if node.state.kind is FileKind.BLOCK else "char"
+                    place = sysfs().device_by_number(kind, node.state.number)
+                    numbers |= set(map(sysfs().numa_node, sysfs().parts(place) if place else ()))
+            return tuple(sorted(number for number in numbers if number is not None))
+
+        by_device = {device_id: numa_nodes(device) for device_id, device in devices.items()}
+        is_partial = any(by_device.values()) and not all(by_device.values())
+        if is_partial:
+            by_device = dict.fromkeys(devices, ())
+        placed = {
+            device_id: device
+            if device.numa_nodes == by_device[device_id]
+            else replace(device, numa_nodes=by_device[device_id])
+            for device_id, device in devices.items()
+        }
+        return placed, is_partial
+
     def _again_at(self, devices: Mapping[str, HostDevice], identified: Identified) -> float | None:
         """Return when to scan again even if nothing happens, by these devices."""
         now = identified.context.now
@@ -181,51 +215,6 @@ class Scanner(Declaration):
             if device.swapped_at is not None:
                 times.append(device.swapped_at + identity.SWAP_S)
         return min((time for time in times if now < time < math.inf), default=None)
-
-
-def with_numa_nodes(
-    topology: int | Literal["auto", "none"],
-    devices: Mapping[str, HostDevice],
-    previous: Snapshot,
-    files: HostFiles,
-    *,
-    full: bool = True,
-) -> tuple[dict[str, HostDevice], bool]:
-    """Return the devices with their NUMA nodes, and whether only some have any: then none has.
-
-    Those without would never satisfy a hint (k8s.io/kubernetes v1.37.1
-    pkg/kubelet/cm/devicemanager/topology_hints.go). Blocks.
-    """
-    sysfs = functools.cache(lambda: sysfs_by_number(files))
-
-    def numa_nodes(device: HostDevice) -> tuple[int, ...]:
-        if topology != "auto":
-            return () if topology == "none" else (topology,)
-        former = previous.devices.get(device.id)
-        is_kept = not device.is_present or (device is former and not full)
-        if former is not None and is_kept and not previous.partly_numa:
-            return former.numa_nodes
-        numbers: set[int | None] = set()
-        for node in device.nodes:
-            if node.hardware is not None:
-                numbers.add(sysfs().numa_node(node.hardware.numa))
-            elif node.state is not None and node.state.number is not None:
-                kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                place = sysfs().device_by_number(kind, node.state.number)
-                numbers |= set(map(sysfs().numa_node, sysfs().parts(place) if place else ()))
-        return tuple(sorted(number for number in numbers if number is not None))
-
-    by_device = {device_id: numa_nodes(device) for device_id, device in devices.items()}
-    is_partial = any(by_device.values()) and not all(by_device.values())
-    if is_partial:
-        by_device = dict.fromkeys(devices, ())
-    placed = {
-        device_id: device
-        if device.numa_nodes == by_device[device_id]
-        else replace(device, numa_nodes=by_device[device_id])
-        for device_id, device in devices.items()
-    }
-    return placed, is_partial
 
 
 def _shortened(cause: Cause, text: str) -> Verdict:
@@ -283,21 +272,17 @@ def for_new_spec(snapshot: Snapshot, old: Resource, new: Resource) -> Snapshot:
     Each node gets the number of the new source that is its former one, or none; what its devices
     bring is put together again.
     """
-    places = [
-        next((index for index, source in enumerate(new.sources) if source == former), None)
-        for former in old.sources
-    ]
-
-    def moved(node: Node) -> Node:
-        place = places[node.source] if node.source >= 0 else None
-        return replace(node, source=SOURCE_REMOVED if place is None else place)
-
-    devices = {
-        device_id: replace(
-            device, nodes=tuple(moved(node) for node in device.nodes), is_rendered=False
-        )
-        for device_id, device in snapshot.devices.items()
+    sources = new.sources
+    numbers = {
+        number: sources.index(former) if former in sources else SOURCE_REMOVED
+        for number, former in enumerate(old.sources)
     }
+    devices = {}
+    for device_id, device in snapshot.devices.items():
+        nodes = tuple(
+            replace(node, source=numbers.get(node.source, SOURCE_REMOVED)) for node in device.nodes
+        )
+        devices[device_id] = replace(device, nodes=nodes, is_rendered=False)
     return replace(snapshot, devices=devices)
 
 

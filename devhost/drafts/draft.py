@@ -1,5 +1,6 @@
 """A configuration that devhost writes for a person: resources, and comments that explain them."""
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,11 @@ import yaml
 from devhost.model.names import printable
 
 _COLUMNS: Final = 96
+# Strings that no reader of YAML takes for anything else, whatever its version: Go's, JavaScript's
+# and Python's differ in what is a number, a truth value or a date.
+_PLAIN: Final = re.compile(
+    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z/$][\w${}.*/-]*", re.ASCII | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +50,23 @@ def entry_lines(entry: DraftEntry) -> list[str]:
 
 def resource_lines(resource: Mapping[str, Any]) -> list[str]:
     """Return the lines of an entry of `resources`; what has no lists or mappings is on one line."""
-    text: str = yaml.safe_dump(
-        [resource], default_flow_style=None, sort_keys=False, width=sys.maxsize
+    text: str = yaml.dump(
+        [resource], Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=sys.maxsize
     )
     return text.splitlines()
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes strings in quotes unless every reader takes them for strings without."""
+
+    def choose_scalar_style(self) -> str:
+        style: str = super().choose_scalar_style()
+        scalar: Any = self.event
+        is_text = scalar.implicit[1]
+        return '"' if is_text and (style or not _PLAIN.fullmatch(scalar.value)) else style
+
+    def ignore_aliases(self, _data: object) -> bool:
+        return True
 
 
 def _comments(texts: Iterable[str]) -> Iterator[str]:

@@ -27,7 +27,12 @@ _COUNTER: Final = re.compile("(?<!^v)(?<!^i)[0-9]+")  # but the 4 and the 2 of v
 _PARTS: Final = re.compile(r"(?:(?:pcm|hw|midi)C|nvme|ng|mmcblk)[0-9].*|spi[0-9]+\.[0-9]+")
 _LETTERED: Final = re.compile("(?:sd|hd|vd|xvd)[a-z]+[0-9]*")
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names
-_KINDS: Final = {"tty": "serial", "video4linux": "video"}  # /dev/tty is the container's own
+_KINDS: Final = {"tty": "serial", "video4linux": "video"}
+# What a container has below /dev of its own: a device may give itself such a name.
+_OWN_NODES: Final = (
+    *("console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm"),
+    *("stderr", "stdin", "stdout", "tty", "urandom", "zero"),
+)
 _ONE_OF_EQUALS: Final = ("serial", "port", "address")
 _RTL_SDR: Final = "dvb_usb_rtl28xxu"  # the driver for television of sticks that receive anything
 _UNSTABLE: Final = (
@@ -82,7 +87,7 @@ def build_entries(
         first = equal.setdefault(draft.kind, draft)
         first.sources += draft.sources if first is not draft else []
         first.titles.append(device.title)
-    used, entries = set(taken), list[DraftEntry]()
+    used, entries = {*taken, *_OWN_NODES}, list[DraftEntry]()
     for draft in equal.values():
         names = (f"{draft.name}-{number}" for number in itertools.count(2))
         name = next(name for name in itertools.chain([draft.name], names) if name not in used)
@@ -91,6 +96,7 @@ def build_entries(
         if (path := _container_path(machine, name, draft)) is not None:
             rule = {"hostPath": "${path}", "containerPath": path}
             resource["allocate"] = {"devices": [rule]}
+            resource |= {} if "${index}" in path else {"maxDevices": 1}
         reasons = () if draft.is_stable else (_UNSTABLE,)
         entries.append(DraftEntry(resource, (*draft.titles, *reasons), draft.is_stable))
     return entries

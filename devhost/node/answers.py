@@ -32,27 +32,21 @@ class CodeResource(Protocol):
     @property
     def resource(self) -> Resource:
         """The declaration."""
-        ...
 
     def scanner(self, files: HostFiles, node_name: str, settle_s: float) -> Scanner:
         """Compile the resource."""
-        ...
 
     def started(self, request_scan: Callable[[], None]) -> None:
         """Begin: it is served from now on; ``request_scan`` has it scanned."""
-        ...
 
     def registered(self) -> None:
         """Take up a registration, the first or another."""
-        ...
 
     async def pre_start(self, devices: Iterable[HostDevice], within: float) -> None:
         """Prepare devices for a container in so many seconds; raise `PreStartError`."""
-        ...
 
     async def ended(self) -> None:
         """End: it is no longer served."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,17 @@ class Host:
         self._config: Config | None = None
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
-        self.parts = _make_parts(settings, backend)
+        holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
+        handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
+        self.parts = NodeParts(
+            backend=backend,
+            reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
+            holders=holders,
+            handouts=handouts,
+            claims=Claims(holders, backend, handouts, assume_free=settings.assume_free),
+            cdi_files=CdiFiles(settings.cdi_dir),
+            metrics=metrics,
+        )
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -202,13 +212,8 @@ class Host:
         settings = self.settings
         if code := self._code.get(resource.name):
             return code.scanner(settings.files, settings.node_name, settings.settle_s)
-        return Scanner(
-            resource,
-            settings.files,
-            settings.policy,
-            settings.node_name,
-            settle_s=settings.settle_s,
-        )
+        host = settings.files, settings.policy, settings.node_name
+        return Scanner(resource, *host, settle_s=settings.settle_s)
 
     async def _serve(self, served: ServedResource) -> None:
         """Serve a resource until it has ended, and its files and what it shares are gone."""
@@ -221,18 +226,3 @@ class Host:
         served.close()
         del self._served[served.name]
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
-
-
-def _make_parts(settings: Settings, backend: Backend) -> NodeParts:
-    metrics = Metrics(ALLOCATE_RESULTS)
-    holders = Holders(backend.pods)
-    handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
-    return NodeParts(
-        backend=backend,
-        reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
-        holders=holders,
-        handouts=handouts,
-        claims=Claims(holders, backend, handouts, assume_free=settings.assume_free),
-        cdi_files=CdiFiles(settings.cdi_dir),
-        metrics=metrics,
-    )

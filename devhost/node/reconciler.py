@@ -9,9 +9,9 @@ alone. What was found is resolved in the order of the file, in one pass at a tim
 import asyncio
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from devhost.devices.identify import Identified
 from devhost.devices.resolve import Resolver, ScanFinding
@@ -34,28 +34,6 @@ _BURST_S, _REST_MAX_S = 0.002, 0.5
 
 T = TypeVar("T")
 _Edit = Callable[[Resolver], set[str]]
-
-
-class Reconciled(Protocol):
-    """A resource whose devices are kept as the host has them."""
-
-    @property
-    def scanner(self) -> Scanner:
-        """The compiled resource."""
-        ...
-
-    @property
-    def found(self) -> Snapshot:
-        """The devices that the last scan found."""
-        ...
-
-    async def apply_scan(self, snapshot: Snapshot) -> None:
-        """Publish what a scan found."""
-        ...
-
-    def report_failure(self, error: Exception) -> None:
-        """Show that a mistake of ours has ended a scan; another one follows."""
-        ...
 
 
 @dataclass(slots=True)
@@ -88,13 +66,22 @@ class ResourceScan:
     """The scans of one resource, one at a time; made by `Reconciler.add`.
 
     Attributes:
+        scanner: The compiled resource.
+        found: The devices that it has, as found by the last scan.
         readers: The readers of the locations that its sources look at.
         selection: What was read last.
         outcome: The devices of it, when a pass has resolved it.
     """
 
-    def __init__(self, reconciler: "Reconciler", resource: Reconciled) -> None:
-        self._reconciler, self.resource = reconciler, resource
+    def __init__(
+        self,
+        reconciler: "Reconciler",
+        scanner: Scanner,
+        apply: Callable[[Snapshot], Awaitable[None]],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        self._reconciler, self.scanner, self.found = reconciler, scanner, Snapshot()
+        self._apply, self._failed = apply, failed
         self.demand, self.selection = _Demand(), Selection()
         self.outcome: asyncio.Future[Identified | None] | None = None
         self.readers: Sequence[LocationReader] = ()
@@ -105,7 +92,7 @@ class ResourceScan:
     @property
     def name(self) -> str:
         """The resource's name."""
-        return self.resource.scanner.resource.name
+        return self.scanner.resource.name
 
     def request(self, *, full: bool = False) -> None:
         """Scan, as something may have changed; also what no event tells, if `full`."""
@@ -127,10 +114,10 @@ class ResourceScan:
             reader.watch.recheck()
         self.request(full=True)
 
-    def apply_spec(self) -> None:
-        """Scan by the present specification; a scan that is running is given up."""
+    def apply_spec(self, scanner: Scanner) -> None:
+        """Scan by a specification; a scan that is running is given up."""
         self._stop()
-        locations, scanner = self._reconciler.locations, self.resource.scanner
+        locations, self.scanner = self._reconciler.locations, scanner
         self.readers = locations.subscribe(self, scanner.locations, self.request)
         # Without the calls of the former specification, of which one may hang.
         self._calls = BlockingCalls(f"scan {self.name}", serial=True)
@@ -160,7 +147,7 @@ class ResourceScan:
             self._reconciler.wake()  # nobody has to wait for it any longer
 
     def _report_failure(self, error: Exception) -> None:
-        self.resource.report_failure(error)
+        self._failed(error)
         self.request(full=True)
 
     async def _run(self) -> None:
@@ -182,7 +169,7 @@ class ResourceScan:
 
     async def _scan(self, began: float) -> float | None:
         """Scan once; return when to do so again even if nothing happens."""
-        loop, demand, scanner = asyncio.get_running_loop(), self.demand, self.resource.scanner
+        loop, demand, scanner = asyncio.get_running_loop(), self.demand, self.scanner
         full, demand.full = demand.full, False
         try:
             identified = await self._resolve(await self._read(scanner, demand.since))
@@ -200,7 +187,7 @@ class ResourceScan:
             # Nothing has to be asked of the host.
             snapshot = await run_in_thread("verify", functools.partial(scanner.verify, failed))
         took = loop.time() - began
-        await self.resource.apply_scan(snapshot)
+        await self._apply(snapshot)
         # After the list, which is sent first.
         loop.call_soon(self._reconciler.metrics.observe_scan, self.name, snapshot, took)
         # What has failed may have done so for a moment, such as without a free descriptor.
@@ -243,9 +230,7 @@ class ResourceScan:
         outdated = self.demand.due and self.demand.rereads < _REREADS_MAX
         now = asyncio.get_running_loop().time()
         self.demand.is_reading = False
-        return ScanFinding(
-            self.resource.scanner, self.selection, self.resource.found, now, outdated=outdated
-        )
+        return ScanFinding(self.scanner, self.selection, self.found, now, outdated=outdated)
 
 
 class Reconciler:
@@ -266,9 +251,14 @@ class Reconciler:
         """Keep nodes, at the start, for the resources whose pods have them."""
         self._resolver = Resolver(reserved)
 
-    def add(self, resource: Reconciled) -> ResourceScan:
-        """Register a resource."""
-        scan = ResourceScan(self, resource)
+    def add(
+        self,
+        scanner: Scanner,
+        apply: Callable[[Snapshot], Awaitable[None]],
+        failed: Callable[[Exception], object],
+    ) -> ResourceScan:
+        """Add a resource: `apply` gets what a scan finds, `failed` a mistake of ours."""
+        scan = ResourceScan(self, scanner, apply, failed)
         self._scans[scan.name] = scan
         return scan
 

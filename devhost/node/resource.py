@@ -53,7 +53,8 @@ class ServedResource:
         self.scanner, self._parts, self.draining = scanner, parts, False
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
-        self.scan, self.resource_status = parts.reconciler.add(self), ResourceStatus(self.name)
+        self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
+        self.resource_status = ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
         pre_start = PreStart(scanner, parts.handouts)
         self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
@@ -69,7 +70,7 @@ class ServedResource:
         offered_ids, request_scan = self.publication.offered_ids, self.scan.request
         injection = CdiInjection(self.name, parts.cdi_files, request_scan)
         self.devices = ResourceDevices(
-            self.answers, offered_ids, parts.claims, injection, request_scan
+            self.answers, offered_ids, parts.claims, injection, self.scan
         )
         parts.claims.add(self.name, offered_ids, request_scan)
         if code is not None:
@@ -89,12 +90,12 @@ class ServedResource:
 
     def apply_spec(self, scanner: Scanner) -> None:
         """Go on by another specification of the resource, with the same socket and stream."""
-        devices = self.devices
-        devices.found = for_new_spec(devices.found, self.scanner.resource, scanner.resource)
+        scan, former = self.scan, self.scanner.resource
+        scan.found = for_new_spec(scan.found, former, scanner.resource)
         self.scanner, self.draining = scanner, False
-        devices.change_log.repeat_empty()
+        self.devices.change_log.repeat_empty()
         self.answers.up_to_date.clear()
-        self.scan.apply_spec()
+        scan.apply_spec(scanner)
         self.resource_status.restore()
 
     def drain(self) -> None:
@@ -111,7 +112,7 @@ class ServedResource:
         if not self.draining:
             self.answers.up_to_date.clear()  # the scan says when to serve
             self._changed.clear()
-            self.scan.apply_spec()
+            self.scan.apply_spec(self.scanner)
         holders = self._parts.holders
         self._held = holders.held_ids(self.name)
         holders.subscribe(self._held_changed)
@@ -165,12 +166,7 @@ class ServedResource:
 
     # ── its devices ──
 
-    @property
-    def found(self) -> Snapshot:
-        """The devices that the last scan has found."""
-        return self.devices.found
-
-    async def apply_scan(self, snapshot: Snapshot) -> None:
+    async def _apply_scan(self, snapshot: Snapshot) -> None:
         """Publish what a scan has found, after all that has to be so before."""
         devices, resource = self.devices, self.scanner.resource
         devices.check(self.scanner, snapshot)
@@ -181,7 +177,7 @@ class ServedResource:
         self.resource_status.restore()
         self._publish(self.scanner, snapshot)
         # After the list, which is sent first.
-        asyncio.get_running_loop().call_soon(devices.count.update, resource, devices.found)
+        asyncio.get_running_loop().call_soon(devices.count.update, resource, self.scan.found)
         if is_new_spec:
             self.publication.spec_changed()
             self.answers.up_to_date.set()
@@ -189,7 +185,7 @@ class ServedResource:
 
     def _publish_again(self) -> None:
         """Publish what is known, by the specification by which it was found."""
-        self._publish(self.answers.offer.scanner, self.devices.found)
+        self._publish(self.answers.offer.scanner, self.scan.found)
 
     def _publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
         self.devices.publish(scanner, snapshot, draining=self.draining)

@@ -11,10 +11,10 @@ from devhost.model.config import Resource
 from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
-from devhost.node.change_log import ChangeLog
 from devhost.node.claims import Claims
 from devhost.node.health_monitor import HealthMonitor
-from devhost.node.resource_status import DeviceCount
+from devhost.node.reconciler import ResourceScan
+from devhost.node.resource_status import ChangeLog, DeviceCount
 
 _REMOVED: Final = Verdict(Cause.REMOVED, "its resource was removed from the configuration")
 
@@ -23,7 +23,6 @@ class ResourceDevices:
     """The devices of one resource.
 
     Attributes:
-        found: Those that the last scan has found.
         offered: Those that are listed, with the verdicts of all judges.
         health: The checks of the devices, if there are any.
         count: How many there are, and should be.
@@ -36,13 +35,13 @@ class ResourceDevices:
         offered_ids: OfferedIds,
         claims: Claims,
         injection: CdiInjection,
-        request_scan: Callable[[], None],
+        scan: ResourceScan,
     ) -> None:
-        self.found = self.offered = Snapshot()
+        self.offered = Snapshot()
         self.health: HealthMonitor | None = None
         self.count, self.change_log = DeviceCount(answers.name), ChangeLog(answers.name)
         self.injection, self._claims = injection, claims
-        self._answers, self._offered_ids, self._request_scan = answers, offered_ids, request_scan
+        self._answers, self._offered_ids, self._scan = answers, offered_ids, scan
 
     def check(self, scanner: Scanner, snapshot: Snapshot) -> None:
         """Check the health of devices that were found, by the checks of their specification."""
@@ -51,7 +50,8 @@ class ResourceDevices:
             return
         if self.health is None:
             # What is offered without checks stays healthy until the first round.
-            self.health = HealthMonitor(scanner, self._request_scan, offered=self.found.devices)
+            offered = self._scan.found.devices
+            self.health = HealthMonitor(scanner, self._scan.request, offered=offered)
         self.health.watch(scanner, snapshot)
 
     def end_checks(self) -> None:
@@ -75,9 +75,9 @@ class ResourceDevices:
                 offered = judge(resource, offered)
             self._answers.offer = Offer(scanner, offered)
             is_again = offered_ids.publish(offered, resource.replicas)
-        self.found, self.offered = listed, offered
-        if len(self.found.devices) < len(snapshot.devices) and not draining:
-            self._request_scan()  # it does not keep the nodes of what has left from others
+        self._scan.found, self.offered = listed, offered
+        if len(listed.devices) < len(snapshot.devices) and not draining:
+            self._scan.request()  # it does not keep the nodes of what has left from others
         self._claims.set_listed(resource, self.offered)
         self.change_log.update(self.offered)
 

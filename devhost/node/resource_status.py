@@ -1,15 +1,23 @@
-"""The state of a resource and the number of its devices, as they are shown and logged."""
+"""A resource as it is shown and logged: its state, the number and the changes of its devices."""
 
+import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
+from devhost.devices.identify import ID_LIMIT_REACHED
 from devhost.model.config import Resource
-from devhost.model.device import Cause, Snapshot
+from devhost.model.device import Cause, Snapshot, Verdict
 from devhost.model.resource_state import State, Status
 
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
+_LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
+# Of what changes all the time: so many changes, then all of a second as one.
+_BURST, _EVERY_S = 5, 1.0
 _LOG: Final = logging.getLogger(__name__)
+_CHANGES: Final = logging.getLogger("devhost.node.changes")
 
 
 class ResourceStatus:
@@ -89,3 +97,90 @@ class DeviceCount:
         elif before and not self.missing:
             fields = {"resource": self._resource}
             _LOG.info("no device is missing any longer", extra={"fields": fields})
+
+
+class ChangeLog:
+    """Logs the changes of one resource; many changes in a short time as one."""
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._logged = self._latest = Snapshot()
+        self._next_at = 0.0  # on the event loop's clock
+        self._timer: asyncio.TimerHandle | None = None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Log, soon, how a snapshot differs from what was logged last."""
+        self._latest = snapshot
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(max(loop.time(), self._next_at), self._write)
+
+    def repeat_empty(self) -> None:
+        """Log again why there are no devices, if there are none either next time."""
+        self._logged = replace(self._logged, explain_empty=tuple)
+
+    def _write(self) -> None:
+        self._timer, before, self._logged = None, self._logged, self._latest
+        now = asyncio.get_running_loop().time()
+        self._next_at = max(self._next_at, now - _BURST * _EVERY_S) + _EVERY_S
+        log_changes(self._resource, before, self._latest)
+
+
+def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
+    """Log devices that came, changed their health or go, what is skipped, and failures.
+
+    What containers cannot be given is a warning.
+    """
+
+    def fields(**values: object) -> dict[str, object]:
+        return {"fields": {"resource": resource, **{k: v for k, v in values.items() if v}}}
+
+    devices = list(_device_lines(before, after))
+    former = set(before.skipped)
+    new = [skip for skip in after.skipped if skip not in former] if former else after.skipped
+    # What is held back is offered soon, or skipped for another reason.
+    skipped = [skip for skip in new if skip.verdict.cause is not Cause.SETTLING]
+    # Those that are bad first: of many lines, only the first are logged.
+    lines = [line for line in devices if line[0] is logging.WARNING]
+    lines += [
+        (logging.WARNING, "skipped", {"candidate": skip.candidate, "reason": skip.reason})
+        for skip in skipped[: _LINES_MAX + 1]
+    ]
+    lines += [line for line in devices if line[0] is not logging.WARNING]
+    for level, message, values in lines[:_LINES_MAX]:
+        _CHANGES.log(level, message, extra=fields(**values))
+    rest = len(devices) + len(skipped) - _LINES_MAX
+    if rest > 0:
+        _CHANGES.log(lines[_LINES_MAX][0], "and more", extra=fields(changes=rest))
+    if after.truncated and not before.truncated:
+        left_out = fields(left_out=after.truncated, reason=ID_LIMIT_REACHED)
+        _CHANGES.warning("devices left out", extra=left_out)
+    for note in set(after.notes) - set(before.notes):
+        _CHANGES.info("host path missing", extra=fields(reason=note))
+    for reason in after.explain_empty() if before.explain_empty is tuple else ():
+        _CHANGES.info("no devices", extra=fields(reason=reason))
+    if after.error is not None and after.error != before.error:
+        _CHANGES.warning("source failed", extra=fields(reason=after.error))
+
+
+def _is_unchecked(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.cause is Cause.UNCHECKED
+
+
+def _device_lines(
+    before: Snapshot, after: Snapshot
+) -> Iterator[tuple[int, str, dict[str, object]]]:
+    """Yield the level, the message and the fields of each line about a device."""
+    former = {device.id: device.verdict for device in before.devices.values()}
+    for device_id, device in after.devices.items():
+        verdict, is_new = device.verdict, device_id not in former
+        if not is_new and former[device_id] == verdict:
+            continue
+        is_bad = verdict is not None and not _is_unchecked(verdict)
+        level = logging.WARNING if is_bad else logging.INFO
+        again = "" if _is_unchecked(former.get(device_id)) else " again"
+        health = f"device is {f'healthy{again}' if device.healthy else 'unhealthy'}"
+        fields: dict[str, object] = {"device": device_id, "reason": device.reason}
+        yield level, "device found" if is_new else health, fields
+    for device_id in former.keys() - after.devices.keys():
+        yield logging.INFO, "device leaves", {"device": device_id}

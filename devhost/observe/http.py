@@ -162,13 +162,15 @@ def _bounded() -> type[asyncio.Protocol]:
 def _answer(scope: Mapping[str, Any], routes: Mapping[str, Route], name: str | None) -> Response:
     hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
     if name is not None and not all(_is_own_host(host, name) for host in hosts if host):
-        return _error(HTTPStatus.MISDIRECTED_REQUEST)
-    route = routes.get(scope["path"])
-    if route is None:
-        return _error(HTTPStatus.NOT_FOUND)
-    if scope["method"] not in ("GET", "HEAD"):
-        return _error(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
-    return route()
+        status = HTTPStatus.MISDIRECTED_REQUEST
+    elif (route := routes.get(scope["path"])) is None:
+        status = HTTPStatus.NOT_FOUND
+    elif scope["method"] not in ("GET", "HEAD"):
+        status = HTTPStatus.METHOD_NOT_ALLOWED
+    else:
+        return route()
+    allow = {"Allow": "GET, HEAD"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
+    return Response(f"{status} {status.phrase}\n".encode(), status=status, headers=allow)
 
 
 def _is_own_host(host: str, name: str) -> bool:
@@ -180,7 +182,3 @@ def _is_own_host(host: str, name: str) -> bool:
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(hostname))
     return hostname in ("localhost", name.lower())
-
-
-def _error(status: HTTPStatus, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(f"{status} {status.phrase}\n".encode(), status=status, headers=headers or {})

@@ -20,7 +20,7 @@ BY_EVENTS = {"node.config_file.POLL_S": 3600.0, "node.reconciler.RESCAN_S": 3600
 # Tests change much in a short time.
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,
-    "node.change_log._EVERY_S": 0.0,
+    "node.resource_status._EVERY_S": 0.0,
     "node.claims._WAIT_S": 5.0,  # the machine may be busy
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))

@@ -40,7 +40,7 @@ _BUSES: Final = frozenset(
     }
 )
 _NUMBER: Final = re.compile(r"([0-9]+):([0-9]+)")
-_NODE: Final = re.compile(r"^DEVNAME=(.+)$", re.MULTILINE)
+_NODE: Final = re.compile(r"^DEVNAME=(\w.*)$", re.MULTILINE)  # none that is elsewhere
 _LINKS: Final = ("sys/bus", "sys/class", "sys/dev", "sys/kernel", "dev")
 # Directories below /dev of all nodes of a subsystem, and of some of misc.
 _DIRECTORIES: Final = {

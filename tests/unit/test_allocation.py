@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.compiled import Rules, combine, rules_of
-from devhost.devices.scan import TakenNames, find_clash
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
@@ -42,17 +41,6 @@ def device(device_id: str, *nodes: Node) -> HostDevice:
 
 def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
     return combine(of, CONSTANTS, devices, ids)
-
-
-def test_allocation_of_two_nodes_with_one_container_path_is_refused() -> None:
-    """Two links that lead to one path, as they may at different moments."""
-    of = rules_of(Resource.model_validate({"name": "a.io/a", "sources": [{"dev": "x"}]}))
-    both = [device(name, devices.node(f"/dev/by-id/{name}", realpath="/dev/x")) for name in "ab"]
-    found, taken = [allocate(of, [one], [one.id]) for one in both], TakenNames()
-    reasons = [find_clash(taken, one.id, each) for one, each in zip(both, found, strict=True)]
-    assert reasons == [None, "container path /dev/x is used by device a too"]
-    with pytest.raises(AllocationError, match="container path /dev/x is set twice"):
-        allocate(of, both, ["a", "b"])
 
 
 def test_allocation_larger_than_kubelet_takes_is_refused() -> None:

@@ -1,7 +1,5 @@
 """Sysfs as it should not be: nothing of it gives a device another ID, or fails another device."""
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -71,60 +69,6 @@ def test_attribute_no_short_text_is_not_matched(
         file.write(b"HID_NAME=\xff\nOF_NAME=gpio\n")
     found = Scans(tree.root, f"sources: [{source}]").states()
     assert found == ({"hwmon0": None} if matched else {})
-
-
-def to_itself(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path.name)
-
-
-def each(pattern: str, text: str) -> Callable[[HostTree, Path], None]:
-    def change(_tree: HostTree, device: Path) -> None:
-        (path,) = device.glob(pattern)
-        path.write_text(text)
-
-    return change
-
-
-TTY: Final = "1-1:1.0/ttyUSB0/tty/ttyUSB0"
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (lambda _, at: (at / "product").chmod(0), None),
-        (lambda _, at: to_itself(at / "idVendor"), "absent"),
-        (lambda _, at: to_itself(at / "subsystem"), "absent"),
-        (lambda _, at: to_itself(at / "1-1:1.0/driver"), None),
-        (lambda tree, _: to_itself(tree.root / "sys/bus/usb/devices/1-1"), "absent"),
-        (lambda tree, _: to_itself(tree.root / "sys/class/tty/ttyUSB0"), "absent"),
-        (lambda tree, _: shutil.rmtree(tree.root / "sys/class/tty"), "absent"),
-        (lambda tree, _: (tree.root / "dev/ttyUSB0").unlink(), "/dev/ttyUSB0 is not there, but the kernel has it"),
-        (lambda tree, _: to_itself(tree.root / "dev/ttyUSB0"), "is not there, but"),
-        (each(f"{TTY}/dev", "188:1\n"), "/dev/ttyUSB0 is 188:0, the kernel's is 188:1"),
-        (each(f"{TTY}/dev", "x:y\n"), "absent"),
-        (each(f"{TTY}/dev", "-1:0\n"), "absent"),
-        (each(f"{TTY}/uevent", "MAJOR=188\nMINOR=0\nDEVNAME=../../etc/passwd\n"), "absent"),
-        (each(f"{TTY}/uevent", "MAJOR=188\nMINOR=0\nDEVNAME=/etc/passwd\n"), "absent"),
-        (each(f"{TTY}/uevent", "MAJOR=188\nMINOR=0\nDEVNAME=\n"), "absent"),
-        (each(f"{TTY}/uevent", "DEVNAME=a\nDEVNAME=ttyUSB0\n"), "absent"),
-        (each("busnum", "NaN\n"), None),
-        (each("1-1:1.0/bInterfaceNumber", "٣\n"), None),
-        (each("1-1:1.0/ttyUSB0/port_number", "../x\n"), None),
-    ],
-)  # fmt: skip
-def test_sysfs_file_broken_gives_no_other_id(
-    tmp_path: Path, change: Callable[[HostTree, Path], None], reason: str | None
-) -> None:
-    """The device is whole, unhealthy or not there."""
-    tree = on(tmp_path / "host")
-    change(tree, next((tree.root / "sys/devices").rglob("1-1")))
-    found = Scans(tree.root, SERIAL).states()
-    if reason == "absent":
-        assert found == {}
-    else:
-        assert list(found) == [f"{PORT}1"]
-        assert (reason or "None") in str(found[f"{PORT}1"])
 
 
 def test_sysfs_file_vanished_raises_nothing(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from devhost.model.config import Resource
 from devhost.model.device import Cause, Verdict
-from devhost.node.change_log import log_changes
-from devhost.node.resource_status import DeviceCount
+from devhost.node.resource_status import DeviceCount, log_changes
 from tests.support.devices import device, snapshot
 
 

@@ -1,6 +1,7 @@
 """Files to configurations. What is said of a wrong one is in test_loading_problems."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -106,7 +107,9 @@ def test_load_of_several_configurations_names_each(tmp_path: Path) -> None:
 
 def test_load_of_chart_values_leaves_profiles_out(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
-    profiles = "profiles: [{name: a, config: {resources: [{name: a.b/c, sources: []}]}}]"
+    profiles = (
+        "profiles: [{name: a, config: {version: v1, resources: [{name: a.b/c, sources: []}]}}]"
+    )
     file.write_text(f"config: {{resources: []}}\n{profiles}\n")
     loaded = load(str(file))
     assert loaded.config is not None
@@ -121,6 +124,18 @@ def test_load_of_chart_values_leaves_profiles_out(tmp_path: Path) -> None:
     assert [str(problem) for problem in load(str(file)).problems] == [
         f"{file}:1:1: error: {message}"
     ]
+
+
+def test_values_allow_something_only_where_nothing_is_handed_out() -> None:
+    """A file that `run` reads must not allow itself what the flags do not."""
+    step = "{name: a.b/c, sources: [static: 1], preStart: [{run: [x], every: start}]}"
+    text = f"allow: {{exec: true, cdi: ['a*']}}\nconfig: {{resources: [{step}]}}\n"
+    enforced = Policy(allow_cdi=("b*",), enforced=True)
+    assert loads(text, policy=enforced).config is None
+    loaded = loads(text, policy=replace(enforced, adds_values=True))
+    assert loaded.config is not None
+    assert loaded.policy.allow_cdi == ("b*", "a*")
+    assert not loaded.policy.allow_exec, "plan and try would run commands of a file"
 
 
 def test_problem_in_configmap_block_has_the_line_of_the_file(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from devhost.allocation.policy import Policy
 from devhost.config.loader import load_all
 from devhost.errors import Problem
 
@@ -58,7 +59,8 @@ def text_of(case: str) -> str:
 def problems(text: str, file: Path) -> list[str]:
     """Return the problems of a text, without warnings where there are errors."""
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    found = [one for part in load_all(str(file)) for one in part.problems]
+    policy = Policy(adds_values=True)
+    found = [one for part in load_all(str(file), policy) for one in part.problems]
     return [described(one) for one in found if one.severity == "error"] or list(
         map(described, found)
     )

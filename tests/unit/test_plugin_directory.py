@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.deviceplugin import kubelet_socket
-from devhost.backends.deviceplugin.directory import PluginDirectory
-from devhost.backends.deviceplugin.kubelet_socket import KUBELET_SOCKET, KubeletSocket
+from devhost.backends.deviceplugin import directory as directory_module
+from devhost.backends.deviceplugin.directory import (
+    KUBELET_SOCKET,
+    KubeletSocket,
+    PluginDirectory,
+)
 from devhost.errors import BackendGoneError
 
 
@@ -67,7 +70,7 @@ def test_kubelet_problem_says_why(kubelet: KubeletSocket, monkeypatch: pytest.Mo
     assert kubelet.kubelet_problem() == "no kubelet: nobody listens on kubelet.sock"
     gone = KubeletSocket(Path("gone"))
     assert gone.kubelet_problem() == "no kubelet: gone is not there"
-    monkeypatch.setattr(kubelet_socket, "connect_error", lambda _: errno.EACCES)
+    monkeypatch.setattr(directory_module, "connect_error", lambda _: errno.EACCES)
     says = "no kubelet: cannot connect to kubelet.sock: Permission denied"
     assert kubelet.kubelet_problem() == says
 

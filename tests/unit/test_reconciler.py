@@ -57,18 +57,19 @@ class Resource:
     """A resource of tokens, and what was found of it."""
 
     def __init__(self, test: "Resources", name: str, count: int) -> None:
-        self.test, self.name, self.found = test, name, Snapshot()
+        self.test, self.name = test, name
         self.declare(count)
+        self.scan = test.reconciler.add(self.scanner, self._apply, self._fail)
 
     def declare(self, count: int) -> None:
         resource = declared(self.name, count)
         self.scanner = Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
-    async def apply_scan(self, snapshot: Snapshot) -> None:
-        self.found = snapshot
+    async def _apply(self, snapshot: Snapshot) -> None:
+        self.scan.found = snapshot
         self.test.applied.put_nowait(self.name)
 
-    def report_failure(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         raise AssertionError(error)
 
 
@@ -84,7 +85,7 @@ class Resources:
     def add(self, **counts: int) -> None:
         for name, count in counts.items():
             self.resources[name] = Resource(self, name, count)
-            self.scans[name] = self.reconciler.add(self.resources[name])
+            self.scans[name] = self.resources[name].scan
 
     def hang(self, name: str) -> asyncio.Event:
         released = self.locations.hanging[f"e.com/{name}"] = asyncio.Event()
@@ -95,7 +96,7 @@ class Resources:
 
     def declare(self, names: str) -> None:
         for name in names:
-            self.scans[name].apply_spec()
+            self.scans[name].apply_spec(self.resources[name].scanner)
 
     async def until_applied(self, names: str) -> list[str]:
         """Wait until something was found of each; return in which order."""
@@ -106,7 +107,7 @@ class Resources:
         return order
 
     def devices(self) -> Mapping[str, int]:
-        return {name: len(one.found.devices) for name, one in self.resources.items()}
+        return {name: len(one.scan.found.devices) for name, one in self.resources.items()}
 
 
 @pytest.fixture

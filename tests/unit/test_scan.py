@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from devhost.allocation.policy import Policy
 from devhost.devices import scan
-from devhost.devices.scan import with_numa_nodes
 from devhost.model import config, names
 from devhost.model.device import Cause, Skipped, Snapshot
 from devhost.sources.selection import Selection
@@ -236,6 +235,6 @@ def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None
     host = Scans(tree.root, "sources: [dev: card.]")
     assert {one.numa_nodes for one in host.scan().devices.values()} == {()}
     left = {one: host.last.devices[one] for one in ("card0", "card1")}
-    found, mixed = with_numa_nodes("auto", left, host.last, host.scanner.files, full=False)
+    found, mixed = host.scanner.with_numa_nodes(left, host.last, full=False)
     assert not mixed
     assert [found[one].numa_nodes for one in sorted(found)] == [(0,), (1,)]

@@ -20,7 +20,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
-from devhost.backends.deviceplugin.shares import offered_id
+from devhost.backends.deviceplugin.device_list import offered_id
 from devhost.backends.deviceplugin.sockets import connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
 from devhost.model.resource_state import HeldBy

@@ -13,6 +13,7 @@ from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.errors import Severity
 from devhost.model import pattern
 from devhost.model.config import Probe, Resource
+from devhost.model.hardware_sources import USB_NODE, Usb
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
 from devhost.model.sources import Dev, Directory, Glob, Kind
 from devhost.model.template import Template
@@ -22,8 +23,11 @@ _GLOBS: Final = ("paths", "include", "exclude")  # options of sources
 _COMPARISONS_MAX: Final = 50_000
 
 
-def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[CheckProblem]:
-    """Yield errors and warnings of resources, which have the right shape, and their paths."""
+def check(resources: Sequence[tuple[Path, Resource]], *policies: Policy) -> Iterator[CheckProblem]:
+    """Yield errors and warnings of resources, which have the right shape, and their paths.
+
+    What several policies refuse is the problem of the first.
+    """
     first: dict[str, Path] = {}
     for base, resource in resources:
         if (first_path := first.setdefault(resource.name, base)) is not base:
@@ -40,7 +44,7 @@ def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterato
         if not any(problem.severity == "error" for problem in problems):
             valid.append((base, resource, rules_of(resource)))
     for base, resource, rules in valid:
-        yield from (problem.below(base) for problem in _check_rules(resource, rules, policy))
+        yield from (problem.below(base) for problem in _check_rules(resource, rules, policies))
     yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
     yield from _check_between(valid)
 
@@ -112,8 +116,10 @@ def _offers(kind: Kind, path: str) -> bool:
     return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
-def _check_rules(resource: Resource, rules: Rules, policy: Policy) -> Iterator[CheckProblem]:
-    """Check entries together, and with the policy; refuse more than a scan can put together."""
+def _check_rules(
+    resource: Resource, rules: Rules, policies: Iterable[Policy]
+) -> Iterator[CheckProblem]:
+    """Check entries together, and with policies; refuse more than a scan can put together."""
     made = sum(rule.exclusive for rule in rules)
     for count, most, nouns in (
         (len(rules), ALLOCATE_ENTRIES_MAX, "entries"),
@@ -122,7 +128,12 @@ def _check_rules(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
         if count > most:
             yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
     yield from _check_collisions(resource, rules)
-    yield from _check_trust(resource, rules, policy)
+    refused: set[tuple[Path, str]] = set()
+    for policy in policies:
+        for problem in _check_trust(resource, rules, policy):
+            if (problem.path, problem.message) not in refused:
+                refused.add((problem.path, problem.message))
+                yield problem
 
 
 def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem]:
@@ -204,6 +215,8 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
 
 def _refused_source(kind: Kind, policy: Policy) -> str | None:
     """Return why a policy refuses the nodes of a source, as far as their names tell."""
+    if isinstance(kind, Usb) and USB_NODE in (choice.subsystem for choice in kind.node):
+        return policy.raw_usb_problem(kind.device) if policy.by_name else None
     if not isinstance(kind, Directory | Glob | Dev):
         return None
     to_disks = isinstance(kind, Glob) and all(path.startswith("/dev/disk/") for path in kind.paths)

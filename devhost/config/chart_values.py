@@ -1,0 +1,233 @@
+"""The values of the chart that decide what a configuration gets: rights, and what is mounted."""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from devhost.allocation.policy import VALUE_PROBLEMS, Policy
+from devhost.config import messages
+from devhost.config.documents import ChartPart
+from devhost.config.yaml_tree import Tree, TreeProblem
+from devhost.hostfs.files import is_wild
+from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
+
+# Keys that only matter to the cluster: the chart's schema says what their values may be.
+_OF_PODS: Final = (
+    *("kubelet", "log", "podAnnotations", "podLabels", "podSecurityContext", "securityContext"),
+    *("resources", "priorityClassName", "tolerations"),
+    *("updateStrategy", "terminationGracePeriodSeconds", "probes", "command", "args", "extraArgs"),
+    *("extraEnv", "extraVolumes", "extraVolumeMounts"),
+)
+_OF_CHART: Final = (
+    *("stateDir", "image", "imagePullSecrets", "nameOverride", "fullnameOverride", "global"),
+    *("serviceAccount", "http", "metrics", "networkPolicy", "tests"),
+)
+_PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
+_SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
+_FLAG: Final = re.compile(r"--allow-(path|device|resource|annotation|cdi|exec)\b")
+
+
+def _host_path_problem(path: str) -> str | None:
+    if not path.startswith("/") or posixpath.normpath(path).strip("/") == "":
+        return f"{path!r} should be an absolute path; for the whole host, set hostRoot.enabled"
+    is_sysfs = posixpath.normpath(path) == "/sys"
+    return "/sys has cgroups that may be writable; use a subdirectory" if is_sysfs else None
+
+
+def _name_problem(name: str) -> str | None:
+    if _PROFILE_NAME.fullmatch(name):
+        return None
+    return f"{name!r} should be at most 20 lower-case letters, digits and '-', not default or test"
+
+
+def _word(problem_of: Callable[[str], str | None] = lambda _: None) -> AfterValidator:
+    """Return the rule for one of the words that become one variable, separated by blanks."""
+    is_word = re.compile(r"\S+").fullmatch
+    return refuses(lambda text: problem_of(text) if is_word(text) else f"{text!r} is not one word")
+
+
+_Path = Annotated[str, _word(VALUE_PROBLEMS["allow_paths"])]
+_Device = Annotated[str, _word(VALUE_PROBLEMS["allow_devices"])]
+_Resource = Annotated[str, _word(VALUE_PROBLEMS["allow_resources"])]
+_Word = Annotated[str, _word()]
+_HostPath = Annotated[str, refuses(_host_path_problem)]
+
+
+class Allow(ConfigModel):
+    """What a configuration may use: the fields of `Policy` without their prefix."""
+
+    paths: Annotated[tuple[_Path, ...], AsTuple] = ()
+    devices: Annotated[tuple[_Device, ...], AsTuple] = ()
+    resources: Annotated[tuple[_Resource, ...], AsTuple] = ()
+    cdi: Annotated[tuple[_Word, ...], AsTuple] = ()
+    annotations: Annotated[tuple[_Word, ...], AsTuple] = ()
+    exec: bool = False
+
+
+class Enabled(ConfigModel):
+    """What may be enabled."""
+
+    enabled: bool = False
+
+
+class Cdi(Enabled):
+    """The directory of CDI specs."""
+
+    dir: str = ""
+
+
+class DeviceAccess(ConfigModel):
+    """Whether devhost can open devices and change their modes."""
+
+    privileged: bool = False
+    writable: bool = False
+
+
+class PodResources(ConfigModel):
+    """Whether devhost knows which pods have devices."""
+
+    enabled: bool = True
+    assume_free: bool = False
+
+
+class InstanceValues(ConfigModel):
+    """The values of one DaemonSet.
+
+    Attributes:
+        unexamined: Keys of which the values are not examined here.
+    """
+
+    unexamined: ClassVar[tuple[str, ...]] = ()
+    allow: Allow = Allow()
+    cdi: Cdi = Cdi()
+    device_access: DeviceAccess = DeviceAccess()
+    host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
+    host_root: Enabled = Enabled()
+    pod_resources: PodResources = PodResources()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _examine(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if key not in cls.unexamined}
+
+    @property
+    def _system(self) -> tuple[str, ...]:
+        return (*_SYSTEM, "/proc") if self.allow.paths or self.allow.devices else _SYSTEM
+
+    def sees(self, path: str) -> bool:
+        """Return whether a path is below a mounted directory."""
+        mounted = (*self._system, *map(posixpath.normpath, self.host_paths))
+        return self.host_root.enabled or any(f"{path}/".startswith(f"{at}/") for at in mounted)
+
+    def problem(self) -> str | None:
+        """Return which values contradict each other."""
+        paths = [] if self.host_root.enabled else [*map(posixpath.normpath, self.host_paths)]
+        if twice := next((path for path in paths if [*self._system, *paths].count(path) > 1), None):
+            return f"hostPaths: {twice} is already mounted; remove it"
+        for key, globs in (("paths", self.allow.paths), ("devices", self.allow.devices)):
+            for glob in globs:
+                if (key == "paths" or "/" in glob) and not self.sees(literal(glob)):
+                    return (
+                        f"allow.{key}: {glob} is not below a mounted directory, so devhost could "
+                        f"not check it; add {literal(glob)} to hostPaths"
+                    )
+        return None
+
+    def allowed(self, policy: Policy) -> Policy:
+        """Return a policy with what the values allow in addition."""
+        allow: dict[str, Any] = {f"allow_{key}": value for key, value in self.allow}
+        added = {key: getattr(policy, key) + value for key, value in allow.items() if value}
+        return replace(policy, **added | {"allow_exec": policy.allow_exec or self.allow.exec})
+
+
+class Profile(InstanceValues):
+    """Nodes with a configuration of their own."""
+
+    unexamined = _OF_PODS
+    name: Annotated[str, refuses(_name_problem)]
+    config: dict[str, Any]
+    node_selector: dict[str, Any] = Field(default_factory=dict)
+    affinity: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_selection(self) -> Self:
+        if all(value is None for value in (*self.node_selector.values(), *self.affinity.values())):
+            raise ValueError("needs nodeSelector or affinity")
+        if not self.config.keys() & {"version", "resources", "existingConfigMap"}:
+            raise ValueError("config: needs 'version: v1' and 'resources'")
+        return self
+
+
+class Values(InstanceValues):
+    """The values of the chart."""
+
+    unexamined = (*_OF_PODS, "nodeSelector", "affinity", *_OF_CHART)
+    config: Any = None
+    profiles: Annotated[tuple[Profile, ...], AsTuple] = ()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [profile.name for profile in self.profiles]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"profiles: the name {twice!r} is already in use")
+        return self
+
+
+def literal(path: str) -> str:
+    """Return the directory before the first wildcard or variable of a path, or the path itself."""
+    parts = path.split("/")
+    fixed = next((at for at, part in enumerate(parts) if is_wild(part) or "$" in part), len(parts))
+    return posixpath.normpath("/".join(parts[:fixed]) or "/")
+
+
+def read_instance(values: Mapping[str, Any], profile: int | None) -> InstanceValues | None:
+    """Return the values of the chart's own DaemonSet or of a profile's; ``None`` for wrong ones."""
+    merged = _merged(values, {} if profile is None else values["profiles"][profile])
+    keys = {key_of(InstanceValues, name) for name in InstanceValues.model_fields}
+    read = {key: value for key, value in merged.items() if key in keys}
+    try:
+        return InstanceValues.model_validate(read, by_alias=True, by_name=False)
+    except ValidationError:
+        return None
+
+
+def _merged(base: Any, own: Any) -> Any:
+    """Merge mappings as the chart does: null removes a key, and lists are replaced."""
+    if not isinstance(base, dict) or not isinstance(own, dict):
+        return own
+    merged = base | {key: _merged(base.get(key), value) for key, value in own.items()}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def check_values(tree: Tree, part: ChartPart) -> Iterator[TreeProblem]:
+    """Yield what is wrong with the values of a configuration's instance.
+
+    With the first of the chart, also what is wrong with the values of the whole chart.
+    """
+    base, values = part.path, tree.value(part.path)
+    try:
+        if part.is_first:
+            Values.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        yield from messages.shape_problems(errors, base, tree, set(), (base, Values))
+    at = base if part.profile is None else (*base, "profiles", part.profile)
+    config = tree.value(at)["config"]
+    if config.get("existingConfigMap") and config.get("resources"):
+        path = (*at, "config", "existingConfigMap")
+        yield path, "cannot be combined with resources", tree.position(path).key
+    instance = read_instance(values, part.profile)
+    if instance is not None and (problem := instance.problem()):
+        yield at, problem, tree.position(at).key
+
+
+def name_values(message: str) -> str:
+    """Return a message that names flags with the values of the chart that they are made of."""
+    plural = {"cdi": "cdi", "exec": "exec"}
+    return _FLAG.sub(lambda flag: f"allow.{plural.get(flag[1], f'{flag[1]}s')}", message)
