@@ -87,12 +87,12 @@ class PluginDirectory:
             while True:
                 await subscription.watch(targets)
                 self._check(clock())
+                self.locks.freed.clear()
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     await run_in_thread("dead sockets", self.locks.remove_dead_sockets)
-                self.locks.retry()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
-                        await self.locks.wait_until_free()
+                        await self.locks.freed.wait()
         finally:
             subscription.close()
 
