@@ -28,10 +28,9 @@ def resource(name: str, *, shares: bool) -> Resource:
 class File:
     """The resources of a file, and which of them were to be read again."""
 
-    def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
+    def __init__(self, reserved: Mapping[str, Collection[str]], order: str = "abc") -> None:
         self.claims, self.again, self.sharing = NodeClaims(reserved), set[str](), set[str]()
-        self.skipped: dict[str, set[str]] = {}
-        self.reorder("abc")
+        self.reorder(order)
         self.again.clear()
 
     def reorder(self, order: Iterable[str]) -> None:
@@ -193,32 +192,22 @@ def assign(
     return offers
 
 
-class Driven:
+class Driven(File):
     """Claims of resources that find nodes, until nothing has to be read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]]) -> None:
-        self.claims, self.order, self.sharing = NodeClaims(reserved), NAMES, set[str]()
+        super().__init__(reserved, NAMES)
         self.found = {name: set[str]() for name in NAMES}
         self.offers: dict[str, set[str]] = {}
         self.read = set[str]()
-        self.reconfigure(NAMES)
 
-    def reconfigure(self, order: str) -> set[str]:
-        added = set(order) - set(self.order)
-        self.order = order
-        resources = [resource(one, shares=one in self.sharing) for one in order]
-        return self.claims.reconfigure(resources) | added
-
-    def settle(self, again: Collection[str]) -> int:
+    def settle(self) -> int:
         """Read what is to be read, the first in the file first; return how many readings it took."""
-        due, readings = set(again), 0
-        while name := next((one for one in self.order if one in due), None):
-            due.remove(name)
+        readings = 0
+        while name := next((one for one in self.order if one in self.again), None):
             readings += 1
-            skipped = {key for key in self.found[name] if self.claims.owner(name, key)}
-            self.offers[name] = self.found[name] - skipped
+            self.offers[name] = self.find(name, self.found[name])
             self.read.add(name)
-            due |= self.claims.claim(name, self.offers[name], skipped, ())
         self.offers = {one: self.offers.get(one, set()) for one in self.order}
         return readings
 
@@ -253,22 +242,24 @@ def test_claims_are_those_of_one_function_for_all(
     at = Driven(before)
     for kind, what, more in steps:
         former, had = at.order, {name: set(keys) for name, keys in at.offers.items()}
-        again: Collection[str] = ()
         if kind == "find" and what in at.order:
-            at.found[what], again = set(more), {what}
+            at.found[what] = set(more)
+            at.again.add(what)
         elif kind == "order":
-            again = at.reconfigure(what[:more])
+            at.reorder(what[:more])
+            at.again |= set(at.order) - set(former)
             for name in set(NAMES) - set(at.order):
                 at.found[name] = set()
         elif kind == "share" and at.sharing != what:
             at.sharing = set(what)
-            again = at.reconfigure(at.order)
+            at.reorder(at.order)
         reserved = {n: set(at.claims.reserved(n)) for n in at.order}
-        readings = at.settle(again)
+        readings = at.settle()
         finds = {name: at.found[name] for name in at.order}
         waiting = {n: keys & finds[n] if n in at.read else keys for n, keys in reserved.items()}
         want = assign(at.order, finds, at.sharing, had, former, waiting)
         assert at.offers == want
         assert readings <= 3 * len(at.order)
-        at.settle([one for one in at.order if one in at.read])
+        at.again |= at.read
+        at.settle()
         assert at.offers == want, "what was read again has changed something"
