@@ -99,53 +99,6 @@ def test_claims_are_as_the_golden_file_shows() -> None:
 
 
 found = st.sets(st.sampled_from("nmop"))
-finding = st.tuples(st.sampled_from("abc"), found)
-edit = st.tuples(st.permutations("abc").map("".join), st.integers(1, 3)).map(
-    lambda it: it[0][: it[1]]
-)
-
-
-@given(
-    st.lists(st.one_of(finding, edit), max_size=12), st.dictionaries(st.sampled_from("abc"), found)
-)
-@example(["ab", ("a", {"n"}), "b", "ba", ("a", {"n"}), ("b", {"n"})], {})
-def test_node_is_moved_only_by_an_edit_to_a_resource_that_it_puts_before(
-    steps: list[tuple[str, set[str]] | str], before: Mapping[str, set[str]]
-) -> None:
-    """To its next finding, of what the other one offered then: no finding else takes a node."""
-    file = File(before)
-    offers: dict[str, set[str]] = {name: set() for name in file.order}
-    may_take = set[tuple[str, str, str]]()  # who, of whom, what
-    for step in steps:
-        if isinstance(step, str):
-            former, order = file.order, list(step)
-            offers = {name: offers.get(name, set()) for name in order}
-            put_before = [
-                (first, second)
-                for at, second in enumerate(order)
-                for first in order[:at]
-                if first not in former
-                or (second in former and former.index(second) < former.index(first))
-            ]
-            still = {(one, two) for at, two in enumerate(order) for one in order[:at]}
-            may_take = {it for it in may_take if it[:2] in still and it[0] in former}
-            may_take |= {(one, two, key) for one, two in put_before for key in offers[two]}
-            file.reorder(order)
-        elif step[0] in file.order:
-            name, finds = step
-            got = file.find(name, finds)
-            taken = {
-                (name, one, key)
-                for key in got - offers[name]
-                for one in offers
-                if key in offers[one]
-            }
-            assert taken <= may_take, "it was another's"
-            may_take = {it for it in may_take if it[0] != name and (it[1] != name or it[2] in got)}
-            offers[name] = got
-        for name in file.order:
-            free = {key for key in file.claims.skipped(name) if not file.claims.owner(name, key)}
-            assert name in file.again or not free, "nothing reads it again"
 
 
 # ── until nothing has to be read again, against one function over all nodes ──
