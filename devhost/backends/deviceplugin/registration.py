@@ -20,7 +20,7 @@ from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
 from devhost.backends.deviceplugin.servicer import Servicer
-from devhost.backends.deviceplugin.sockets import SocketIdentity, start_server
+from devhost.backends.sockets import SocketIdentity, start_server
 from devhost.errors import KubeletError
 from devhost.model import limits
 from devhost.model.resource_state import PublicationStatus, State
