@@ -55,22 +55,18 @@ class HostCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
-        return _families(self._host, devices=self._devices)
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, (labels, text) in _GAUGES.items():
+            families[name] = GaugeMetricFamily(name, text, labels=labels.split())
+        for name, (labels, text) in _COUNTERS.items():
+            families[name] = CounterMetricFamily(name, text, labels=labels.split())
+        for name, values, value in _samples(self._host, devices=self._devices):
+            families[name].add_metric(values, value)
+        return [family for family in families.values() if family.samples]
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics, which would be made once more only to compare their names."""
         return ()
-
-
-def _families(host: Host, *, devices: bool) -> Iterable[Metric]:
-    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-    for name, (labels, text) in _GAUGES.items():
-        families[name] = GaugeMetricFamily(name, text, labels=labels.split())
-    for name, (labels, text) in _COUNTERS.items():
-        families[name] = CounterMetricFamily(name, text, labels=labels.split())
-    for name, values, value in _samples(host, devices=devices):
-        families[name].add_metric(values, value)
-    return [family for family in families.values() if family.samples]
 
 
 def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
