@@ -1,7 +1,7 @@
 """The contract of a source: where it looks, what it finds there, and what it has not matched.
 
 Files (`files`), tokens (`static`), devices of the kernel (`kernel`) and the code of a plugin are
-sources. `filter` decides which candidates of a source are nodes of devices.
+sources. `selection` decides which candidates of a source are nodes of devices.
 """
 
 from collections.abc import Iterable, Mapping
