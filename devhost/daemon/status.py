@@ -66,7 +66,7 @@ def _config(file: ConfigFile) -> Json:
         "failures": config.failures,
         "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
-        "unsaved": file.save_problem,
+        "unsaved": file.last_good.problem if file.last_good else None,
     }
 
 

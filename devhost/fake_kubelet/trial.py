@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.deviceplugin.device_list import offered_id
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.fake_kubelet.state import HEALTHY

@@ -22,7 +22,7 @@ from devhost.config.loader import Loaded, loads, read, unusable
 from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
-from devhost.node.state_dir import CLOSE_S, LastGoodConfig, log_transition
+from devhost.node.state_dir import CLOSE_S, LastGoodConfig
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
 
@@ -66,15 +66,12 @@ class ConfigFile:
     """A configuration file, which is read at the start and whenever it changes."""
 
     def __init__(self, file: str, policy: Policy, last_good: LastGoodConfig | None = None) -> None:
-        self.file, self.policy, self._last_good = file, policy, last_good
+        self.file, self.policy, self.last_good = file, policy, last_good
         self.status = ConfigStatus(file, datetime.now(UTC))
         self._content: _Content | None = None  # checked last; ``None``: to be checked again
         self._due, self._requested = asyncio.Event(), False
         self._calls = BlockingCalls("config", serial=True)
-        self._save_calls = BlockingCalls("save config", serial=True)
-        self._unsaved: bytes | None = None
         self._saving: asyncio.Task[None] | None = None
-        self.save_problem: str | None = None  # why the last good copy could not be written
 
     def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks.
@@ -91,14 +88,14 @@ class ConfigFile:
         if loaded.config is not None:
             self.policy = loaded.policy
             self.status = replace(self.status, hash=_hash(content.raw))
-            self._unsaved = content.raw
+            self._set_unsaved(content.raw)
             return loaded, None
         self._reject(loaded, content.failure)
-        if self._last_good is None:
+        if self.last_good is None:
             return loaded, None
-        file = str(self._last_good.path)
+        file = str(self.last_good.path)
         try:
-            copy = run_in_time(self._last_good.read, PATIENCE_S)
+            copy = run_in_time(self.last_good.read, PATIENCE_S)
         except OSError as error:  # a TimeoutError, too
             return loaded, unusable(file, f"cannot be read: {error.strerror}")
         if copy is None:
@@ -214,26 +211,18 @@ class ConfigFile:
             hash=_hash(content.raw),
         )
         _LOG.info("configuration in force", extra=fields)
-        self._unsaved = content.raw
+        self._set_unsaved(content.raw)
+
+    def _set_unsaved(self, raw: bytes) -> None:
+        if self.last_good is not None:
+            self.last_good.unsaved = raw
 
     def _save_soon(self) -> None:
         """Save the newest content in force, unless it is saved or that is being tried."""
-        idle = self._saving is None or self._saving.done()
-        if idle and self._last_good is not None and self._unsaved is not None:
-            self._saving = asyncio.create_task(self._save(self._last_good), name="save config")
-
-    async def _save(self, copy: LastGoodConfig) -> None:
-        before, problem = self.save_problem, None
-        try:
-            while (raw := self._unsaved) is not None:
-                write = functools.partial(copy.write, raw)
-                await self._save_calls.run(write, patience=PATIENCE_S, on_late=self.reload_soon)
-                if self._unsaved is raw:  # else there is a newer one
-                    self._unsaved = None
-        except OSError as error:
-            problem = f"{copy.path}: {error.strerror}"
-            asyncio.get_running_loop().call_later(RETRY_MAX_S, self.reload_soon)
-        self.save_problem = log_transition("the last good configuration", before, problem)
+        idle, copy = self._saving is None or self._saving.done(), self.last_good
+        if idle and copy is not None and copy.unsaved is not None:
+            saving = copy.save(self.reload_soon)
+            self._saving = asyncio.create_task(saving, name="save config")
 
     def not_applied(self, error: Exception) -> None:
         """Reject the file because of a bug of devhost, and try it again soon."""

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.preference import Preference, preferred
-from devhost.backends.deviceplugin.device_list import offered_id, offered_ids
+from devhost.backends.share_ids import offered_id, offered_ids
 from devhost.model.names import natural
 from tests.support.offered import offered
 

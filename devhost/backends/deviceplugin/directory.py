@@ -14,9 +14,9 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
-from devhost.backends.deviceplugin.podresources import PodResources, ServedNames
 from devhost.backends.deviceplugin.resource_lock import ResourceLocks
-from devhost.backends.deviceplugin.sockets import (
+from devhost.backends.podresources import PodResources, ServedNames
+from devhost.backends.sockets import (
     SocketIdentity,
     connect_error,
     open_channel,

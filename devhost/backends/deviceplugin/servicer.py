@@ -13,7 +13,8 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.backend import PluginHandler
-from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, offered_id
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
+from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.names import printable
