@@ -130,15 +130,10 @@ class FileSource(NodeSource):
         self.options = options
         self._lookups = _lookups(options)
         self.locations = tuple(dict.fromkeys(location for location, _ in self._lookups))
-        included = options.include if isinstance(options, Directory) else None
-        self._excludes = bool(options.exclude) or included is not None
 
     def find(self, listings: Listings) -> Iterable[Candidate]:
         """Return each path once, of the first pattern that matches it."""
-        matches = self._matches(listings)
-        if len(self._lookups) == 1:  # it is in order
-            return matches
-        return sorted(matches, key=lambda match: names.natural_key(match.name))
+        return sorted(self._matches(listings), key=lambda match: names.natural_key(match.name))
 
     def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
         """Yield the listings of its lookups."""
@@ -154,7 +149,7 @@ class FileSource(NodeSource):
                 path = listing.path(name)
                 if path not in seen and (variables := self._variables(name, wanted)) is not None:
                     seen.add(path)
-                    exclusion = self._exclusion(path, name) if self._excludes else None
+                    exclusion = self._exclusion(path, name)
                     yield Candidate(path, name, variables, exclusion, (listing, name))
 
     def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:

@@ -185,8 +185,6 @@ class CandidateFilter:
             if hardware is not None:
                 self._skipped_units.add(hardware.unit)
             return
-        if state is not None and state.realpath == path:
-            path = state.realpath  # one object for both
         role = self._role or (hardware.role if hardware else None)
         name, variables = candidate.name, candidate.variables
         self.nodes.append(
