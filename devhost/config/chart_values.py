@@ -107,7 +107,7 @@ class InstanceValues(ConfigModel):
     device_access: DeviceAccess = DeviceAccess()
     host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
     host_root: Enabled = Enabled()
-    pod_resources: PodResourcesAccess = PodResources()
+    pod_resources: PodResourcesAccess = PodResourcesAccess()
 
     @model_validator(mode="before")
     @classmethod
