@@ -154,6 +154,16 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
     assert await world.start("a") == FIRST
 
 
+async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:
+    await world.allocate("a")
+    (world.state / handouts.FILE).unlink()
+    (world.state / handouts.FILE).mkdir()
+    reason = await world.refused("a")
+    assert reason.startswith("cannot tell whether device a was prepared: ")
+    assert "Is a directory" in reason
+    assert not world.ran
+
+
 @pytest.mark.parametrize(
     ("device", "reason"),
     [
