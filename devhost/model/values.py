@@ -1,6 +1,7 @@
 """Types of the mappings, strings and numbers of a configuration; one rule for each value."""
 
 import math
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -147,8 +148,8 @@ def _path_problem(path: Template) -> str | None:
 
 
 def _node_path_problem(path: Template) -> str | None:
-    """Check the path of a device node: not that of a directory."""
-    if path.sample in ("/", "/dev") or path.sample.endswith("/"):
+    """Check the path of a device node, or of a directory of nodes: not all of /dev."""
+    if posixpath.normpath(path.sample).lstrip("/") in ("", "dev"):
         return f"{str(path)!r} is a directory; write the path of a node, such as /dev/serial0"
     return None
 
