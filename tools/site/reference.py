@@ -133,7 +133,7 @@ def _type(node: Mapping[str, Any]) -> str:
         case {"type": "array", "items": items}:
             return f"list of {_type(items)}" if "anyOf" not in items else f"list: {_type(items)}"
         case {"type": "object", "patternProperties": entries}:
-            return f"names with {' or '.join(map(_type, entries.values()))}"
+            return " or ".join(f"names with {_type(entry)}" for entry in entries.values())
         case {"type": "object", "additionalProperties": entry}:
             return f"names with {_type(entry)}"
         case _:
