@@ -1,11 +1,4 @@
-"""The exceptions of devhost.
-
-DevhostError
-├── ConfigError        an invalid configuration: every problem with its position
-├── AllocationError    devices that cannot be given to a container
-├── PreStartError      a preStart step that failed or may not run
-└── KubeletError       kubelet refused a registration or could not be reached
-"""
+"""The exceptions of devhost, and the problems of a configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,7 +63,7 @@ class DevhostError(Exception):
 
 
 class ConfigError(DevhostError):
-    """An invalid configuration."""
+    """An invalid configuration, with every problem."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)

@@ -82,12 +82,12 @@ def _made(text: str) -> str:
 
 
 def serialize(resource_name: str, devices: Mapping[str, Edits]) -> bytes | None:
-    """Return the content of a resource's spec file, the same for the same devices.
+    """Return the content of a resource's spec file; ``None`` if there is to be none."""
+    return serialize_spec(spec(resource_name, devices))
 
-    Returns:
-        JSON that is YAML too; ``None`` if there is to be no file, as with `spec`.
-    """
-    content = spec(resource_name, devices)
+
+def serialize_spec(content: Mapping[str, object] | None) -> bytes | None:
+    """Return the content of a file, the same for the same spec: JSON that is YAML too."""
     if content is None:
         return None
     text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
@@ -96,19 +96,21 @@ def serialize(resource_name: str, devices: Mapping[str, Edits]) -> bytes | None:
 
 
 def spec(resource_name: str, devices: Mapping[str, Edits]) -> dict[str, object] | None:
-    """Return a resource's spec, as JSON can take it, by what each device brings.
+    """Return a resource's spec, as JSON can take it, by what each device brings."""
+    entries = {_device_name(device_id): devices[device_id] for device_id in sorted(devices)}
+    return spec_of(kind(resource_name), entries)
 
-    Devices without edits have no entry, because one with nothing in it spoils the file for all.
-    Where no device has one there is no spec: CDI knows no file without devices.
+
+def spec_of(spec_kind: str, entries: Mapping[str, Edits]) -> dict[str, object] | None:
+    """Return a spec by the edits of each name.
+
+    Names without edits have no entry, because one with nothing in it spoils the file for all.
+    Where no name has one there is no spec: CDI knows no file without devices.
     """
-    entries = [
-        {"name": _device_name(device_id), "containerEdits": devices[device_id]}
-        for device_id in sorted(devices)
-        if devices[device_id]
+    listed = [
+        {"name": name, "containerEdits": brought} for name, brought in entries.items() if brought
     ]
-    if not entries:
-        return None
-    return {"cdiVersion": _VERSION, "kind": kind(resource_name), "devices": entries}
+    return {"cdiVersion": _VERSION, "kind": spec_kind, "devices": listed} if listed else None
 
 
 def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:

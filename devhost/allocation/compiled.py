@@ -236,8 +236,8 @@ class Declaration:
         self, rules: Rules, devices: Iterable[HostDevice], advertised_ids: Iterable[str]
     ) -> Allocation:
         whole = combine(rules, self.constants, devices, advertised_ids)
-        if self.policy.enforced and (refused := self.policy.name_problems(whole)):
-            raise AllocationError(refused[0])
+        if self.policy.enforced and (refusal := self.policy.allocation_problem(whole)):
+            raise AllocationError(refusal)
         return whole
 
     def _check_shares(self, ids: Iterable[OfferedId]) -> None:

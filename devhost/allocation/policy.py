@@ -165,15 +165,15 @@ class Policy:
             return f"by {name} a container runtime adds devices: it needs --allow-cdi '{name}'"
         return None
 
-    def name_problems(self, allocation: Allocation) -> list[str]:
-        """Return why an answer may not be given, by the names in it."""
+    def allocation_problem(self, allocation: Allocation) -> str | None:
+        """Return why an answer may not be given, by the names in it, or ``None``."""
         used: tuple[tuple[Target, Iterable[str]], ...] = (
             ("env", allocation.envs),
             ("annotations", allocation.annotations),
             ("cdi", allocation.cdi_devices),
         )
         problems = (self.name_problem(target, name) for target, keys in used for name in keys)
-        return [problem for problem in problems if problem]
+        return next(filter(None, problems), None)
 
 
 def device_right(path: str, device_class: DeviceClass) -> str | None:

@@ -42,17 +42,26 @@ def together(*options: _Decorator[Any]) -> _Decorator[Any]:
 
 
 class _Option(click.Option):
-    """An option that a variable sets, too. The help of the commands that serve says so once."""
+    """An option that a variable sets, too.
+
+    The help of `run`, and of programs with the library, says so once, and explains --allow-…; for
+    those the help of other commands has one line.
+    """
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
-        if _serves_kubelet(ctx):
+        if _is_run(ctx):
             extra.pop("envvars", None)
         return extra
 
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        if self.name not in _ALLOW or _is_run(ctx):
+            return super().get_help_record(ctx)
+        line = ("--allow-…", "What the configuration may use, as of `devhost run`.")
+        return line if self.name == "allow_paths" else None
 
-def _serves_kubelet(ctx: click.Context) -> bool:
-    """Whether the command is `run`, or that of a program with the library."""
+
+def _is_run(ctx: click.Context) -> bool:
     return any(param.name == "plugin_dir" for param in ctx.command.params)
 
 
@@ -60,9 +69,9 @@ def option(flag: str, text: str, *names: str, **settings: Any) -> _Decorator[Any
     """Return an option that a variable sets, too: ``--log-level`` and ``DEVHOST_LOG_LEVEL``."""
     variable = f"DEVHOST_{flag.removeprefix('--').upper().replace('-', '_')}"
     default = settings.get("default")
-    settings.setdefault("cls", _Option)
     settings["show_default"] = isinstance(default, str) and default != ""
-    return click.option(flag, *names, envvar=variable, show_envvar=True, help=text, **settings)
+    settings |= {"envvar": variable, "show_envvar": True}
+    return click.option(flag, *names, cls=_Option, help=text, **settings)
 
 
 def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -149,17 +158,6 @@ def _allowable(
     return values
 
 
-class _AllowOption(_Option):
-    """An option of which the help of the commands that do not serve has one line for all six."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        if _serves_kubelet(ctx):
-            return super().get_help_record(ctx)
-        if self.name == "allow_paths":
-            return "--allow-…", "What the configuration may use, as of `devhost run`."
-        return None
-
-
 def trust_options(command: _Command) -> _Command:
     """Add the options ``--allow-…``; the command gets them as ``policy``."""
 
@@ -175,7 +173,7 @@ def trust_options(command: _Command) -> _Command:
         flag = f"--{field.removesuffix('s').replace('_', '-')}"
         listed = {"multiple": True, "metavar": value, "callback": _allowable}
         settings = listed if value else {"is_flag": True}
-        flags.append(option(flag, text, field, cls=_AllowOption, **settings))
+        flags.append(option(flag, text, field, **settings))
     return cast("_Command", together(*flags)(with_policy))
 
 

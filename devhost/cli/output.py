@@ -17,7 +17,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 import click
 
-from devhost.backends.deviceplugin.device_list import offered_id
+from devhost.backends.share_ids import offered_id
 from devhost.cli.options import DEFAULT_CONFIG
 from devhost.errors import Excerpt, Problem
 from devhost.model.names import printable

@@ -66,7 +66,7 @@ def command(
 
     Example: `devhost plan first.yaml --allocate example.com/serial=1`
     """
-    from devhost.backends.deviceplugin.device_list import offered_ids
+    from devhost.backends.share_ids import offered_ids
     from devhost.devices.dry_run import report
     from devhost.hostfs.files import HostFiles
 

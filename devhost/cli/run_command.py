@@ -70,7 +70,8 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
-    source, first = load_config(config, policy, plugins, copy, to_log=to_log)
+    source, first = load_config(config, policy, copy, to_log=to_log)
+    raise_descriptor_limit(len(first.resources) + len(plugins))
     settings = Settings(
         flags["node_name"],
         HostFiles(flags["root"], policy.shown_paths),
@@ -87,7 +88,6 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
 def load_config(
     config: str | None,
     policy: "Policy",
-    plugins: "Sequence[CodeResource]",
     copy: "LastGoodConfig | None" = None,
     *,
     to_log: bool = False,
@@ -97,7 +97,6 @@ def load_config(
     Its problems are printed, or logged.
     """
     if config is None:
-        raise_descriptor_limit(len(plugins))
         return None, Config(version="v1", resources=())
     from devhost.node.config_file import ConfigFile, log_problems
 
@@ -113,7 +112,6 @@ def load_config(
         state = "unreadable" if source.status.unreadable else "invalid"
         message = "%s configuration, starting with the last good one"
         _LOG.error(message, state, extra={"fields": fields})
-    raise_descriptor_limit(len(used.resources) + len(plugins))
     return source, used
 
 

@@ -1,5 +1,6 @@
 """``devhost status``."""
 
+import contextlib
 import http.client
 import json
 import sys
@@ -56,16 +57,14 @@ def _fetch(address: Address) -> StatusJson:
     try:
         # It refuses other hosts, since a browser may have been led there.
         connection.request("GET", "/status", headers={"Host": "localhost"})
-        with connection.getresponse() as answer:
-            shown: StatusJson = json.loads(answer.read())
+        with contextlib.closing(connection), connection.getresponse() as answer:
+            shown: StatusJson = json.load(answer)
         if answer.status == http.HTTPStatus.OK and "resources" in shown:
             return shown
     except OSError as error:
         reason = error.strerror or str(error)
     except (http.client.HTTPException, ValueError, TypeError):
         pass
-    finally:
-        connection.close()
     hint = "is it running with --status-listen?"
     printer.note(f"devhost: cannot reach devhost at {address}: {reason} ({hint})")
     sys.exit(_NOT_RUNNING)

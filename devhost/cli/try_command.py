@@ -13,6 +13,7 @@ import click
 
 from devhost.cli import options, output
 from devhost.cli.run_command import load_config, serve
+from devhost.daemon.process import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from devhost.fake_kubelet.trial import Trial
@@ -37,11 +38,7 @@ def command(config: str, **flags: Any) -> None:
 
 
 def run(
-    config: str | None,
-    plugins: "Sequence[CodeResource]" = (),
-    *,
-    once: bool = False,
-    **flags: Any,
+    config: str | None, plugins: "Sequence[CodeResource]" = (), *, once: bool = False, **flags: Any
 ) -> None:
     """Serve the resources of a configuration, if any, and of plugins to a stand-in kubelet.
 
@@ -57,7 +54,8 @@ def run(
     logs.set_up("error" if once else flags["log_level"], flags["log_format"])
     output.print_warnings(flags["policy"].warnings)
     policy = replace(flags["policy"], adds_values=True)
-    source, first = load_config(config, policy, plugins)
+    source, first = load_config(config, policy)
+    raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
         if problem := path_length_problem(temporary):

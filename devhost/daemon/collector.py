@@ -16,7 +16,7 @@ from devhost.observe import logs
 from devhost.observe.metrics import REGISTRATION_RESULTS
 
 # Read from a host at each scrape: the labels, and the text.
-_GAUGES: Final = {
+_FAMILIES: Final = {
     "devhost_build_info": ("version python", "The version of devhost and of Python."),
     "devhost_devices": ("resource_name health", "Distinct devices that are there, by health."),
     "devhost_devices_expected": ("resource_name", "minDevices, or the most so far."),
@@ -35,14 +35,12 @@ _GAUGES: Final = {
         "resource_name device_id namespace pod",
         "Devices that pods have; the value is always 1.",
     ),
-}
-_COUNTERS: Final = {
-    "devhost_list_updates": ("resource_name", "Device lists sent to kubelet."),
-    "devhost_config_reloads": ("result", "Changes of the configuration file, by result."),
-    "devhost_kubelet_restarts": ("", "Restarts of kubelet that registrations have shown."),
-    "devhost_cdi_spec_writes": ("", "CDI spec files written."),
-    "devhost_log_lines_dropped": ("", "Log lines dropped: the log was not read fast enough."),
-    "devhost_uevent_overruns": ("", "Times that device events of the kernel were lost."),
+    "devhost_list_updates_total": ("resource_name", "Device lists sent to kubelet."),
+    "devhost_config_reloads_total": ("result", "Changes of the configuration file, by result."),
+    "devhost_kubelet_restarts_total": ("", "Restarts of kubelet that registrations have shown."),
+    "devhost_cdi_spec_writes_total": ("", "CDI spec files written."),
+    "devhost_log_lines_dropped_total": ("", "Log lines dropped: the log was not read fast enough."),
+    "devhost_uevent_overruns_total": ("", "Times that device events of the kernel were lost."),
 }
 _Sample = tuple[str, tuple[str, ...], float]  # name, values of the labels, value
 
@@ -55,22 +53,17 @@ class HostCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics."""
-        return _families(self._host, devices=self._devices)
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for name, (labels, text) in _FAMILIES.items():
+            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            families[name] = family(name, text, labels=labels.split())
+        for name, values, value in _samples(self._host, devices=self._devices):
+            families[name].add_metric(values, value)
+        return [family for family in families.values() if family.samples]
 
     def describe(self) -> Iterable[Metric]:
         """Return no metrics, which would be made once more only to compare their names."""
         return ()
-
-
-def _families(host: Host, *, devices: bool) -> Iterable[Metric]:
-    families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
-    for name, (labels, text) in _GAUGES.items():
-        families[name] = GaugeMetricFamily(name, text, labels=labels.split())
-    for name, (labels, text) in _COUNTERS.items():
-        families[name] = CounterMetricFamily(name, text, labels=labels.split())
-    for name, values, value in _samples(host, devices=devices):
-        families[name].add_metric(values, value)
-    return [family for family in families.values() if family.samples]
 
 
 def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
@@ -82,16 +75,16 @@ def _samples(host: Host, *, devices: bool) -> Iterator[_Sample]:
             yield "devhost_devices_in_use", (served.name,), len(in_use)
     if host.source is not None:
         config = host.source.status
-        yield "devhost_config_reloads", (REGISTRATION_RESULTS[True],), config.reloads
-        yield "devhost_config_reloads", (REGISTRATION_RESULTS[False],), config.failures
+        yield "devhost_config_reloads_total", (REGISTRATION_RESULTS[True],), config.reloads
+        yield "devhost_config_reloads_total", (REGISTRATION_RESULTS[False],), config.failures
         yield "devhost_config_last_reload_successful", (), not config.problems
         applied = config.applied.timestamp()
         yield "devhost_config_last_reload_success_timestamp_seconds", (), applied
         yield "devhost_config_hash_info", (config.hash,), 1
-    yield "devhost_kubelet_restarts", (), host.parts.backend.restarts
-    yield "devhost_cdi_spec_writes", (), host.parts.cdi_files.writes
-    yield "devhost_log_lines_dropped", (), logs.dropped_lines()
-    yield "devhost_uevent_overruns", (), host.parts.reconciler.locations.uevents.overruns
+    yield "devhost_kubelet_restarts_total", (), host.parts.backend.restarts
+    yield "devhost_cdi_spec_writes_total", (), host.parts.cdi_files.writes
+    yield "devhost_log_lines_dropped_total", (), logs.dropped_lines()[0]
+    yield "devhost_uevent_overruns_total", (), host.parts.reconciler.locations.uevents.overruns
     for served in host.resources if devices else ():
         for offered, pods in host.parts.holders.pods_by_id(served.name).items():
             for namespace, _, pod in (name.partition("/") for name in pods):
@@ -110,6 +103,6 @@ def _resource_samples(served: ServedResource) -> Iterator[_Sample]:
     yield "devhost_registered", (name,), is_registered(served)
     published = served.publication.status
     yield "devhost_streams", (name,), published.streams
-    yield "devhost_list_updates", (name,), published.lists_sent
+    yield "devhost_list_updates_total", (name,), published.lists_sent
     for state in State:
         yield "devhost_resource_state", (name, state.value), served.status.state is state

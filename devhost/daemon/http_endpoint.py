@@ -16,7 +16,7 @@ from devhost.daemon.status import Json, readiness, status
 from devhost.errors import describe_os_error
 from devhost.node.node import Host
 from devhost.observe.address import Address
-from devhost.observe.http import Response, Route, read_page, serve_http, throttle
+from devhost.observe.http import Response, read_page, serve_http, throttle
 from devhost.observe.metrics import CONTENT_TYPE
 
 _LOG: Final = logging.getLogger(__name__)
@@ -33,11 +33,7 @@ class Endpoint:
     """
 
     def __init__(
-        self,
-        listen: Address | None = None,
-        status_listen: Address | None = None,
-        *,
-        devices: bool = False,
+        self, listen: Address | None, status_listen: Address | None, *, devices: bool
     ) -> None:
         self._listen = _bind("--listen", listen)
         self._status_listen = _bind("--status-listen", status_listen)
@@ -56,36 +52,28 @@ class Endpoint:
 
     async def serve_while(self, host: Host, work: Coroutine[Any, Any, None]) -> None:
         """Answer for a host while ``work`` runs."""
+        metrics, page = host.parts.metrics, read_page()
+        metrics.register(HostCollector(host, devices=self._devices))
+        routes = {
+            "/healthz": lambda: Response(b"ok\n"),
+            "/readyz": lambda: _readyz(host),
+            "/metrics": throttle(lambda: Response(metrics.text(), CONTENT_TYPE)),
+        }
+        status_routes = {"/": lambda: page, "/status": throttle(lambda: _json(status(host)))}
         with contextlib.closing(work):  # it never starts if a server is cancelled first
             async with contextlib.AsyncExitStack() as stack:
                 if sock := self._listen:
-                    await stack.enter_async_context(serve_http(sock, self._routes(host)))
+                    await stack.enter_async_context(serve_http(sock, routes))
                     _log_address("listening", sock)
                 if sock := self._status_listen:
-                    routes = _status_routes(host)
-                    await stack.enter_async_context(serve_http(sock, routes, self._name))
+                    await stack.enter_async_context(serve_http(sock, status_routes, self._name))
                     _log_address("listening for status", sock)
                 await work
 
-    def _routes(self, host: Host) -> dict[str, Route]:
-        metrics = host.parts.metrics
-        metrics.register(HostCollector(host, devices=self._devices))
 
-        def readyz() -> Response:
-            report = readiness(host)
-            code = HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE
-            return _json(report, code)
-
-        return {
-            "/healthz": lambda: Response(b"ok\n"),
-            "/readyz": readyz,
-            "/metrics": throttle(lambda: Response(metrics.text(), CONTENT_TYPE)),
-        }
-
-
-def _status_routes(host: Host) -> dict[str, Route]:
-    content = read_page()
-    return {"/": lambda: content, "/status": throttle(lambda: _json(status(host)))}
+def _readyz(host: Host) -> Response:
+    report = readiness(host)
+    return _json(report, HTTPStatus.OK if report["ready"] else HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _bind(flag: str, address: Address | None) -> socket.socket | None:

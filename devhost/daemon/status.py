@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 def status(host: Host) -> Json:
     """Return the shape of ``/status`` and ``devhost status -o json``, which is a contract."""
-    holders = host.parts.holders
+    holders, (dropped, is_dropping) = host.parts.holders, logs.dropped_lines()
     shown: Json = {
         "version": __version__,
         "nodeName": host.settings.node_name,
@@ -33,7 +33,7 @@ def status(host: Host) -> Json:
             "podResources": holders.unavailable_reason or "known",
             "restarts": host.parts.backend.restarts,
         },
-        "log": {"dropped": logs.dropped_lines(), "dropping": logs.is_dropping()},
+        "log": {"dropped": dropped, "dropping": is_dropping},
         "resources": [_resource(served, holders) for served in host.resources],
     }
     shown["troubles"] += _troubles(host, shown)
@@ -66,7 +66,7 @@ def _config(file: ConfigFile) -> Json:
         "failures": config.failures,
         "problems": [problem.as_json() for problem in config.problems],
         "unreadable": config.unreadable,
-        "unsaved": file.save_problem,
+        "unsaved": file.last_good.problem if file.last_good else None,
     }
 
 

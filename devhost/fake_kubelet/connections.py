@@ -14,7 +14,7 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb2_grpc
-from devhost.backends.deviceplugin import sockets
+from devhost.backends import sockets
 from devhost.fake_kubelet.state import UNHEALTHY, AdmissionError, Ids, Ledger, shuffled
 from devhost.model.names import resource_name_problem
 

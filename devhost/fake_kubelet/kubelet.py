@@ -3,6 +3,7 @@
 As k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager, with the topology policy ``none``, for
 pods without init containers. The tests run the same scenarios against the real device manager.
 """
+# ruff: noqa: ARG002, N802 (names and arguments of calls of gRPC)
 
 import asyncio
 import contextlib
@@ -132,7 +133,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self.changed.set()
         self.changed = asyncio.Event()
 
-    async def Register(self, request: pb2.RegisterRequest, context: _Context) -> pb2.Empty:  # noqa: N802
+    async def Register(self, request: pb2.RegisterRequest, context: _Context) -> pb2.Empty:
         """Answer a plugin's registration; ``kubelet.sock`` leads here."""
         self.registrations.append(request.resource_name)
         try:
@@ -218,19 +219,15 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
     def __init__(self, ledger: state.Ledger) -> None:
         self._ledger = ledger
 
-    async def List(  # noqa: N802
-        self,
-        request: pods.ListPodResourcesRequest,  # noqa: ARG002
-        context: Any,  # noqa: ARG002
+    async def List(
+        self, request: pods.ListPodResourcesRequest, context: Any
     ) -> pods.ListPodResourcesResponse:
         """Return what the containers of all active pods hold."""
         active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
         return pods.ListPodResourcesResponse(pod_resources=active)
 
-    async def GetAllocatableResources(  # noqa: N802
-        self,
-        request: pods.AllocatableResourcesRequest,  # noqa: ARG002
-        context: Any,  # noqa: ARG002
+    async def GetAllocatableResources(
+        self, request: pods.AllocatableResourcesRequest, context: Any
     ) -> pods.AllocatableResourcesResponse:
         """Return all healthy devices, free or not."""
         response = pods.AllocatableResourcesResponse()

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.deviceplugin.device_list import offered_id
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.fake_kubelet.state import HEALTHY
@@ -18,6 +18,18 @@ from devhost.node.node import Host, Settings
 
 _ONCE_TIMEOUT_S: Final = 30.0
 _SHOWN_MAX: Final = 20  # devices of a resource on its line
+
+
+@contextlib.asynccontextmanager
+async def running(host: Host) -> AsyncIterator[None]:
+    """Run a host until the block ends; raise what it raises."""
+    task = asyncio.create_task(host.run(), name="host")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 class Trial:
@@ -45,13 +57,10 @@ class Trial:
     async def running(self) -> AsyncIterator[None]:
         """Start both; stop both at the end."""
         await self.kubelet.start()
-        host = asyncio.create_task(self.host.run(), name="host")
         try:
-            yield
+            async with running(self.host):
+                yield
         finally:
-            host.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await host
             await self.kubelet.stop()
 
     async def once(self) -> dict[str, Any]:

@@ -107,7 +107,8 @@ def _follow(child: int, pipe: int, output: bytearray, until: float, stop: thread
     """Read until the command ends, not the pipe: children may keep that. Return if in time."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
-    while not _has_ended(child):
+    # Without reaping it: while it is a zombie, its group's ID is not reused.
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         left = until - time.monotonic()
         if left <= 0 or stop.is_set():
             return False
@@ -125,11 +126,6 @@ def _read(pipe: int, output: bytearray) -> bool:
     output += content
     del output[:-_KEPT]
     return bool(content)
-
-
-def _has_ended(child: int) -> bool:
-    """Return whether a process has ended; it stays a zombie: its group's ID is not reused."""
-    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> int | None:

@@ -1,4 +1,5 @@
 """A resource whose devices come from code: the base class of plugins, their devices and options."""
+# ruff: noqa: ARG002 (of methods that plugins override)
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -14,7 +15,7 @@ from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.template import Template
 
-INTERVAL_S: Final = 30.0
+_INTERVAL_S: Final = 30.0
 _INTERVAL_MIN_S: Final = 0.1
 ID_VARIABLE: Final = "device.id"  # of a node: the ID of its device
 # A source with all variables that a device in code has; it is not used to find devices.
@@ -28,9 +29,11 @@ TRUSTED: Final = Policy(
 class Options(TypedDict, total=False):
     """The options of a resource but ``sources``: in snake case, with the same values as in YAML.
 
-    A function as ``allocate`` or ``pre_start`` stands for the method of that name.
+    A function as ``allocate`` or ``pre_start`` stands for the method of that name; ``interval`` has
+    the seconds between calls of ``devices``, 0.1 to 30.
     """
 
+    interval: float
     allocate: "Mapping[str, Any] | Callable[[Sequence[Device]], Allocation | None]"
     inject: Literal["deviceSpecs", "cdi"]
     max_devices: int | None
@@ -89,20 +92,18 @@ class DevicePlugin:
         on_changed: Called by `changed`; set when the plugin is served.
     """
 
-    def __init__(
-        self, name: str, *, interval: float = INTERVAL_S, **options: Unpack[Options]
-    ) -> None:
+    def __init__(self, name: str, **options: Unpack[Options]) -> None:
         """Declare the resource, such as ``example.com/disk``.
 
         The options are those of a resource in YAML but ``sources``, in snake case, such as
-        ``max_per_container=1``; ``interval`` has 0.1 to 30 seconds between calls of ``devices``.
-        A function as ``allocate`` or ``pre_start`` is called in place of that method.
+        ``max_per_container=1``. A function as ``allocate`` or ``pre_start`` is called in place of
+        that method; ``interval`` has 0.1 to 30 (default) seconds between calls of ``devices``.
         Raises `TypeError` for an unknown option, `ValueError` for an invalid name or value.
         """
-        if not _INTERVAL_MIN_S <= interval <= INTERVAL_S:
-            raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {interval}")
-        self.interval = interval
         values = dict(options)
+        self.interval: float = options.get("interval", _INTERVAL_S)
+        if not _INTERVAL_MIN_S <= self.interval <= _INTERVAL_S:
+            raise ValueError(f"{name}: interval: should be 0.1 to 30 seconds, not {self.interval}")
         for method in ("allocate", "pre_start"):
             if callable(values.get(method)):
                 setattr(self, method, values.pop(method))
@@ -125,7 +126,7 @@ class DevicePlugin:
         """
         raise NotImplementedError(f"{type(self).__name__} must define devices()")
 
-    def allocate(self, devices: Sequence[Device]) -> Allocation | None:  # noqa: ARG002
+    def allocate(self, devices: Sequence[Device]) -> Allocation | None:
         """Return what a container receives for its devices; may take 5 s.
 
         An exception fails the pod permanently, with its message.
@@ -136,10 +137,7 @@ class DevicePlugin:
         return None
 
     def preferred(
-        self,
-        available: Sequence[str],  # noqa: ARG002
-        must_include: Sequence[str],  # noqa: ARG002
-        size: int,  # noqa: ARG002
+        self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str] | None:
         """Return which of the free devices a container should get; may take 5 s.
 
@@ -177,9 +175,10 @@ def build_resource(name: str, options: Mapping[str, Any]) -> tuple[Resource, tup
     """Return the resource with a name and options, and warnings."""
     for option in options:
         if option not in Options.__annotations__:
-            choice = ", ".join(("interval", *Options.__annotations__))
+            choice = ", ".join(Options.__annotations__)
             raise TypeError(f"unknown option {option!r}; known options: {choice}")
     values = {to_camel(key): value for key, value in options.items() if value is not None}
+    values.pop("interval", None)
     entry = {"name": name, "sources": [_PLACEHOLDER], **values}
     try:
         text = yaml.safe_dump({"version": "v1", "resources": [entry]}, sort_keys=False)

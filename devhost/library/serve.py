@@ -10,7 +10,7 @@ import click
 
 from devhost.cli import options as cli
 from devhost.cli import run_command, try_command
-from devhost.library.plugin import INTERVAL_S, Device, DevicePlugin, Options
+from devhost.library.plugin import Device, DevicePlugin, Options
 from devhost.library.served import ServedPlugin, served
 
 _HELP: Final = """Serve the device plugins of this program to kubelet until SIGTERM.
@@ -27,7 +27,6 @@ def serve(
     /,
     *,
     argv: Sequence[str] | None = None,
-    interval: float = INTERVAL_S,
     **options: Unpack[Options],
 ) -> NoReturn: ...
 

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -41,20 +41,6 @@ class DeclaredNode(Node):
         return self.device_keys
 
 
-@dataclass(frozen=True, slots=True)
-class CodeLocation(Location):
-    """The code of a plugin, which reports changes itself."""
-
-    methods: PluginMethods
-
-    def list(self, _files: HostFiles, _tally: Tally) -> Listing:
-        """Call ``devices`` of the plugin."""
-        try:
-            return CodeListing(self.methods.devices())
-        except CallError as error:
-            return Listing(failure=str(error))
-
-
 class CodeListing(Listing):
     """The devices that a plugin returned."""
 
@@ -63,20 +49,25 @@ class CodeListing(Listing):
         self.devices, self.skipped = returned
 
 
-class CodeSource(NodeSource):
-    """Finds the devices that the code of a plugin returns."""
+class CodeSource(NodeSource, Location):
+    """The code of a plugin: a source, and where it looks. It reports changes itself."""
 
     empty_text = "devices() returned no devices"
 
     def __init__(self, methods: PluginMethods, files: HostFiles) -> None:
-        self._location, self._files = CodeLocation(methods), files
-        self.locations = (self._location,)
+        self._methods, self._files = methods, files
+        self.locations = (self,)
 
-    def find(
-        self, listings: Listings, _previous: Mapping[str, Node]
-    ) -> Iterator[DeclaredNode | Skipped]:
+    def list(self, _files: HostFiles, _tally: Tally) -> Listing:
+        """Call ``devices`` of the plugin."""
+        try:
+            return CodeListing(self._methods.devices())
+        except CallError as error:
+            return Listing(failure=str(error))
+
+    def find(self, listings: Listings) -> Iterator[DeclaredNode | Skipped]:
         """Yield the nodes of each device, as they are on the host."""
-        listing = listings[self._location]
+        listing = listings[self]
         assert isinstance(listing, CodeListing), "of that location"  # noqa: S101
         yield from listing.skipped
         ids, owners = set[str](), dict[str, str]()  # the device of each `Node.key`
@@ -94,9 +85,9 @@ class CodeSource(NodeSource):
                 yield from nodes
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:
-        variables = {ID_VARIABLE: device.id}
+        token = DeclaredNode("", None, 0, device.id, {ID_VARIABLE: device.id}, declared=device)
         if not device.paths:
-            return (DeclaredNode("", None, 0, device.id, variables, declared=device),)
+            return (token,)
         nodes = []
         for path in device.paths:
             below = "" if self._files.is_host else f" (below {self._files.root})"
@@ -105,10 +96,10 @@ class CodeSource(NodeSource):
                 state = self._files.stat(path)
             except OSError as error:
                 problem = f"{path}: {describe_os_error(error)}"
-            # A missing node is identified by its path.
-            name, reason = (device.id, None) if state else (path, problem)
-            node = DeclaredNode(path, state, 0, name, variables, declared=device, problem=reason)
-            nodes.append(node)
+            if state is not None:
+                nodes.append(replace(token, path=path, state=state))
+            else:  # identified by its path
+                nodes.append(replace(token, path=path, name=path, problem=problem))
         keys = tuple(node.key for node in nodes if node.state)
         return tuple(replace(node, device_keys=keys) for node in nodes)
 
@@ -177,10 +168,10 @@ class CodeScanner(Scanner):
         size: int,
     ) -> tuple[OfferedId, ...]:
         """Return which of the available IDs a container should get; none to leave it open."""
+        by_id = {offered.id: offered for offered in (*available, *must)}
+        ids, must_ids = ([offered.id for offered in group] for group in (available, must))
         try:
-            by_id = {offered.id: offered for offered in (*available, *must)}
-            must_ids = [offered.id for offered in must]
-            chosen = self.methods.preferred([offered.id for offered in available], must_ids, size)
+            chosen = self.methods.preferred(ids, must_ids, size)
         except CallError:
             return ()
         if chosen is None:

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
-from devhost.model.node_id import FILE_ENTITY, NodeId
-
+_FILE_ENTITY: Final = "file "
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
 # From a path of the host to the path at which a reader sees it.
 ToLocal = Callable[[str], str]
@@ -40,7 +39,6 @@ class FileState:
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
         modified: When its content was changed (ns); 0 for a device node, where it tells its use.
-        raw: What else the kernel said, to see that nothing has changed.
     """
 
     realpath: str
@@ -49,7 +47,6 @@ class FileState:
     stamp: tuple[int, int, int]
     mode: int = 0
     modified: int = 0
-    raw: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def inode(self) -> tuple[int, int]:
@@ -98,6 +95,50 @@ NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})  # of most nodes
 
 
 @dataclass(frozen=True, slots=True)
+class NodeId:
+    """The identity that a node keeps under another name, in a later scan and after a boot.
+
+    Attributes:
+        entity: Its identity in the kernel, in one boot: kind and number of a device node; device,
+            inode and time of content of another file; else its directory in sysfs.
+        names: Its paths, or its directory in sysfs: by them it is found after another boot.
+    """
+
+    entity: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, entity: str, names: Iterable[str]) -> Self:
+        """Return an identity as text that a file of JSON can have."""
+        return cls(_json_text(entity), frozenset(map(_json_text, names)))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Its entity and its names."""
+        return self.names | {self.entity}
+
+    def keys_in(self, *, same_boot: bool) -> frozenset[str]:
+        """Return what identifies it now: numbers change with a boot; a file may be replaced."""
+        if not same_boot:
+            return self.names
+        return self.keys if self.is_file else frozenset([self.entity])
+
+    @property
+    def lasting(self) -> str:
+        """Its entity; of a file, whose entity changes with its content, a name."""
+        return min(self.names) if self.is_file else self.entity
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file that is no device node."""
+        return self.entity.startswith(_FILE_ENTITY)
+
+
+def _json_text(path: str) -> str:
+    return path.encode(errors="backslashreplace").decode()  # it may not be UTF-8, which JSON is
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One file of a device, or a token, which has none.
 
@@ -133,7 +174,7 @@ class Node:
         if state is not None and state.number:
             entity = "{} {}:{}".format(state.kind.value, *state.number)
         elif state is not None:
-            entity = "{}{} {} {}".format(FILE_ENTITY, *state.inode, state.modified)
+            entity = "{}{} {} {}".format(_FILE_ENTITY, *state.inode, state.modified)
         return NodeId.of(entity, filter(None, (self.key, self.path)))
 
     @property

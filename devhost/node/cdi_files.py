@@ -22,14 +22,14 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class CdiFiles:
-    """The spec files of devhost's resources in one directory, where runtimes look for them."""
+    """The spec files of devhost in one directory, where runtimes look for them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.writes = directory, 0
 
-    def write(self, resource_name: str, content: bytes | None) -> None:
-        """Replace a resource's file atomically, or remove it. Blocks; may raise `OSError`."""
-        path = self.directory / cdi.file_name(resource_name)
+    def write(self, name: str, content: bytes | None) -> None:
+        """Replace a file atomically, or remove it. Blocks; may raise `OSError`."""
+        path = self.directory / name
         if content is None:
             path.unlink(missing_ok=True)
             return
@@ -47,6 +47,7 @@ class CdiInjection:
 
     def __init__(self, resource: str, files: CdiFiles, rescan: Callable[[], None]) -> None:
         self._resource, self._files, self._rescan = resource, files, rescan
+        self._file_name = cdi.file_name(resource)
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("cdi devices", files.directory, serial=True)
         self._written: Mapping[str, Edits] | None = None  # by device
@@ -67,7 +68,7 @@ class CdiInjection:
         def work() -> None:
             nonlocal wanted
             wanted = cdi_devices(scanner, snapshot, before)
-            self._files.write(self._resource, cdi.serialize(self._resource, wanted))
+            self._files.write(self._file_name, cdi.serialize(self._resource, wanted))
 
         try:
             await self._calls.run(work, patience=PATIENCE_S, on_late=self._rescan)
@@ -93,7 +94,7 @@ class CdiInjection:
 
     async def remove(self) -> None:
         """Remove the file of a resource that has ended and whose devices no pod holds."""
-        work = functools.partial(self._files.write, self._resource, None)
+        work = functools.partial(self._files.write, self._file_name, None)
         try:
             await self._calls.run(work, patience=PATIENCE_S)
         except OSError as error:

@@ -22,7 +22,7 @@ from devhost.config.loader import Loaded, loads, read, unusable
 from devhost.errors import Problem, describe_os_error
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
-from devhost.node.state_dir import CLOSE_S, LastGoodConfig, log_transition
+from devhost.node.state_dir import CLOSE_S, LastGoodConfig
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, run_in_time
 
@@ -66,17 +66,12 @@ class ConfigFile:
     """A configuration file, which is read at the start and whenever it changes."""
 
     def __init__(self, file: str, policy: Policy, last_good: LastGoodConfig | None = None) -> None:
-        self.file, self.policy, self._last_good = file, policy, last_good
+        self.file, self.policy, self.last_good = file, policy, last_good
         self.status = ConfigStatus(file, datetime.now(UTC))
         self._content: _Content | None = None  # checked last; ``None``: to be checked again
         self._due, self._requested = asyncio.Event(), False
         self._calls = BlockingCalls("config", serial=True)
-        self._saver = _Saver(last_good, self.reload_soon)
-
-    @property
-    def save_problem(self) -> str | None:
-        """Why the last good copy could not be written."""
-        return self._saver.problem
+        self._saving: asyncio.Task[None] | None = None
 
     def load_first(self) -> tuple[Loaded, Loaded | None]:
         """Return the loaded file, and the last good copy where the file is invalid. Blocks.
@@ -93,14 +88,14 @@ class ConfigFile:
         if loaded.config is not None:
             self.policy = loaded.policy
             self.status = replace(self.status, hash=_hash(content.raw))
-            self._saver.save_soon(content.raw)
+            self._set_unsaved(content.raw)
             return loaded, None
         self._reject(loaded, content.failure)
-        if self._last_good is None:
+        if self.last_good is None:
             return loaded, None
-        file = str(self._last_good.path)
+        file = str(self.last_good.path)
         try:
-            copy = run_in_time(self._last_good.read, PATIENCE_S)
+            copy = run_in_time(self.last_good.read, PATIENCE_S)
         except OSError as error:  # a TimeoutError, too
             return loaded, unusable(file, f"cannot be read: {error.strerror}")
         if copy is None:
@@ -124,7 +119,7 @@ class ConfigFile:
             while True:
                 # Standard input cannot be read twice.
                 healthy = self.file == "-" or await self._reload(subscription, apply)
-                self._saver.resume()
+                self._save_soon()
                 pause = POLL_S if healthy else retry
                 retry = RETRY_S if healthy else min(retry * 2, RETRY_MAX_S)
                 with contextlib.suppress(TimeoutError):
@@ -134,7 +129,10 @@ class ConfigFile:
                         _LOG.warning(_READ_ONCE)
                 self._due.clear()
         finally:
-            await self._saver.close()
+            self._save_soon()
+            if self._saving is not None:
+                await asyncio.wait({self._saving}, timeout=CLOSE_S)
+                self._saving.cancel()
 
     async def _reload(self, subscription: Subscription, apply: Apply) -> bool:
         """Apply the content if it has changed; return whether it can be read and is watched."""
@@ -213,7 +211,18 @@ class ConfigFile:
             hash=_hash(content.raw),
         )
         _LOG.info("configuration in force", extra=fields)
-        self._saver.save_soon(content.raw)
+        self._set_unsaved(content.raw)
+
+    def _set_unsaved(self, raw: bytes) -> None:
+        if self.last_good is not None:
+            self.last_good.unsaved = raw
+
+    def _save_soon(self) -> None:
+        """Save the newest content in force, unless it is saved or that is being tried."""
+        idle, copy = self._saving is None or self._saving.done(), self.last_good
+        if idle and copy is not None and copy.unsaved is not None:
+            saving = copy.save(self.reload_soon)
+            self._saving = asyncio.create_task(saving, name="save config")
 
     def not_applied(self, error: Exception) -> None:
         """Reject the file because of a bug of devhost, and try it again soon."""
@@ -237,49 +246,6 @@ class ConfigFile:
             _LOG.exception("loading failed")
             self._content = None
             return unusable(file, _BUG.format(error))
-
-
-class _Saver:
-    """Saves configurations that are in force in the last good copy, if there is one."""
-
-    def __init__(self, copy: LastGoodConfig | None, retry: Callable[[], object]) -> None:
-        self._copy, self._retry = copy, retry
-        self._calls = BlockingCalls("save config", serial=True)
-        self._unsaved: bytes | None = None
-        self._saving: asyncio.Task[None] | None = None
-        self.problem: str | None = None  # why the copy could not be written
-
-    def save_soon(self, raw: bytes) -> None:
-        """Save a content at the next `resume`."""
-        self._unsaved = raw
-
-    def resume(self) -> None:
-        """Save the newest content, unless it is saved or that is being tried."""
-        idle = self._saving is None or self._saving.done()
-        if idle and self._copy is not None and self._unsaved is not None:
-            self._saving = asyncio.create_task(self._save(self._copy), name="save config")
-
-    async def close(self) -> None:
-        """Wait a little for the newest content to be saved, which is tried once more."""
-        self.resume()
-        if self._saving is not None:
-            await asyncio.wait({self._saving}, timeout=CLOSE_S)
-            self._saving.cancel()
-
-    async def _save(self, copy: LastGoodConfig) -> None:
-        try:
-            while (raw := self._unsaved) is not None:
-                write = functools.partial(copy.write, raw)
-                await self._calls.run(write, patience=PATIENCE_S, on_late=self._retry)
-                if self._unsaved is raw:  # else there is a newer one
-                    self._unsaved = None
-            self._report(None)
-        except OSError as error:
-            self._report(f"{copy.path}: {error.strerror}")
-            asyncio.get_running_loop().call_later(RETRY_MAX_S, self._retry)
-
-    def _report(self, problem: str | None) -> None:
-        self.problem = log_transition("the last good configuration", self.problem, problem)
 
 
 def log_problems(problems: Iterable[Problem]) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
 
 from devhost.model.advertised import AdvertisedName
-from devhost.model.node_id import NodeId
+from devhost.model.device import NodeId
 from devhost.node.state_dir import (
     CLOSE_S,
     directory_lock,

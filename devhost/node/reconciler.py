@@ -47,6 +47,7 @@ class _Demand:
         since: When a scan was requested last.
         pending_since: Since when one is due or being read.
         rereads: How often it was read again, because it had changed meanwhile.
+        timer: Has it scanned again even if nothing happens.
     """
 
     due: bool = False
@@ -55,6 +56,7 @@ class _Demand:
     since: float = 0.0
     pending_since: float = 0.0
     rereads: int = 0
+    timer: asyncio.TimerHandle | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -86,8 +88,6 @@ class ResourceScan:
         self.outcome: asyncio.Future[Identified | None] | None = None
         self.readers: Sequence[LocationReader] = ()
         self._calls: BlockingCalls | None = None  # while it is enabled
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def name(self) -> str:
@@ -103,10 +103,10 @@ class ResourceScan:
         if not demand.is_pending:
             demand.pending_since = demand.since
         demand.due, demand.full = True, demand.full or full
-        if self._task is None:
+        if self not in self._reconciler.active:
             work = keep_running("resource", self.name, self._run, self._report_failure)
-            self._task = asyncio.create_task(work, name=f"scan {self.name}")
-            self._reconciler.active.add(self)
+            task = asyncio.create_task(work, name=f"scan {self.name}")
+            self._reconciler.active[self] = task
 
     def rescan(self) -> None:
         """Scan everything, and see that the right directories are watched."""
@@ -137,13 +137,13 @@ class ResourceScan:
         self._reconciler.remove(self)
 
     def _stop(self) -> None:
-        for pending in (self._task, self._timer, self.outcome):
+        task = self._reconciler.active.pop(self, None)
+        for pending in (task, self.demand.timer, self.outcome):
             if pending is not None:
                 pending.cancel()
-        self._task = self.outcome = None
+        self.outcome = None
         self.demand.due = self.demand.is_reading = False
-        if self in self._reconciler.active:
-            self._reconciler.active.discard(self)
+        if task is not None:
             self._reconciler.wake()  # nobody has to wait for it any longer
 
     def _report_failure(self, error: Exception) -> None:
@@ -155,17 +155,16 @@ class ResourceScan:
         clock, demand = asyncio.get_running_loop().time, self.demand
         again_at: float | None = None
         while demand.due:
-            if self._timer is not None:
-                self._timer.cancel()
+            if demand.timer is not None:
+                demand.timer.cancel()
             began = demand.pending_since = clock()
             demand.due, demand.is_reading = False, True
             again_at = await self._scan(began)
             if demand.due:  # one that changes all the time leaves time to the others
                 await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
-        self._task = None
-        self._reconciler.active.discard(self)
+        self._reconciler.active.pop(self, None)
         if again_at is not None:
-            self._timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
+            demand.timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
 
     async def _scan(self, began: float) -> float | None:
         """Scan once; return when to do so again even if nothing happens."""
@@ -238,7 +237,7 @@ class Reconciler:
 
     def __init__(self, locations: Locations, metrics: Metrics) -> None:
         self.locations, self.metrics = locations, metrics
-        self.active = set[ResourceScan]()  # with a scan that is due or running
+        self.active: dict[ResourceScan, asyncio.Task[None]] = {}  # with a scan due or running
         self._scans: dict[str, ResourceScan] = {}
         self._positions: dict[str, int] = {}
         self._resolver = Resolver()  # belongs to the pass

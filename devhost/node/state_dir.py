@@ -3,19 +3,23 @@
 They are replaced atomically under the directory's lock.
 """
 
+import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from devhost.model.limits import STATE_BYTES_MAX
+from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
 LAST_GOOD: Final = "last-good.yaml"
+SAVE_RETRY_S: Final = 5.0
 CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
 
@@ -30,10 +34,17 @@ def log_transition(content: str, before: str | None, problem: str | None) -> str
 
 
 class LastGoodConfig:
-    """The copy of the configuration that was applied last, for a start with an invalid file."""
+    """The copy of the configuration that was applied last, for a start with an invalid file.
+
+    Attributes:
+        unsaved: The content to be saved.
+        problem: Why it could not be.
+    """
 
     def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
-        self.path = state_dir / name
+        self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
+        self.unsaved: bytes | None = None
+        self.problem: str | None = None
 
     def read(self) -> bytes | None:
         """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
@@ -46,6 +57,20 @@ class LastGoodConfig:
                 return
         with directory_lock(self.path.parent):
             write_atomically(self.path, raw)
+
+    async def save(self, retry: Callable[[], object]) -> None:
+        """Save what is unsaved; `retry` is called when that may be tried again."""
+        problem = None
+        try:
+            while (raw := self.unsaved) is not None:
+                write = functools.partial(self.write, raw)
+                await self._calls.run(write, patience=PATIENCE_S, on_late=retry)
+                if self.unsaved is raw:  # else there is a newer one
+                    self.unsaved = None
+        except OSError as error:
+            problem = f"{self.path}: {error.strerror}"
+            asyncio.get_running_loop().call_later(SAVE_RETRY_S, retry)
+        self.problem = log_transition("the last good configuration", self.problem, problem)
 
 
 # ── calls that block ──

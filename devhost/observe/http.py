@@ -13,7 +13,7 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -72,17 +72,12 @@ def throttle(route: Route) -> Route:
 
 def read_page() -> Response:
     """Return the status page, with a policy that it loads only its own style and script."""
-    html = _PAGE.read_text(encoding="utf-8")
-
-    def allow(element: str) -> str:
+    html, policy = _PAGE.read_text(encoding="utf-8"), "default-src 'none'; "
+    for element in ("style", "script"):
         (content,) = re.findall(rf"<{element}>(.*?)</{element}>", html, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        return f"{element}-src 'sha256-{digest}'"
-
-    policy = (
-        f"default-src 'none'; {allow('style')}; {allow('script')}; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
+        policy += f"{element}-src 'sha256-{digest}'; "
+    policy += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     headers = {"Content-Security-Policy": policy}
     return Response(html.encode(), "text/html; charset=utf-8", headers=headers)
 
@@ -108,32 +103,25 @@ async def serve_http(
         await send({"type": "http.response.start", "status": response.status.value, "headers": raw})
         await send({"type": "http.response.body", "body": response.body})
 
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=_bounded(),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            timeout_graceful_shutdown=1,
-        )
+    config = uvicorn.Config(
+        app,
+        http=_bounded(),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+        timeout_graceful_shutdown=1,
     )
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment] # they are the process's
     serve = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     try:
         yield
     finally:
         server.should_exit = True
         await serve
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to the process."""
-        yield
 
 
 def _bounded() -> type[asyncio.Protocol]:
@@ -162,13 +150,15 @@ def _bounded() -> type[asyncio.Protocol]:
 def _answer(scope: Mapping[str, Any], routes: Mapping[str, Route], name: str | None) -> Response:
     hosts = [value.decode("latin-1") for key, value in scope["headers"] if key == b"host"]
     if name is not None and not all(_is_own_host(host, name) for host in hosts if host):
-        return _error(HTTPStatus.MISDIRECTED_REQUEST)
-    route = routes.get(scope["path"])
-    if route is None:
-        return _error(HTTPStatus.NOT_FOUND)
-    if scope["method"] not in ("GET", "HEAD"):
-        return _error(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD"})
-    return route()
+        status = HTTPStatus.MISDIRECTED_REQUEST
+    elif (route := routes.get(scope["path"])) is None:
+        status = HTTPStatus.NOT_FOUND
+    elif scope["method"] not in ("GET", "HEAD"):
+        status = HTTPStatus.METHOD_NOT_ALLOWED
+    else:
+        return route()
+    allow = {"Allow": "GET, HEAD"} if status is HTTPStatus.METHOD_NOT_ALLOWED else {}
+    return Response(f"{status} {status.phrase}\n".encode(), status=status, headers=allow)
 
 
 def _is_own_host(host: str, name: str) -> bool:
@@ -180,7 +170,3 @@ def _is_own_host(host: str, name: str) -> bool:
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(hostname))
     return hostname in ("localhost", name.lower())
-
-
-def _error(status: HTTPStatus, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(f"{status} {status.phrase}\n".encode(), status=status, headers=headers or {})

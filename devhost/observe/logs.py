@@ -136,19 +136,10 @@ def exit_with_error(message: str) -> NoReturn:
     sys.exit(1)
 
 
-def dropped_lines() -> int:
-    """Return the number of log lines dropped because the log was not read."""
-    return sum(handler.dropped for handler in _queues())
-
-
-def is_dropping() -> bool:
-    """Return whether log lines are being dropped now."""
-    return any(handler.full for handler in _queues())
-
-
-def _queues() -> list[LogQueue]:
-    handlers = logging.getLogger().handlers
-    return [handler for handler in handlers if isinstance(handler, LogQueue)]
+def dropped_lines() -> tuple[int, bool]:
+    """Return how many lines were dropped because the log was not read, and whether more are."""
+    queues = [queue for queue in logging.getLogger().handlers if isinstance(queue, LogQueue)]
+    return sum(queue.dropped for queue in queues), any(queue.full for queue in queues)
 
 
 def _without_decode_traceback(record: logging.LogRecord) -> bool:

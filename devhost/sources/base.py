@@ -1,7 +1,7 @@
 """The contract of a source: where it looks, what it finds there, and what it has not matched.
 
 Files (`files`), tokens (`static`), devices of the kernel (`kernel`) and the code of a plugin are
-sources. `filter` decides which candidates of a source are nodes of devices.
+sources. `selection` decides which candidates of a source are nodes of devices.
 """
 
 from collections.abc import Iterable, Mapping
@@ -123,12 +123,10 @@ class NodeSource:
     locations: tuple[Location, ...] = ()
     empty_text = ""
 
-    def find(
-        self, listings: Listings, previous: Mapping[str, Node], /
-    ) -> Iterable[Candidate | Node | Skipped]:
+    def find(self, listings: Listings, /) -> Iterable[Candidate | Node | Skipped]:
         """Return what it finds, in natural order of the names.
 
-        A node needs no further judgement; those of `previous`, by path, may be returned again.
+        A node needs no further judgement.
         """
         raise NotImplementedError
 

@@ -90,7 +90,7 @@ class KernelSource(NodeSource):
         classes = (self.matcher.globs | self.matcher.of_interface).get("class", ())
         return any(glob.startswith(tuple(HUBS_AND_BRIDGES.values())) for glob in classes)
 
-    def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
+    def find(self, listings: Listings) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device, or IOMMU group, that matches."""
         return _Search(self, listings).candidates()
 

@@ -1,6 +1,5 @@
 """The real host in the test process, with the stand-in kubelet."""
 
-import asyncio
 import contextlib
 import os
 import tempfile
@@ -14,6 +13,7 @@ from devhost.backends.deviceplugin.resource_lock import path_length_problem
 from devhost.config.loader import load, loads
 from devhost.devices.dry_run import ResourceReport
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.fake_kubelet.trial import running
 from devhost.hostfs.files import HostFiles
 from devhost.library.plugin import DevicePlugin
 from devhost.library.served import served
@@ -23,7 +23,6 @@ from devhost.node.node import Host, Settings
 
 # Short: the stand-in kubelet processes a list immediately.
 _LEAVE_AFTER_S: Final = 0.3
-_SETTLE_S: Final = 0.0
 _PREFIX: Final = "devhost-"
 _SHORTEST: Final = "/tmp"  # noqa: S108 (only the parent of a directory with a random name)
 
@@ -40,11 +39,8 @@ class Served:
         It has the shape of a resource of ``devhost plan -o json``: ``devices`` with their
         reasons, paths and NUMA nodes, what was ``skipped``, and the ``error`` of a source.
         """
-        for candidate in self._host.resources:
-            if candidate.name == resource:
-                offered = candidate.devices.offered
-                return ResourceReport(candidate.scanner.resource, offered).as_json()
-        raise KeyError(resource)
+        served = {served.name: served for served in self._host.resources}[resource]
+        return ResourceReport(served.scanner.resource, served.devices.offered).as_json()
 
 
 @contextlib.asynccontextmanager
@@ -69,12 +65,10 @@ async def serving(
     configuration, not plugins. Raises `ConfigError` for a configuration that is invalid or uses
     more than is allowed.
     """
+    if problem := path_length_problem(kubelet.plugin_dir):
+        raise ValueError(problem)
     policy = Policy(
-        tuple(allow_paths),
-        allow_exec,
-        enforced=True,
-        by_name=False,
-        allow_devices=tuple(allow_devices),
+        tuple(allow_paths), allow_exec, True, by_name=False, allow_devices=tuple(allow_devices)
     )
     configs = [config for config in resources if isinstance(config, str | Path)]
     plugins = served(plugin for plugin in resources if not isinstance(plugin, str | Path))
@@ -87,15 +81,17 @@ async def serving(
         config = read.require()
         log_problems(read.problems)  # only warnings: errors are raised
     backend = DevicePluginBackend(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)
-    host = Host(config, _settings(kubelet, root, node_name, policy), backend, None, plugins)
-    task = asyncio.create_task(host.run(), name="devhost")
-    try:
+    settings = Settings(
+        node_name,
+        HostFiles(os.path.realpath(root), policy.shown_paths),  # noqa: ASYNC240 (of a test)
+        policy,
+        settle_s=0.0,
+        state_dir=kubelet.plugin_dir / "state",
+        cdi_dir=kubelet.plugin_dir / "cdi",
+    )
+    host = Host(config, settings, backend, None, plugins)
+    async with running(host):
         yield Served(host)
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()  # raises its exception
 
 
 @contextlib.contextmanager
@@ -109,19 +105,3 @@ def short_directory() -> Iterator[Path]:
     parent = _SHORTEST if path_length_problem(likely) else usual
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
         yield Path(directory)
-
-
-def _settings(
-    kubelet: SimulatedKubelet, root: str | Path, node_name: str, policy: Policy
-) -> Settings:
-    directory = kubelet.plugin_dir
-    if problem := path_length_problem(directory):
-        raise ValueError(problem)
-    return Settings(
-        node_name,
-        HostFiles(os.path.realpath(root), policy.shown_paths),
-        policy,
-        _SETTLE_S,
-        state_dir=directory / "state",
-        cdi_dir=directory / "cdi",
-    )

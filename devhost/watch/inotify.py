@@ -356,7 +356,7 @@ class Watcher:
         inotify = self._inotify
         if inotify is None:
             inotify = Inotify()
-            asyncio.get_running_loop().add_reader(inotify.fileno(), self._notify, inotify)
+            asyncio.get_running_loop().add_reader(inotify.fileno(), self._read, inotify)
             self._inotify = inotify
         work = run_in_thread("watch", functools.partial(ResolvedTargets, inotify, targets))
         try:
@@ -381,15 +381,6 @@ class Watcher:
                 self._inotify.remove(watch)
 
     # ── events ──
-
-    def _notify(self, inotify: Inotify) -> None:
-        try:
-            self._read(inotify)
-        except Exception:  # noqa: BLE001 (events may be lost: all look again)
-            _LOG.exception("reading file events failed")
-            for subscription in tuple(self.subscriptions):
-                subscription.notify()
-                subscription.refresh()
 
     def _read(self, inotify: Inotify) -> None:
         """Notify the subscriptions that events concern; refresh those whose directories moved."""

@@ -13,6 +13,7 @@ import pytest
 
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from devhost.hostfs import command
+from tests.support.command import alive
 from tests.support.daemon import Daemon, until
 
 DISK = "example.com/disk"
@@ -78,13 +79,6 @@ resources:
         await self.kubelet.wait(DISK, 1, 1)
         await self.kubelet.admit("last", {"app": {DISK: 1}})
         assert not (self.place / "log").exists()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture

@@ -42,35 +42,37 @@ def strict_umask() -> Iterator[None]:
 @pytest.mark.usefixtures("strict_umask")
 async def test_cdi_file_is_written_whole_and_for_all_to_read(tmp_path: Path) -> None:
     files = CdiFiles(tmp_path / "run" / "cdi")
-    files.write(T, None)
+    files.write(cdi.file_name(T), None)
     path = files.directory / cdi.file_name(T)
     assert not path.parent.exists()
-    files.write(T, content(T))
+    files.write(cdi.file_name(T), content(T))
     with path.open("rb") as reader:
-        files.write(T, content(T, "2"))
+        files.write(cdi.file_name(T), content(T, "2"))
         assert reader.read() == content(T), "who reads has the former one, whole"
     assert listing(path.parent) == [path.name]
     assert path.read_bytes() == content(T, "2")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     written = path.stat()
-    files.write(T, content(T, "2"))  # runtimes read all files again whenever one is renamed
+    files.write(
+        cdi.file_name(T), content(T, "2")
+    )  # runtimes read all files again whenever one is renamed
     assert (path.stat().st_ino, path.stat().st_ctime_ns) == (written.st_ino, written.st_ctime_ns)
     assert files.writes == 2
-    files.write(T, None)
+    files.write(cdi.file_name(T), None)
     assert listing(path.parent) == []
 
 
 async def test_cdi_file_that_cannot_be_written_leaves_the_former_one(tmp_path: Path) -> None:
     with tmpfs(tmp_path, "size=64k"):
         files = CdiFiles(tmp_path)
-        files.write(T, content(T))
+        files.write(cdi.file_name(T), content(T))
         with pytest.raises(OSError, match="No space left"):
-            files.write(T, content(T, "long" * 65536))
+            files.write(cdi.file_name(T), content(T, "long" * 65536))
         read_only(tmp_path, on=True)
         with pytest.raises(OSError, match="Read-only"):
-            files.write(T, content(T, "2"))
-        files.write(T, content(T))  # there is nothing to write
+            files.write(cdi.file_name(T), content(T, "2"))
+        files.write(cdi.file_name(T), content(T))  # there is nothing to write
         assert listing(tmp_path) == [cdi.file_name(T)]
         assert (tmp_path / cdi.file_name(T)).read_bytes() == content(T)
         read_only(tmp_path, on=False)
-        files.write(T, content(T, "2"))
+        files.write(cdi.file_name(T), content(T, "2"))

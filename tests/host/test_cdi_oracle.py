@@ -44,7 +44,7 @@ async def injected(
     env: Sequence[str] = (),
 ) -> Any:
     """Write a spec, inject devices of it (all, unless some are wanted), and return it all."""
-    CdiFiles(directory).write(resource, cdi.serialize(resource, devices))
+    CdiFiles(directory).write(cdi.file_name(resource), cdi.serialize(resource, devices))
     qualified = [cdi.qualified_name(resource, one) for one in wanted or devices]
     answer = cdiverify.inject(directory, qualified, user, env)
     assert answer["errors"] == {}

@@ -260,8 +260,8 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
         assert not task.done()
         may_write.set()
         await asyncio.wait({task})
-    assert source._last_good is not None
-    assert source._last_good.read() == tokens(2).encode()
+    assert source.last_good is not None
+    assert source.last_good.read() == tokens(2).encode()
 
 
 async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_later(

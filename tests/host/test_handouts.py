@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from devhost.model.device import FileKind, Hardware
-from devhost.model.node_id import NodeId
+from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.node import handouts, state_dir
 from devhost.node.handouts import FILE, HandedNode, Handout, HandoutFile, Steps, boot_id
 from tests.support.devices import node, token

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.deviceplugin.podresources import PodResources
+from devhost.backends.podresources import PodResources
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import AdvertisedName, OfferedId

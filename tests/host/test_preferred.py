@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.backends.deviceplugin.device_list import offered_id
+from devhost.backends.share_ids import offered_id
 from devhost.config.loader import loads
 from devhost.devices.scan import Scanner
 from devhost.fake_kubelet.kubelet import AdmissionError, Answer

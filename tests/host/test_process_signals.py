@@ -40,20 +40,6 @@ def test_signal_term_or_int_cancels_the_work(number: int, busy: bool) -> None:
     assert ended
 
 
-def test_signal_at_the_end_never_has_its_default_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second SIGTERM would kill a process that is about to exit with 0."""
-    actions, set_action = list[object](), signal.signal
-
-    def record(number: int, action: signal.Handlers) -> object:
-        actions.append(action)
-        return set_action(number, action)
-
-    monkeypatch.setattr(signal, "signal", record)
-    asyncio.run(wait_for_signal(asyncio.sleep(0)))
-    assert actions
-    assert signal.SIG_DFL not in actions
-
-
 def test_two_signals_in_the_same_instant_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python complains of one that is ignored between its arrival and its turn."""
     errors, both = list[object](), (signal.SIGINT, signal.SIGTERM)

@@ -21,6 +21,7 @@ from devhost.node import pre_start
 from devhost.node.pre_start import StepRun, run_steps
 from devhost.watch.threads import BlockingCalls
 from tests.support.clock import time_passes
+from tests.support.command import alive
 from tests.support.daemon import until
 from tests.support.devices import device, file_state, read_node, token
 from tests.support.mounts import hung
@@ -67,13 +68,6 @@ async def failure(start: StepRun, **options: Any) -> str:
 
 def shell(script: str, *arguments: str) -> list[str]:
     return ["sh", "-c", script.replace("$", "$$"), "sh", *arguments]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 # ── run ──

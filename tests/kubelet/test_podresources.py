@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
-from devhost.backends.deviceplugin import podresources
-from devhost.backends.deviceplugin.podresources import PodResources, ServedNames
+from devhost.backends import podresources
+from devhost.backends.podresources import PodResources, ServedNames
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy

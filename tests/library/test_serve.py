@@ -179,7 +179,7 @@ async def test_class_of_the_page_serves_devices_and_their_health(
 ) -> None:
     text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     options = text.partition("## Options")[2].partition("\n## ")[0]
-    assert {*Options.__annotations__, "interval"} <= {*re.findall(r"`(\w+)`", options)}
+    assert {*Options.__annotations__} <= {*re.findall(r"`(\w+)`", options)}
     (shown,) = (
         one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class" in one
     )

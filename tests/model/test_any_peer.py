@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from hypothesis import strategies as st
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
-from devhost.backends.deviceplugin.sockets import open_channel
+from devhost.backends.sockets import open_channel
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.model.running import bounded, fuzzed
 from tests.support.hosting import Hosting

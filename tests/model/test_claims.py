@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
 from devhost.model.advertised import AdvertisedName
-from devhost.model.node_id import NodeId
+from devhost.model.device import NodeId
 from devhost.node.holders import CONFIRM_S, POLL_S
 from tests.support.claims import TICK_S, Finds, Node, Process, resource
 

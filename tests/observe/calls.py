@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.deviceplugin.sockets import open_channel
+from devhost.backends.sockets import open_channel
 from tests.support.daemon import Daemon
 
 

@@ -13,7 +13,8 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from devhost.backends.backend import Backend
-from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream, offered_id
+from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
+from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource

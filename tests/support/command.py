@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
 from click.testing import CliRunner
@@ -44,3 +45,12 @@ def environment(**variables: str) -> dict[str, str]:
     """This process's environment without what would change devhost's defaults."""
     kept = {name: one for name, one in os.environ.items() if not name.startswith(_CHANGES_DEFAULTS)}
     return kept | variables
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: no zombie, which is buried by who inherits it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

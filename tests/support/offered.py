@@ -1,6 +1,6 @@
 """IDs as a backend hands them to the node."""
 
-from devhost.backends.deviceplugin.device_list import offered_id
+from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import OfferedId
 
 

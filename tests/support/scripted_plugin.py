@@ -15,7 +15,7 @@ from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pr_grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.deviceplugin.sockets import open_channel
+from devhost.backends.sockets import open_channel
 from tests.support.hosting import Kubelet
 
 COLA: Final = "example.com/cola"

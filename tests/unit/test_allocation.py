@@ -8,59 +8,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devhost.allocation.compiled import Rules, combine, rules_of
-from devhost.devices.scan import TakenNames, find_clash
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import FileKind, HostDevice, Node
 from tests.support import devices
-
-NONE: Final[list[Any]] = []
-CONSTANTS: Final = {"resource": "example.com/a", "nodeName": "node-1"}
 
 
 def rules(**section: Any) -> Rules:
     """The rules of an ``allocate``; no devices by default."""
-    resource = Resource.model_validate(
-        {
-            "name": "example.com/a",
-            "sources": [{"dev": "x"}],
-            "allocate": {"devices": NONE, **section},
-        }
-    )
-    return rules_of(resource)
+    allocate = {"devices": [], **section}
+    options = {"name": "example.com/a", "sources": [{"dev": "x"}], "allocate": allocate}
+    return rules_of(Resource.model_validate(options))
 
 
-def node(path: str, kind: FileKind = FileKind.CHAR, **groups: str) -> Node:
-    number = (1, 3) if kind.is_node else None
-    return devices.node(path, number, kind, realpath=f"/real{path}", variables=groups)
-
-
-def device(device_id: str, *nodes: Node) -> HostDevice:
-    return devices.device(device_id, *(nodes or (node(f"/dev/{device_id}"),)))
-
-
-def allocate(of: Rules, devices: Iterable[HostDevice], ids: Iterable[str]) -> Allocation:
-    return combine(of, CONSTANTS, devices, ids)
-
-
-def test_allocation_of_two_nodes_with_one_container_path_is_refused() -> None:
-    """Two links that lead to one path, as they may at different moments."""
-    of = rules_of(Resource.model_validate({"name": "a.io/a", "sources": [{"dev": "x"}]}))
-    both = [device(name, devices.node(f"/dev/by-id/{name}", realpath="/dev/x")) for name in "ab"]
-    found, taken = [allocate(of, [one], [one.id]) for one in both], TakenNames()
-    reasons = [find_clash(taken, one.id, each) for one, each in zip(both, found, strict=True)]
-    assert reasons == [None, "container path /dev/x is used by device a too"]
-    with pytest.raises(AllocationError, match="container path /dev/x is set twice"):
-        allocate(of, both, ["a", "b"])
+def allocate(of: Rules, ids: Iterable[str]) -> Allocation:
+    """Return what a container receives with devices, in this order."""
+    given = [devices.device(one, devices.node(f"/dev/{one}")) for one in ids]
+    return combine(of, {"resource": "example.com/a", "nodeName": "node-1"}, given, ids)
 
 
 def test_allocation_larger_than_kubelet_takes_is_refused() -> None:
     of = rules(env={"A": "x" * 2_000_000 + "${id}"})
-    devices = [device(one) for one in "abc"]
-    assert len(allocate(of, devices[:2], ["a", "b"]).envs["A"]) == 4_000_003
+    assert len(allocate(of, "ab").envs["A"]) == 4_000_003
     with pytest.raises(AllocationError, match="a container would receive more than 4 MiB of text"):
-        allocate(of, devices, ["a", "b", "c"])
+        allocate(of, "abc")
 
 
 FULL: Final = rules(
@@ -78,9 +49,7 @@ FULL: Final = rules(
     )
 )
 def test_allocation_in_any_order_is_the_same(orders: tuple[list[str], list[str]]) -> None:
-    devices = {each: device(each) for each in orders[0]}
-    one = allocate(FULL, [devices[each] for each in orders[0]], orders[0])
-    other = allocate(FULL, [devices[each] for each in orders[1]], orders[1])
+    one, other = (allocate(FULL, order) for order in orders)
     assert one == other
     for mapping in ("envs", "annotations"):
         assert list(getattr(one, mapping)) == list(getattr(other, mapping))

@@ -75,10 +75,3 @@ def test_cdi_spec_of_a_whole_allocation() -> None:
         cdi.serialize(T, {"u0": cdi.edits(whole, host_paths)})
         == Path(__file__).with_name("cdi.json").read_bytes()
     )
-
-
-def test_cdi_device_without_edits_has_no_entry_and_no_file() -> None:
-    content = cdi.spec(T, {"a": {}, "b": {"env": ["A=1"]}})
-    assert content is not None
-    assert len(content["devices"]) == 1  # type: ignore[arg-type]
-    assert cdi.serialize(T, {"a": {}}) is None

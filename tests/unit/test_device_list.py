@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.servicer import list_response
+from tests.support.devices import device, snapshot
 
 LEAVE_AFTER = 10.0
 UP, DOWN = AdvertisedDevice(True), AdvertisedDevice(False)
@@ -139,16 +140,6 @@ def served(*ids: str) -> tuple[DeviceList, Stream]:
     return device_list, stream
 
 
-def test_device_list_removed_id_is_listed_as_unhealthy_first() -> None:
-    device_list, stream = served("a", "b")
-    assert device_list.update({"a": UP})
-    assert device_list.entries == {"a": UP, "b": DOWN}
-    send(device_list, stream, 5.0)
-    assert not device_list.remove_unlisted(14.9)
-    assert device_list.remove_unlisted(15.0)
-    assert device_list.entries == {"a": UP}
-
-
 def test_device_list_id_held_by_a_pod_stays() -> None:
     """It leaves when the last pod has let it go, without a further wait; others leave as ever."""
     device_list, stream = served("a", "b")
@@ -164,6 +155,16 @@ def test_device_list_id_held_by_a_pod_stays() -> None:
     assert device_list.remove_unlisted(100.0)
     send(device_list, stream, 100.0)
     assert device_list.drained
+
+
+def test_device_list_id_held_by_a_pod_is_listed_as_leaving_from_the_start() -> None:
+    """Kubelet may know it of another process."""
+    device_list = DeviceList(1000.0)
+    device_list.ids_held_by_pods = lambda: frozenset({"b"})
+    for _ in range(2):
+        device_list.publish(snapshot(device("a")), 1)
+    assert device_list.entries == {"a": UP, "b": DOWN}
+    assert device_list.leaving == {"b"}
 
 
 def test_device_list_leaving_id_has_numa_nodes_only_if_the_others_have() -> None:

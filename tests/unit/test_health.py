@@ -21,6 +21,7 @@ from devhost.model.config import HealthChecks
 from devhost.model.device import Checked, HostDevice
 from tests.support import devices, mounts
 from tests.support.clock import time_passes
+from tests.support.command import alive
 from tests.support.root import needs_root
 
 CONSTANTS = {"resource": "example.com/a", "nodeName": "node"}
@@ -348,17 +349,9 @@ def test_exec_check_as_pid_1_reaps_orphans() -> None:
 
 
 def assert_gone(pids: Path) -> None:
-    """Wait until processes have ended; an orphan's zombie is buried by the process that inherits it."""
-    for pid in pids.read_text().split():
-        until = time.monotonic() + 60
-        while time.monotonic() < until and _runs(pid):
+    """Wait until processes have ended."""
+    until = time.monotonic() + 60
+    for pid in map(int, pids.read_text().split()):
+        while alive(pid):
+            assert time.monotonic() < until
             time.sleep(0.01)
-        assert not _runs(pid)
-
-
-def _runs(pid: str) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"

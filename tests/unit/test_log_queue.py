@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -49,19 +48,6 @@ def drain(descriptor: int, size: int) -> None:
         size -= len(os.read(descriptor, size))
 
 
-def test_log_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
-    log = logging_to(LogQueue(pipe[1]))
-    for number in range(1000):
-        if number % 2:
-            log(str(number))
-        else:
-            thread = threading.Thread(target=log, args=(str(number),))
-            thread.start()
-            thread.join()
-    log("end")
-    assert read(pipe[0], "end") == [*map(str, range(1000)), "end"]
-
-
 async def test_log_lines_beyond_queue_are_dropped(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,17 +77,6 @@ class Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps({"msg": record.getMessage(), **getattr(record, "fields", {})})
-
-
-def test_log_flush_waits_for_all(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "FLUSH_S", 60.0)
-    writer = LogQueue(pipe[1])
-    log = logging_to(writer)
-    for number in range(1000):
-        log(str(number))
-    writer.flush()
-    os.set_blocking(pipe[0], False)
-    assert os.read(pipe[0], 1 << 16).endswith(b"\n999\n")
 
 
 def test_log_that_cannot_be_written_stops_nothing(pipe: tuple[int, int]) -> None:

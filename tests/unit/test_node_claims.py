@@ -28,10 +28,9 @@ def resource(name: str, *, shares: bool) -> Resource:
 class File:
     """The resources of a file, and which of them were to be read again."""
 
-    def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
+    def __init__(self, reserved: Mapping[str, Collection[str]], order: str = "abc") -> None:
         self.claims, self.again, self.sharing = NodeClaims(reserved), set[str](), set[str]()
-        self.skipped: dict[str, set[str]] = {}
-        self.reorder("abc")
+        self.reorder(order)
         self.again.clear()
 
     def reorder(self, order: Iterable[str]) -> None:
@@ -100,53 +99,6 @@ def test_claims_are_as_the_golden_file_shows() -> None:
 
 
 found = st.sets(st.sampled_from("nmop"))
-finding = st.tuples(st.sampled_from("abc"), found)
-edit = st.tuples(st.permutations("abc").map("".join), st.integers(1, 3)).map(
-    lambda it: it[0][: it[1]]
-)
-
-
-@given(
-    st.lists(st.one_of(finding, edit), max_size=12), st.dictionaries(st.sampled_from("abc"), found)
-)
-@example(["ab", ("a", {"n"}), "b", "ba", ("a", {"n"}), ("b", {"n"})], {})
-def test_node_is_moved_only_by_an_edit_to_a_resource_that_it_puts_before(
-    steps: list[tuple[str, set[str]] | str], before: Mapping[str, set[str]]
-) -> None:
-    """To its next finding, of what the other one offered then: no finding else takes a node."""
-    file = File(before)
-    offers: dict[str, set[str]] = {name: set() for name in file.order}
-    may_take = set[tuple[str, str, str]]()  # who, of whom, what
-    for step in steps:
-        if isinstance(step, str):
-            former, order = file.order, list(step)
-            offers = {name: offers.get(name, set()) for name in order}
-            put_before = [
-                (first, second)
-                for at, second in enumerate(order)
-                for first in order[:at]
-                if first not in former
-                or (second in former and former.index(second) < former.index(first))
-            ]
-            still = {(one, two) for at, two in enumerate(order) for one in order[:at]}
-            may_take = {it for it in may_take if it[:2] in still and it[0] in former}
-            may_take |= {(one, two, key) for one, two in put_before for key in offers[two]}
-            file.reorder(order)
-        elif step[0] in file.order:
-            name, finds = step
-            got = file.find(name, finds)
-            taken = {
-                (name, one, key)
-                for key in got - offers[name]
-                for one in offers
-                if key in offers[one]
-            }
-            assert taken <= may_take, "it was another's"
-            may_take = {it for it in may_take if it[0] != name and (it[1] != name or it[2] in got)}
-            offers[name] = got
-        for name in file.order:
-            free = {key for key in file.claims.skipped(name) if not file.claims.owner(name, key)}
-            assert name in file.again or not free, "nothing reads it again"
 
 
 # ── until nothing has to be read again, against one function over all nodes ──
@@ -193,32 +145,22 @@ def assign(
     return offers
 
 
-class Driven:
+class Driven(File):
     """Claims of resources that find nodes, until nothing has to be read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]]) -> None:
-        self.claims, self.order, self.sharing = NodeClaims(reserved), NAMES, set[str]()
+        super().__init__(reserved, NAMES)
         self.found = {name: set[str]() for name in NAMES}
         self.offers: dict[str, set[str]] = {}
         self.read = set[str]()
-        self.reconfigure(NAMES)
 
-    def reconfigure(self, order: str) -> set[str]:
-        added = set(order) - set(self.order)
-        self.order = order
-        resources = [resource(one, shares=one in self.sharing) for one in order]
-        return self.claims.reconfigure(resources) | added
-
-    def settle(self, again: Collection[str]) -> int:
+    def settle(self) -> int:
         """Read what is to be read, the first in the file first; return how many readings it took."""
-        due, readings = set(again), 0
-        while name := next((one for one in self.order if one in due), None):
-            due.remove(name)
+        readings = 0
+        while name := next((one for one in self.order if one in self.again), None):
             readings += 1
-            skipped = {key for key in self.found[name] if self.claims.owner(name, key)}
-            self.offers[name] = self.found[name] - skipped
+            self.offers[name] = self.find(name, self.found[name])
             self.read.add(name)
-            due |= self.claims.claim(name, self.offers[name], skipped, ())
         self.offers = {one: self.offers.get(one, set()) for one in self.order}
         return readings
 
@@ -253,22 +195,24 @@ def test_claims_are_those_of_one_function_for_all(
     at = Driven(before)
     for kind, what, more in steps:
         former, had = at.order, {name: set(keys) for name, keys in at.offers.items()}
-        again: Collection[str] = ()
         if kind == "find" and what in at.order:
-            at.found[what], again = set(more), {what}
+            at.found[what] = set(more)
+            at.again.add(what)
         elif kind == "order":
-            again = at.reconfigure(what[:more])
+            at.reorder(what[:more])
+            at.again |= set(at.order) - set(former)
             for name in set(NAMES) - set(at.order):
                 at.found[name] = set()
         elif kind == "share" and at.sharing != what:
             at.sharing = set(what)
-            again = at.reconfigure(at.order)
+            at.reorder(at.order)
         reserved = {n: set(at.claims.reserved(n)) for n in at.order}
-        readings = at.settle(again)
+        readings = at.settle()
         finds = {name: at.found[name] for name in at.order}
         waiting = {n: keys & finds[n] if n in at.read else keys for n, keys in reserved.items()}
         want = assign(at.order, finds, at.sharing, had, former, waiting)
         assert at.offers == want
         assert readings <= 3 * len(at.order)
-        at.settle([one for one in at.order if one in at.read])
+        at.again |= at.read
+        at.settle()
         assert at.offers == want, "what was read again has changed something"

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -34,21 +33,6 @@ def listening() -> Iterator[None]:
         one.bind(KUBELET_SOCKET)
         one.listen()
         yield
-
-
-def test_kubelet_socket_with_changed_mode_or_links_is_the_same(kubelet: KubeletSocket) -> None:
-    """Backups and relabelling do that."""
-    with listening():
-        identity = kubelet.identity()
-        assert identity is not None
-        path = Path(KUBELET_SOCKET)
-        path.chmod(0o600)
-        os.chown(path, os.getuid(), os.getgid())
-        Path("copy").hardlink_to(path)
-        path.rename("moved")
-        assert kubelet.identity() is None
-        Path("moved").rename(path)
-        assert kubelet.identity() == identity
 
 
 def test_kubelet_socket_of_each_kubelet_is_another(kubelet: KubeletSocket) -> None:

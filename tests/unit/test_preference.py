@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from devhost.allocation.preference import Preference, preferred
-from devhost.backends.deviceplugin.device_list import offered_id, offered_ids
+from devhost.backends.share_ids import offered_id, offered_ids
 from devhost.model.names import natural
 from tests.support.offered import offered
 
@@ -22,39 +22,18 @@ def device_of(advertised_id: str) -> str:
     return offered_id(advertised_id).device
 
 
-def share_texts(device: str, replicas: int) -> list[str]:
-    return [share.id for share in offered_ids(device, replicas)]
-
-
-def chosen_ids(
-    policy: Preference,
-    available: Iterable[str],
-    must: Iterable[str],
-    size: int,
-    *,
-    replicas: int,
-    numa_nodes: Mapping[str, tuple[int, ...]],
-) -> tuple[str, ...]:
-    answer = preferred(
-        policy, offered(*available), offered(*must), size, replicas=replicas, numa_nodes=numa_nodes
-    )
-    return tuple(share.id for share in answer)
-
-
 def ask(
     policy: Preference,
-    available: str | Iterable[str],
+    available: Iterable[str],
     size: int,
     *,
-    must: str = "",
+    must: Iterable[str] = (),
     replicas: int = 1,
     numa: Mapping[str, tuple[int, ...]] | None = None,
-) -> str:
-    """Ask and answer in words separated by blanks, for tests to be read."""
-    ids = available.split() if isinstance(available, str) else available
-    return " ".join(
-        chosen_ids(policy, ids, must.split(), size, replicas=replicas, numa_nodes=numa or {})
-    )
+) -> list[str]:
+    free, needed = offered(*available), offered(*must)
+    chosen = preferred(policy, free, needed, size, replicas=replicas, numa_nodes=numa or {})
+    return [share.id for share in chosen]
 
 
 def shares(**counts: str) -> list[str]:
@@ -80,15 +59,9 @@ class Case:
     def ids(self) -> list[str]:
         return natural({*self.available, *self.must})
 
-    def answer(self) -> tuple[str, ...]:
-        return chosen_ids(
-            self.policy,
-            self.available,
-            self.must,
-            self.size,
-            replicas=self.replicas,
-            numa_nodes=self.numa,
-        )
+    def answer(self, size: int | None = None) -> list[str]:
+        more: Any = {"must": self.must, "replicas": self.replicas, "numa": self.numa}
+        return ask(self.policy, self.available, self.size if size is None else size, **more)
 
 
 def fair(case: Case, answer: Iterable[str]) -> bool:
@@ -125,7 +98,7 @@ def cases(draw: st.DrawFn, policies: tuple[Preference, ...] = POLICIES) -> Case:
     replicas = draw(st.sampled_from([1, 1, 2, 3]))
     names = st.sampled_from(["d", "d1", "d01", "d2", "d10", "e", "e:5", "f9"])
     devices = draw(st.lists(names, unique=True, min_size=1, max_size=8 if replicas == 1 else 5))
-    everything = [one for device in devices for one in share_texts(device, replicas)]
+    everything = [one.id for device in devices for one in offered_ids(device, replicas)]
     available = draw(st.lists(st.sampled_from(everything), unique=True, max_size=9))
     must = draw(st.lists(st.sampled_from(everything), unique=True, max_size=3))
     nodes = st.lists(st.integers(0, 4), max_size=1)
@@ -151,22 +124,20 @@ def test_preferred_is_the_best_of_all_answers(policy: Preference) -> None:
             best = min(numa_score(case, one) for one in possible)
             assert numa_score(case, case.answer()) == best
         else:
-            assert case.answer() == min(possible, key=lambda one: score(case, one))
+            assert case.answer() == list(min(possible, key=lambda one: score(case, one)))
 
     check()
 
 
 @given(cases(), st.integers(-2, 12))
 def test_preferred_is_empty_or_what_was_asked_for(case: Case, size: int) -> None:
-    answer = chosen_ids(
-        case.policy, case.available, case.must, size, replicas=case.replicas, numa_nodes=case.numa
-    )
+    answer = case.answer(size)
     if size < 1 or not len(case.must) <= size <= len(case.ids):
-        assert answer == ()
+        assert answer == []
     else:
         assert len(set(answer)) == len(answer) == size
         assert set(case.must) <= set(answer) <= set(case.ids)
-        assert list(answer) == natural(answer)
+        assert answer == natural(answer)
 
 
 # ── examples ───────────────────────────────────────────────────────────────────────────
@@ -191,13 +162,7 @@ FOUR = ("e1", "e2", "e3", "e4")
         ("numa", "a b c d", 3, {"numa": NUMA}, "a b d"),
         ("numa", "a b c d", 2, {"numa": NUMA, "must": "c"}, "a c"),
         # The node of what must be included serves others too.
-        (
-            "numa",
-            "c e f",
-            2,
-            {"numa": {"a": (0,), "c": (2,), "e": (0,), "f": (0,)}, "must": "a"},
-            "a e",
-        ),
+        ("numa", "c e f", 2, {"numa": NUMA | {"e": (0,), "f": (0,)}, "must": "a"}, "a e"),
         # One of a device's nodes is enough; devices without a node come last.
         ("numa", "a b c", 2, {"numa": {"a": (0,), "b": (1,), "c": (1, 2)}}, "b c"),
         ("numa", "a b w", 2, {"numa": NUMA}, "a b"),
@@ -208,4 +173,6 @@ FOUR = ("e1", "e2", "e3", "e4")
 def test_preferred_devices_by_policy(
     policy: Preference, free: str | list[str], size: int, more: dict[str, Any], answer: str
 ) -> None:
-    assert ask(policy, free, size, **more) == answer
+    """Words are separated by blanks, for tests to be read."""
+    available = free.split() if isinstance(free, str) else free
+    assert ask(policy, available, size, **more) == answer.split()

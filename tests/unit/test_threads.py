@@ -24,17 +24,6 @@ async def test_in_thread_returns_results_and_failures() -> None:
         await run_in_thread("fail", raising(LookupError("no")))
 
 
-async def test_in_thread_that_hangs_holds_up_nobody() -> None:
-    """Though every thread there is hangs, and many more jobs that hang are in front."""
-    release = threading.Event()
-    hanging = [run_in_thread("hangs", release.wait) for _ in range(50)]
-    try:
-        assert await run_in_thread("answer", lambda: 42) == 42
-    finally:
-        release.set()
-    await asyncio.gather(*hanging)
-
-
 # ── blocking calls ──
 
 

@@ -1,7 +1,5 @@
 """The list of a resource's devices for kubelet, and when an ID may leave it; without IO.
 
-An ID is that of a device, or ``id::0`` … of its shares.
-
 Since 1.34 kubelet dereferences nil and dies if an ID that it has picked vanishes from the list
 during Allocate or GetPreferredAllocation (k8s.io/kubernetes v1.37.1
 pkg/kubelet/cm/devicemanager/manager.go, allocateContainerResources). So an ID leaves only when it
@@ -17,35 +15,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from devhost.model.advertised import OfferedId
+from devhost.backends.share_ids import advertised_ids, offered_id
 from devhost.model.device import Snapshot
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
-_SHARE: Final = "::"
 LEAVE_AFTER_S: Final = 10.0
 # Kubelet's client takes 4 MiB (the default of grpc-go) and ends the stream beyond, without a log
 # line (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go, dial).
 LIST_BYTES_MAX: Final = 4 * 1024 * 1024 - 4096
 _LOG: Final = logging.getLogger(__name__)
-
-
-def advertised_ids(device_id: str, replicas: int) -> tuple[str, ...]:
-    """Return the IDs of a device: its own, or one for each share."""
-    if replicas == 1:
-        return (device_id,)
-    return tuple(f"{device_id}{_SHARE}{share}" for share in range(replicas))
-
-
-def offered_ids(device_id: str, replicas: int) -> tuple[OfferedId, ...]:
-    """Return the IDs of a device, each with the device."""
-    return tuple(map(offered_id, advertised_ids(device_id, replicas)))
-
-
-def offered_id(advertised_id: str) -> OfferedId:
-    """Return an ID with its device; the suffix of a share is cut from the right."""
-    is_share = _SHARE in advertised_id
-    device = advertised_id.rpartition(_SHARE)[0] if is_share else advertised_id
-    return OfferedId(advertised_id, device)
 
 
 class AdvertisedDevice(NamedTuple):

@@ -14,9 +14,9 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
-from devhost.backends.deviceplugin.podresources import PodResources, ServedNames
 from devhost.backends.deviceplugin.resource_lock import ResourceLocks
-from devhost.backends.deviceplugin.sockets import (
+from devhost.backends.podresources import PodResources, ServedNames
+from devhost.backends.sockets import (
     SocketIdentity,
     connect_error,
     open_channel,
@@ -87,12 +87,12 @@ class PluginDirectory:
             while True:
                 await subscription.watch(targets)
                 self._check(clock())
+                self.locks.freed.clear()
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     await run_in_thread("dead sockets", self.locks.remove_dead_sockets)
-                self.locks.retry()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
-                        await self.locks.wait_until_free()
+                        await self.locks.freed.wait()
         finally:
             subscription.close()
 

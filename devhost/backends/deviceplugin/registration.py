@@ -20,7 +20,7 @@ from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
 from devhost.backends.deviceplugin.servicer import Servicer
-from devhost.backends.deviceplugin.sockets import SocketIdentity, start_server
+from devhost.backends.sockets import SocketIdentity, start_server
 from devhost.errors import KubeletError
 from devhost.model import limits
 from devhost.model.resource_state import PublicationStatus, State
@@ -99,7 +99,6 @@ class Registration:
         self.offered_ids.ids_held_by_pods = hooks.held
         self.offered_ids.on_leaving = self._leaving.set
         self._set_waiting = functools.partial(hooks.set_state, State.WAITING)
-        self._served_names = directory.served_names if hooks.exclusive else None
         self._servicer: Servicer | None = None  # of the last server, which listens there:
         self._socket = ""
         self._lock = directory.locks.get(self._name)
@@ -178,10 +177,11 @@ class Registration:
 
     async def _wait_until_unserved(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
-        if self._served_names is None:
+        served_names = self._directory.served_names
+        if served_names is None or not self._hooks.exclusive:
             return
         pause = _TAKEN_POLL_S
-        while await self._served_names.is_served(self._name):
+        while await served_names.is_served(self._name):
             if pause > _TAKEN_POLL_S:
                 self._set_waiting(_TAKEN.format(self._name))
             await asyncio.sleep(pause)

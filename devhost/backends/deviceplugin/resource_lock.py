@@ -137,8 +137,8 @@ class ResourceLocks:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._locks: dict[str, ResourceLock] = {}
-        self._awaited: asyncio.Queue[ResourceLock] = asyncio.Queue()
-        self._retry = asyncio.Event()  # another one after each retry
+        self._turn = asyncio.Lock()  # to poll: when a lock is free, mostly all of them are
+        self.freed = asyncio.Event()  # by another process, which may have left sockets
 
     def get(self, resource: str) -> ResourceLock:
         """Return the lock of a resource: one devhost at a time serves it; in any thread."""
@@ -148,20 +148,11 @@ class ResourceLocks:
         """Take a resource's lock; `waiting` is called while another process has it."""
         while not lock.acquire():
             waiting()
-            self._awaited.put_nowait(lock)
-            await self._retry.wait()
-
-    async def wait_until_free(self) -> None:
-        """Wait until one of the awaited locks is free: mostly all of them are then."""
-        while (lock := await self._awaited.get()).locked_by_other:
-            self._awaited.put_nowait(lock)  # its turn comes again
-            await asyncio.sleep(_POLL_S)
-
-    def retry(self) -> None:
-        """Make all who wait for a lock try to take it again."""
-        self._awaited = asyncio.Queue()
-        self._retry.set()
-        self._retry = asyncio.Event()
+            async with self._turn:
+                if lock.acquire():
+                    self.freed.set()
+                else:
+                    await asyncio.sleep(_POLL_S)
 
     def remove_dead_sockets(self) -> None:
         """Remove the sockets that other processes have left; it blocks, or raises `OSError`."""

@@ -13,7 +13,8 @@ import grpc
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.backend import PluginHandler
-from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, offered_id
+from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList
+from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.names import printable
@@ -220,7 +221,12 @@ class Servicer(pb_grpc.DevicePluginServicer):
             _LOG.exception("preparing devices failed unexpectedly")
             code, text = grpc.StatusCode.INTERNAL, f"{name}: internal error"
         else:
-            log_prepared(name, ids, clock() - began)
+            fields = {
+                "resource": name,
+                "ids": _shorten_all(ids),
+                "seconds": round(clock() - began, 4),
+            }
+            _LOG.info("devices prepared for a container", extra={"fields": fields})
             return pb.PreStartContainerResponse()
         log_failed(_PREPARING, name, ids, text)
         await context.abort(code, printable(text))
@@ -296,12 +302,6 @@ def log_failed(call: str, resource: str, ids: Sequence[str], reason: str, **fiel
     """Log an Allocate that was refused, or a container that must not start."""
     texts = {"ids": _shorten_all(ids), **fields, "reason": _shorten(reason, _REASON_MAX)}
     _LOG.warning("%s failed", call, extra={"fields": {"resource": resource, **texts}})
-
-
-def log_prepared(resource: str, ids: Sequence[str], seconds: float) -> None:
-    """Log a container that may start."""
-    fields = {"resource": resource, "ids": _shorten_all(ids), "seconds": round(seconds, 4)}
-    _LOG.info("devices prepared for a container", extra={"fields": fields})
 
 
 def _shorten_all(texts: Sequence[str]) -> list[str]:

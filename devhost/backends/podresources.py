@@ -20,8 +20,8 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from devhost.api.podresources.v1 import podresources_pb2 as pb
-from devhost.backends.deviceplugin.device_list import offered_id
-from devhost.backends.deviceplugin.sockets import connect_error, open_channel, socket_identity
+from devhost.backends.share_ids import offered_id
+from devhost.backends.sockets import connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
 from devhost.model.resource_state import HeldBy
 from devhost.watch.threads import run_in_thread
