@@ -58,6 +58,7 @@ class DraftDevice:
         owner: The USB device or PCI function that it is, or is below.
         nodes: What a container gets.
         sources: Which sources of its kind found a node.
+        is_stable: Whether its kind selects it by nothing that the kernel counts.
     """
 
     kind: Kind
@@ -65,6 +66,7 @@ class DraftDevice:
     nodes: tuple[KernelNode, ...]
     title: str
     sources: tuple[int, ...] = (0,)
+    is_stable: bool = True
 
     @property
     def number(self) -> str:
@@ -117,7 +119,7 @@ class EntryWriter:
 
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
-        owner, node, reason, note = device.owner, device.node, "", ""
+        owner, node, note, is_stable = device.owner, device.node, "", True
         resource: Options
         nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
         link = device.variables.get("byId")
@@ -127,7 +129,6 @@ class EntryWriter:
         elif owner is not None and owner.prefix == "usb.":
             options, nodes, is_stable = self._usb_node(device)
             resource = {"sources": [{"usb": {"device": "*:*", **options}}]}
-            reason = "" if is_stable else _UNSTABLE
         elif owner is not None and (choice := _pci_node(device)) is not None:
             nodes = nodes or device.nodes
             resource = {"sources": [{"pci": {"device": "*:*", "node": choice}}]}
@@ -136,10 +137,9 @@ class EntryWriter:
         else:  # sysfs does not know it
             path = str(node.path) if node is not None else ""
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
-            reason = _UNSTABLE if _is_counted(path) else ""
-        return DraftDevice(
-            Kind(resource, Row(resources=(), note=note, reason=reason)), owner, nodes, device.title
-        )
+            is_stable = not _is_counted(path)
+        kind = Kind(resource, Row(resources=(), note=note))
+        return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
 
     # ── entries ──
 
@@ -153,9 +153,11 @@ class EntryWriter:
         drafts: dict[str, _Draft] = {}
         for device in devices:
             name = device.kind.name or self._product(device)
-            reason = "" if named and device.kind.name else device.kind.row.reason
+            reason = "" if named else device.kind.row.reason
             if not named and self._carries_network(device):
                 reason = _CARRIES_NETWORK
+            if not device.is_stable:
+                reason = _UNSTABLE
             key = repr((id(device.kind.row), name, reason, self._likeness(device)))
             drafts.setdefault(key, _Draft(name, reason=reason)).devices.append(device)
         used, entries = set(_OWN_NODES), list[DraftEntry]()
@@ -171,7 +173,8 @@ class EntryWriter:
         if device.kind.row.whole:
             return device.kind.name
         if device.owner is not None:
-            return device.sources, device.number, device.kind.resource
+            product = device.owner.facts.get("product")
+            return device.sources, device.number, product, device.kind.resource
         return device.nodes[0].syspath or device.nodes[0].file
 
     def _product(self, device: DraftDevice) -> str:
