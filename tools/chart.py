@@ -9,7 +9,7 @@ descriptions are those of values.yaml; `config` has the schema of the configurat
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,9 @@ from typing import Any, Final
 import yaml
 
 from devhost.config.json_schema import json_schema
+from devhost.model.hardware_sources import PAIR_PATTERN
+from devhost.model.names import RESOURCE_NAME_PATTERN, UNFIT_NAME_PATTERN
+from devhost.model.values import AN_RE2_PATTERN
 
 CHART: Final = Path(__file__).resolve().parents[1] / "deploy" / "helm" / "devhost"
 SCHEMA: Final = CHART / "values.schema.json"
@@ -48,15 +51,27 @@ def _probe(more: str) -> dict[str, Any]:
     return _map(_TIMES | {more: _COUNT}, ["object", "null"])
 
 
+def _list_of(pattern: str, expected: str, unless: str = "") -> dict[str, Any]:
+    """Return the schema of a list of words with a pattern, and without another."""
+    rule = {"pattern": pattern} | ({"not": {"pattern": unless}} if unless else {})
+    return {"type": "array", "items": {"type": "string"} | _expected(rule, expected)}
+
+
+def _expected(rule: Mapping[str, Any], expected: str) -> dict[str, Any]:
+    """Return a rule for which Helm prints what is expected, not the rule."""
+    return {"if": rule, "else": {"const": expected}}
+
+
 _TOLD: Final[dict[str, dict[str, Any]]] = {
     "hostPaths": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
     # The variable that they become is split at blanks.
-    "allow.paths": {"type": "array", "items": {"type": "string", "pattern": r"^[/*?\[]\S*$"}},
-    "allow.resources": {"type": "array", "items": {"type": "string", "pattern": r"^[^\s*?\[]+$"}},
-    **{
-        f"allow.{key}": {"type": "array", "items": {"type": "string", "pattern": r"^\S+$"}}
-        for key in ("devices", "cdi", "annotations")
-    },
+    "allow.paths": _list_of(r"^[/*?\[]\S*$", "a glob of absolute paths, without blanks"),
+    "allow.resources": _list_of(RESOURCE_NAME_PATTERN, "domain/name", UNFIT_NAME_PATTERN),
+    "allow.devices": _list_of(
+        rf"^([*?\[]\S*/\S*|/\S*|{PAIR_PATTERN}|[^\s/:*?\[]+)$",
+        "a class, vendor:product, or a glob of absolute paths",
+    ),
+    **dict.fromkeys(("allow.cdi", "allow.annotations"), _list_of(r"^\S+$", "one word")),
     "stateDir": {"type": "string", "pattern": "^(/.+)?$"},
     "cdi.dir": _HOST_PATH,
     "kubelet.rootDir": _HOST_PATH,
@@ -113,10 +128,6 @@ _OF_A_PROFILE: Final = (
     *("terminationGracePeriodSeconds", "probes"),
     *("command", "args", "extraArgs", "extraEnv", "extraVolumes", "extraVolumeMounts"),
 )
-# A part of a path that is not "..".
-_PLAIN: Final = r"[^/\x00-\x1f\x7f]"
-_FIRST: Final = r"[^/.\x00-\x1f\x7f]"
-_PART: Final = rf"({_FIRST}{_PLAIN}*|\.({_FIRST}{_PLAIN}*)?|\.\.{_PLAIN}+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +183,16 @@ def _section(above: list[str]) -> str:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the chart's values."""
     known = values()
-    config = _for_helm(json_schema())
+    config = json_schema()
+    config = _for_helm(config, config["$defs"])
     definitions = config.pop("$defs")
     config.pop("$schema")
     config["properties"]["existingConfigMap"] = {
         "description": "A ConfigMap with the key config.yaml.",
         "type": "string",
     }
-    config["required"] = []
-    definitions["Config"] = config
+    definitions["WholeConfig"] = config
+    definitions["Config"] = config | {"required": []}
     properties = {value.path: _schema_of(value) for value in known}
     properties["config"] = {"$ref": "#/$defs/Config"}
     properties["profiles"]["items"] = _profile(properties)
@@ -209,9 +221,10 @@ def _schema_of(value: Value) -> dict[str, Any]:
 def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
     """A profile has no defaults to be merged with: its configuration is whole, or a ConfigMap's."""
     named = {"type": "string", "minLength": 1}
-    whole = {
+    config = {
         "if": {"required": ["existingConfigMap"], "properties": {"existingConfigMap": named}},
-        "else": {"required": ["version", "resources"]},
+        "then": {"$ref": "#/$defs/Config"},
+        "else": {"$ref": "#/$defs/WholeConfig"},
     }
     own: dict[str, Any] = {
         "name": {
@@ -219,7 +232,7 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
             "type": "string",
             "pattern": "^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$",
         },
-        "config": {"allOf": [{"$ref": "#/$defs/Config"}, whole]},
+        "config": config,
     }
     own |= {name: properties[name] for name in _OF_A_PROFILE}
     chosen = {"minProperties": 1, "not": {"additionalProperties": {"type": "null"}}}
@@ -231,42 +244,72 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _for_helm(node: Any) -> Any:
-    """Return a schema without titles and without lookahead, which Helm's RE2 does not support."""
+def _for_helm(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return a schema without titles, of which Helm says in one line what is wrong with a value.
+
+    Of `anyOf` and `oneOf` it would print what is wrong with each choice, of a pattern only that.
+    """
     if isinstance(node, list):
-        return [_for_helm(item) for item in node]
+        return [_for_helm(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
+    if choices := _choices(node):
+        rest = {key: item for key, item in node.items() if key not in (*_UNIONS, "title")}
+        return rest | _by_type(choices, definitions)
     kept = {
-        key: _for_helm(item)
+        key: _for_helm(item, definitions)
         for key, item in node.items()
         if not (key == "title" and isinstance(item, str))
     }
-    pattern = kept.get("pattern")
-    if isinstance(pattern, str) and re.search(r"\(\?[=!<]|\\[1-9]", pattern):
-        kept = {key: item for key, item in kept.items() if key != "pattern"} | _in_re2(pattern)
+    for union, number in (("oneOf", "exactly one"), ("anyOf", "at least one")):  # of keys
+        if union in kept:
+            keys = [choice["required"][0] for choice in kept[union]]
+            expected = f"a mapping with {number} of {', '.join(keys)}"
+            kept |= _expected({union: kept.pop(union)}, expected)
+    if (expected := kept.pop("patternErrorMessage", "")) and "pattern" in kept:
+        rules = {key: kept.pop(key) for key in ("pattern", "not") if key in kept}
+        kept |= _expected(rules, expected)
+    if expected == AN_RE2_PATTERN:  # Go's syntax is that of RE2
+        kept["format"] = "regex"
     return kept
 
 
-def _in_re2(pattern: str) -> dict[str, Any]:
-    """Return a schema that is equivalent to a pattern with lookahead."""
-    if pattern == r"^(?!.*(.).*\1)[rwm]+$":
-        texts = (itertools.permutations("rwm", length) for length in (1, 2, 3))
-        return {"enum": ["".join(letters) for letters in itertools.chain(*texts)]}
-    if pattern.startswith(r"^/(?!(.*/)?\.\.(/|$))"):
-        return {"pattern": rf"^(/{_PART}?)+$"}
-    reserved = r"^(?!.*kubernetes\.io/)(?!requests\.)(?=[^/]{1,244}/)"
-    short = "(?=[^/]{1,63}$)([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
-    if pattern.startswith(reserved) and pattern.endswith(short):
-        domain = pattern.removeprefix(reserved).removesuffix(short)
-        return {
-            "pattern": f"^{domain}([A-Za-z0-9][-A-Za-z0-9_.]{{0,61}})?[A-Za-z0-9]$",
-            "allOf": [{"pattern": "^[^/]{1,244}/"}],
-            # With "not", Helm's error would not show what is wrong.
-            "if": {"pattern": r"kubernetes\.io/|^requests\."},
-            "then": {"const": "a domain that is not kubernetes' own"},
-        }
-    raise ValueError(f"tools/chart.py has no equivalent of {pattern} without lookahead")
+_UNIONS: Final = ("anyOf", "oneOf", "discriminator")
+_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
+
+
+def _choices(node: Mapping[str, Any]) -> list[Any]:
+    """Return the choices of a union, also those of unions in it; none of another schema."""
+    choices = node.get("anyOf") or node.get("oneOf") or []
+    if any("required" in choice for choice in choices):
+        return []
+    return [inner for choice in choices for inner in _choices(choice) or [choice]]
+
+
+def _by_type(choices: Sequence[Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule for a value by its type."""
+    by_type: dict[str, list[Any]] = {}
+    for choice in choices:
+        kind = "object" if "$ref" in choice else choice.get("type", "string")
+        by_type.setdefault(kind, []).append(choice)
+    schema: dict[str, Any] = {}
+    for kind, of_type in by_type.items():
+        first, *others = [_for_helm(choice, definitions) for choice in of_type]
+        rule = first
+        if others and kind == "object":  # a mapping of which all keys are those of the first
+            keys = [*definitions[first["$ref"].rpartition("/")[2]]["properties"]]
+            is_first = {"propertyNames": {"enum": keys}, "minProperties": 1}
+            rule = {"if": is_first, "then": first, "else": others[0]}
+        elif others:  # words, and texts with a pattern
+            words = [str(word) for choice in of_type for word in _words(choice)]
+            rule = _expected({"anyOf": of_type}, f"{' or '.join(words)}, or a duration such as 5m")
+        schema = {"if": {"type": kind}, "then": rule, **({"else": schema} if schema else {})}
+    return {"type": [*by_type], **schema}
+
+
+def _words(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema lists."""
+    return [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else [])]
 
 
 # Sections of values whose meaning is this chart's own; the others are as in most charts.

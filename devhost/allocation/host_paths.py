@@ -36,7 +36,7 @@ class HostPaths:
     def __init__(self, files: HostFiles, policy: Policy) -> None:
         self._files, self._policy = files, policy
         self._cached = CachedFiles(files)
-        self._classes: DeviceClasses | None = None
+        self._classes = DeviceClasses(files)
         self._use: BlockUse | None = None  # most resources have no disks
         self._resolved: dict[str, ResolvedPath] = {}
         self._visible: tuple[str, ...] | None = None
@@ -174,7 +174,6 @@ class HostPaths:
     def policy_problem(self, realpath: str, kind: FileKind, number: Number) -> str | None:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
         if kind is not FileKind.BLOCK:
-            self._classes = self._classes or DeviceClasses(self._files)
             return self._policy.node_problem(realpath, self._classes.of(number))
         self._use = self._use or BlockUse(self._files)
         return self._policy.node_problem(realpath, BLOCK, self._use.problem(number))

@@ -87,7 +87,7 @@ class DeviceAccess(ConfigModel):
     writable: bool = False
 
 
-class PodResources(ConfigModel):
+class PodResourcesAccess(ConfigModel):
     """Whether devhost knows which pods have devices."""
 
     enabled: bool = True
@@ -107,7 +107,7 @@ class InstanceValues(ConfigModel):
     device_access: DeviceAccess = DeviceAccess()
     host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
     host_root: Enabled = Enabled()
-    pod_resources: PodResources = PodResources()
+    pod_resources: PodResourcesAccess = PodResourcesAccess()
 
     @model_validator(mode="before")
     @classmethod

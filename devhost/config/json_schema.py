@@ -6,6 +6,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from devhost.model.config import Config, Probe, Step
+from devhost.model.hardware_sources import PciSelector, UsbSelector
 from devhost.model.sources import Source, Static
 from devhost.model.values import key_of
 
@@ -27,7 +28,17 @@ def json_schema() -> dict[str, Any]:
     schema["title"] = "devhost configuration"
     # For YAML anchors.
     schema["patternProperties"] = {"^x-": {}}
+    definitions = schema["$defs"]
+    for definition in definitions.values():
+        for option in definition["properties"].values():
+            if "patternProperties" in option:
+                option["additionalProperties"] = False
+    for name, selector in (("Usb", UsbSelector), ("Pci", PciSelector)):
+        keys = [key_of(selector, option) for option in selector.model_fields]
+        definitions[name]["anyOf"] = [{"required": [key]} for key in keys]
+    for name in ("UsbSelector", "PciSelector", "SysfsSelector"):  # of what is left out
+        definitions[name]["minProperties"] = 1
     for model in (Source, Static, Probe, Step):
-        keys = [key_of(model, name) for name in model.one_of]
-        schema["$defs"][model.__name__]["oneOf"] = [{"required": [key]} for key in keys]
+        keys = [key_of(model, option) for option in model.one_of]
+        definitions[model.__name__]["oneOf"] = [{"required": [key]} for key in keys]
     return schema

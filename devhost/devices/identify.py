@@ -132,13 +132,26 @@ def identify(selection: Selection, context: ScanContext) -> Identified:
     previous = context.previous.devices.values()
     ids_by_place = {node.found_at: device.id for device in previous for node in device.nodes}
     result = Identified(context, selection, ids_by_place, [*selection.skipped])
-    candidates = (_device(name, nodes, result) for name, nodes in _nodes_by_device(result).items())
+    candidates = (
+        _unchanged_device(nodes, result) or _device(name, nodes, result)
+        for name, nodes in _nodes_by_device(result).items()
+    )
     _assign(candidates, result)
     result.missing = _missing_devices(result)
     return result
 
 
 # ── which nodes are one device ──
+
+
+def _unchanged_device(nodes: Sequence[Node], result: Identified) -> tuple[Rank, HostDevice] | None:
+    """Return a healthy device that has the same nodes as before."""
+    former = result.context.previous.devices.get(result.ids_by_place.get(nodes[0].found_at, ""))
+    if former is None or not former.is_stable or len(former.nodes) != len(nodes):
+        return None
+    if not all(map(operator.is_, former.nodes, nodes)) or _owner(nodes, result.context):
+        return None
+    return Rank.UNCHANGED, former
 
 
 def _device(name: str, nodes: Sequence[Node], result: Identified) -> tuple[Rank, HostDevice] | None:

@@ -10,6 +10,7 @@ import glob
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
@@ -19,7 +20,7 @@ from devhost.config import yaml_tree
 from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
-from devhost.drafts import draft, smarter
+from devhost.drafts import draft, smarter, without_nodes
 from devhost.drafts.draft import DraftEntry, with_rights
 from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
 from devhost.model import limits
@@ -52,6 +53,9 @@ class _Path(_Settings):
 
     def source(self) -> _Entry | str:
         path = self.path.replace("[^", "[!")
+        without_nodes.check(
+            lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path)
+        )
         if self.type == "Device" and path not in smarter.DIRECTORIES:
             return path
         return {"glob": {"paths": path, "types": _ANY if self.type == "Mount" else "directory"}}

@@ -3,10 +3,13 @@
 Modelled on k8s.io/kubernetes v1.37.1, pkg/kubelet/cm/devicemanager (manager.go, pod_devices.go).
 """
 
+import functools
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypedDict, TypeVar
+
+from google.protobuf.json_format import MessageToDict
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb2
 
@@ -107,17 +110,12 @@ def answer(held: Container) -> Answer:
     replies = [held[resource].response for resource in shuffled(held)]
     mounts = _first((mount.container_path, mount) for reply in replies for mount in reply.mounts)
     nodes = _first((node.container_path, node) for reply in replies for node in reply.devices)
+    as_json = functools.partial(MessageToDict, always_print_fields_with_no_presence=True)
     return Answer(
         deviceIds={resource: sorted(held[resource].ids) for resource in sorted(held)},
         envs=_first(pair for reply in replies for pair in reply.envs.items()),
-        mounts=[
-            {"hostPath": mount.host_path, "containerPath": path, "readOnly": mount.read_only}
-            for path, mount in mounts.items()
-        ],
-        devices=[
-            {"hostPath": node.host_path, "containerPath": path, "permissions": node.permissions}
-            for path, node in nodes.items()
-        ],
+        mounts=[as_json(mount) for mount in mounts.values()],
+        devices=[as_json(node) for node in nodes.values()],
         annotations=_first(pair for reply in replies for pair in reply.annotations.items()),
         cdiDevices=list(dict.fromkeys(cdi.name for reply in replies for cdi in reply.cdi_devices)),
     )

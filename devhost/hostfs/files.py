@@ -59,15 +59,19 @@ def filesystem_magic(path: str) -> int | None:
     return int.from_bytes(buffer.raw[:4], sys.byteorder)
 
 
-def _state(realpath: str, status: os.stat_result) -> FileState | None:
-    """Return the state of a file at a real path."""
+def _state(realpath: str, status: os.stat_result, former: FileState | None) -> FileState | None:
+    """Return the state of a file at a real path: the former object where nothing has changed."""
+    stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
+    raw = (status.st_mode, status.st_rdev, status.st_mtime_ns)
+    if former is not None and (former.stamp, former.raw, former.realpath) == (stamp, raw, realpath):
+        return former
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None:
         return None
     number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if kind.is_node else None
     modified = 0 if kind.is_node else status.st_mtime_ns
-    stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
-    return FileState(realpath, kind, number, stamp, stat.S_IMODE(status.st_mode), modified)
+    state = FileState(realpath, kind, number, stamp, stat.S_IMODE(status.st_mode), modified, raw)
+    return former if state == former else state
 
 
 class Progress:
@@ -259,8 +263,8 @@ class CachedFiles:
         self._realpaths: dict[str, str] = {}
         self._listed: set[str] = set()
 
-    def stat(self, path: str) -> FileState | None:
-        """Return the same as `HostFiles.stat`."""
+    def stat(self, path: str, former: FileState | None = None) -> FileState | None:
+        """Return the same as `HostFiles.stat`, and the former object where nothing has changed."""
         parent, _, name = path.rpartition("/")
         try:
             dots = name in _DOTS
@@ -273,7 +277,7 @@ class CachedFiles:
             if error.errno in _ABSENT:
                 return None
             raise
-        return _state(real, status)  # none for a link: to itself, or made just now
+        return _state(real, status, former)  # none for a link: to itself, or made just now
 
     def is_link(self, path: str) -> bool | None:
         """Whether an entry of a directory is a link; ``None`` where there is no such entry."""

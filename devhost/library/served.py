@@ -5,7 +5,7 @@ import contextlib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -65,7 +65,9 @@ class CodeSource(NodeSource, Location):
         except CallError as error:
             return Listing(failure=str(error))
 
-    def find(self, listings: Listings) -> Iterator[DeclaredNode | Skipped]:
+    def find(
+        self, listings: Listings, _previous: Mapping[str, Node]
+    ) -> Iterator[DeclaredNode | Skipped]:
         """Yield the nodes of each device, as they are on the host."""
         listing = listings[self]
         assert isinstance(listing, CodeListing), "of that location"  # noqa: S101

@@ -74,9 +74,9 @@ class Mount(ConfigModel):
 
 TextEntry = Annotated[Text, shorthand(main_option("value"), values.TemplateText | Text)]
 DeviceEntry = Annotated[
-    DeviceNode, shorthand(main_option("hostPath"), values.TemplateText | DeviceNode)
+    DeviceNode, shorthand(main_option("hostPath"), values.HostNodePath | DeviceNode)
 ]
-MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), values.TemplateText | Mount)]
+MountEntry = Annotated[Mount, shorthand(main_option("hostPath"), values.HostPath | Mount)]
 
 
 class Allocate(ConfigModel):

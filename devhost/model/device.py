@@ -39,6 +39,7 @@ class FileState:
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
         modified: When its content was changed (ns); 0 for a device node, where it tells its use.
+        raw: What else the kernel said, to see that nothing has changed.
     """
 
     realpath: str
@@ -47,6 +48,7 @@ class FileState:
     stamp: tuple[int, int, int]
     mode: int = 0
     modified: int = 0
+    raw: tuple[int, ...] = field(default=(), compare=False)
 
     @property
     def inode(self) -> tuple[int, int]:

@@ -1,11 +1,19 @@
 """Sources that select devices by what the kernel knows of them: one class for each kind."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from devhost.model.values import ConfigModel, OneOrMore, Several, main_option, refuses, shorthand
+from devhost.model.values import (
+    ConfigModel,
+    OneOrMore,
+    Several,
+    main_option,
+    matching,
+    refuses,
+    shorthand,
+)
 
 USB_NODE: Final = "usb"
 NO_NODE: Final = "none"
@@ -61,6 +69,17 @@ def _class_of(codes: dict[str, str]) -> AfterValidator:
     return AfterValidator(code_of)
 
 
+def _class_schema(codes: dict[str, str]) -> WithJsonSchema:
+    """Return the JSON Schema of a class; names are taken in lower and upper case."""
+    names = "|".join("".join(_any_case(letter) for letter in name) for name in codes)
+    digits = "([0-9A-Fa-f]{2}){1,3}"
+    return matching(f"^({names}|{digits})$", f"one of {', '.join(codes)}, or hexadecimal digits")
+
+
+def _any_case(letter: str) -> str:
+    return f"[{letter}{letter.upper()}]" if letter.isalpha() else letter
+
+
 def _node(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -107,8 +126,18 @@ def _check(source: Any) -> Any:
 
 
 Globs = OneOrMore[str]
-Pairs = OneOrMore[Annotated[str, AfterValidator(vendor_product)]]
-Subsystem = Annotated[str, refuses(_subsystem_problem)]
+_NUMBER: Final = r"([0-9A-Fa-f]{4}|\*)"
+PAIR_PATTERN: Final = f"{_NUMBER}:{_NUMBER}"
+_PAIR_SCHEMA: Final = matching(f"^{PAIR_PATTERN}$", "vendor:product, such as 0403:6001")
+Pair = Annotated[str, AfterValidator(vendor_product), _PAIR_SCHEMA]
+Pairs = OneOrMore[Pair]
+UsbClasses = OneOrMore[Annotated[str, _class_of(USB_CLASSES), _class_schema(USB_CLASSES)]]
+PciClasses = OneOrMore[Annotated[str, _class_of(PCI_CLASSES), _class_schema(PCI_CLASSES)]]
+_A_SUBSYSTEM: Final = "a subsystem, such as tty"
+Subsystem = Annotated[
+    str, refuses(_subsystem_problem), matching(f"^{_SUBSYSTEM.pattern}$", _A_SUBSYSTEM)
+]
+_NodeText = Annotated[str, matching(f"^{_SUBSYSTEM.pattern}(/.+)?$", _A_SUBSYSTEM)]
 Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 
@@ -125,7 +154,7 @@ class NodeChoice(ConfigModel):
     """Whether the device is complete without it."""
 
 
-NodeChoices = OneOrMore[Annotated[NodeChoice, shorthand(_node, str | NodeChoice)]]
+NodeChoices = OneOrMore[Annotated[NodeChoice, shorthand(_node, _NodeText | NodeChoice)]]
 
 
 class UsbSelector(ConfigModel):
@@ -142,7 +171,8 @@ class UsbSelector(ConfigModel):
     port: Globs | None = None
     """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
     class_: Annotated[
-        OneOrMore[Annotated[str, _class_of(USB_CLASSES)]] | None, Field(alias="class")
+        OneOrMore[Annotated[str, _class_of(USB_CLASSES), _class_schema(USB_CLASSES)]] | None,
+        Field(alias="class"),
     ] = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
     interface: OneOrMore[Annotated[int, Field(ge=0, le=255)]] | None = None
@@ -159,7 +189,7 @@ class Usb(UsbSelector):
     split: bool = False
     """Whether each node is a device of its own."""
     exclude: Several[
-        Annotated[UsbSelector, shorthand(main_option("device"), str | UsbSelector)]
+        Annotated[UsbSelector, shorthand(main_option("device"), Pair | UsbSelector)]
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
@@ -176,7 +206,8 @@ class PciSelector(ConfigModel):
     subsystem: Pairs | None = None
     """`vendor:device` of the subsystem."""
     class_: Annotated[
-        OneOrMore[Annotated[str, _class_of(PCI_CLASSES)]] | None, Field(alias="class")
+        OneOrMore[Annotated[str, _class_of(PCI_CLASSES), _class_schema(PCI_CLASSES)]] | None,
+        Field(alias="class"),
     ] = None
     """The class: a name, or 2, 4 or 6 hexadecimal digits."""
     driver: Globs | None = None
@@ -195,7 +226,7 @@ class Pci(PciSelector):
     split: bool = False
     """Whether each node is a device of its own."""
     exclude: Several[
-        Annotated[PciSelector, shorthand(main_option("device"), str | PciSelector)]
+        Annotated[PciSelector, shorthand(main_option("device"), Pair | PciSelector)]
     ] = ()
     """What is not offered: options as above."""
     in_use: bool = False
@@ -236,6 +267,8 @@ class Sysfs(SysfsSelector):
 
     subsystem: Subsystem
     """A class or a bus, such as tpmrm."""
+    node: Literal["none"] | None = None
+    """none: offered whether or not it has a node; the container gets none."""
     exclude: Several[SysfsSelector] = ()
     """What is not offered: options as above."""
     in_use: bool = False

@@ -15,11 +15,12 @@ _SUFFIX: Final = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _PREFIX_MAX: Final = 244  # 253, less the "requests." that quota puts in front
 _SUFFIX_MAX: Final = 63
 # An extended resource name (k8s.io/kubernetes v1.37.1 pkg/apis/core/v1/helper/helpers.go).
-RESOURCE_NAME_PATTERN: Final = (
-    rf"^(?!.*kubernetes\.io/)(?!requests\.)(?=[^/]{{1,{_PREFIX_MAX}}}/){_PREFIX}"
-    rf"/(?=[^/]{{1,{_SUFFIX_MAX}}}$){_SUFFIX}$"
+RESOURCE_NAME_PATTERN: Final = f"^{_PREFIX}/{_SUFFIX}$"
+UNFIT_NAME_PATTERN: Final = (
+    rf"kubernetes\.io/|^requests\.|^[^/]{{{_PREFIX_MAX + 1}}}|/[^/]{{{_SUFFIX_MAX + 1}}}"
 )
 _RESOURCE_NAME: Final = re.compile(RESOURCE_NAME_PATTERN.replace("$", r"\Z"))
+_UNFIT_NAME: Final = re.compile(UNFIT_NAME_PATTERN)
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The last ones are those that `runc features` and `crun features` call unsafe.
 _RESERVED_ANNOTATIONS: Final = (
@@ -54,7 +55,7 @@ _ID_HASH_LENGTH: Final = 10
 
 def resource_name_problem(name: str) -> str | None:
     """Check an extended resource name by kubelet's own rules."""
-    if _RESOURCE_NAME.match(name):
+    if _RESOURCE_NAME.match(name) and not _UNFIT_NAME.search(name):
         return None
     prefix, slash, suffix = name.partition("/")
     if not slash or not prefix:

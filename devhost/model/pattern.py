@@ -24,12 +24,15 @@ _SET: Final = re.compile(r"\[(\^?)!?+\]?+[^]]*\]")
 _UNCLOSED: Final = re.compile(r"\[(?!\^?\])"), "unclosed '['; write '[[]' for the character itself"
 _NEGATED: Final = re.compile(r"\[\^"), "a glob negates a set with '!', not '^'"
 _PATHS: Final = re.compile(r"[, ]\s*/"), "more than one path; write each as an item of a list"
+VARIABLE_PATTERN: Final = r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}"
 _VARIABLE: Final = (
-    re.compile(r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}"),
+    re.compile(VARIABLE_PATTERN),
     "variables are not expanded in sources; write the name on the host",
 )
+_BRACES_PATTERN: Final = r"\{[^{}]*(?:,|\.\.)[^{}]*\}"
+NO_DIRECTORY_PATTERN: Final = rf"[*?[]|{VARIABLE_PATTERN}|{_BRACES_PATTERN}"
 _BRACES: Final = (
-    re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}"),
+    re.compile(_BRACES_PATTERN),
     "braces are not expanded; list each path instead",
 )
 # What is special in regular expressions only. udev writes a space in a label as '\x20', so not
@@ -43,10 +46,10 @@ _REGEX: Final = (
 )
 _GLOB_MARK: Final = re.compile(r"(?<=[A-Za-z0-9/_-])[*?]")  # in a pattern
 # docker's form of a device or mount: docs.docker.com/reference/cli/docker/container/run
-_DOCKER: Final = re.compile(
-    r"(?P<host>(?:/|\$\{)[^:]*):"
-    r"(?:(?:/|\$\{(?:real)?path\})[^:]*(?::[A-Za-z,]+)?|[rwm]+|ro)"
+DOCKER_PATTERN: Final = (
+    r"^((?:/|\$\{)[^:]*):(?:(?:/|\$\{(?:real)?path\})[^:]*(?::[A-Za-z,]+)?|[rwm]+|ro)$"
 )
+_DOCKER: Final = re.compile(DOCKER_PATTERN)
 
 
 class PatternError(ValueError):
@@ -147,7 +150,7 @@ def glob_problem(text: str) -> str | None:
     if problem := length_problem(text):
         return problem
     if docker := _DOCKER.fullmatch(text):
-        return f"looks like docker's HOST:CONTAINER:MODE; write {docker['host']}"
+        return f"looks like docker's HOST:CONTAINER:MODE; write {docker[1]}"
     return _problem(text, _UNCLOSED, _NEGATED, _PATHS, _VARIABLE, _REGEX, _BRACES)
 
 

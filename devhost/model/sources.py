@@ -5,7 +5,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from devhost.model import values
-from devhost.model.hardware_sources import VFIO_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import VFIO_NODE, Pairs, Pci, Subsystem, Sysfs, Usb
 from devhost.model.values import ConfigModel, main_option, shorthand
 
 
@@ -84,17 +84,17 @@ class Source(ConfigModel):
     """The entries of a directory."""
     glob: Annotated[Glob, shorthand(main_option("paths"), values.PathGlobs | Glob)] | None = None
     """The paths that match."""
-    dev: Annotated[Dev, shorthand(main_option("pattern"), str | Dev)] | None = None
+    dev: Annotated[Dev, shorthand(main_option("pattern"), values.DevPattern | Dev)] | None = None
     """The device nodes below /dev that match."""
     static: (
         Annotated[Static, shorthand(_static, values.Count | values.DeviceIds | Static)] | None
     ) = None
     """Tokens, without anything on the host."""
-    usb: Annotated[Usb, shorthand(main_option("device"), str | list[str] | Usb)] | None = None
+    usb: Annotated[Usb, shorthand(main_option("device"), Pairs | Usb)] | None = None
     """The USB devices that match."""
-    pci: Annotated[Pci, shorthand(main_option("device"), str | list[str] | Pci)] | None = None
+    pci: Annotated[Pci, shorthand(main_option("device"), Pairs | Pci)] | None = None
     """The PCI functions that match."""
-    sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), str | Sysfs)] | None = None
+    sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), Subsystem | Sysfs)] | None = None
     """The devices of a subsystem that match."""
     role: Annotated[values.Role | None, Field(alias="as")] = None
     """The name of this source's node in devices with several nodes."""
@@ -126,7 +126,7 @@ class Source(ConfigModel):
         match self.kind:
             case Usb(node=choices) | Pci(node=choices):
                 return tuple(choice.subsystem for choice in choices)
-            case Sysfs(subsystem=subsystem):
+            case Sysfs(subsystem=subsystem, node=None):
                 return (subsystem,)
         return ()
 

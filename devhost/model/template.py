@@ -13,7 +13,8 @@ from typing import Final, Self
 from devhost.model.device import LINK_VARIABLES, Node, ToLocal
 
 # The same grammar as one pattern, for the JSON Schema.
-TEMPLATE_PATTERN: Final = r"^([^$]|\$\$|\$\{[A-Za-z_][A-Za-z0-9_.]*\})*$"
+VARIABLE_PATTERN: Final = r"\$\{[A-Za-z_][A-Za-z0-9_.]*\}"
+TEMPLATE_PATTERN: Final = rf"^([^$]|\$\$|{VARIABLE_PATTERN})*$"
 
 _VARIABLES_MAX: Final = 1000  # a value may be as long as a path, and is put in for each
 _WORD: Final = re.compile("[A-Za-z0-9_]+")

@@ -1,6 +1,7 @@
 """Types of the mappings, strings and numbers of a configuration; one rule for each value."""
 
 import math
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
 
 from devhost.model import limits, names, pattern
-from devhost.model.template import TEMPLATE_PATTERN, Template
+from devhost.model.template import TEMPLATE_PATTERN, VARIABLE_PATTERN, Template
 
 # The default limit of a resource that finds devices on the host: encoding the list of more would
 # delay kubelet's calls for other resources by more than a quarter of a second.
@@ -35,11 +36,17 @@ _INTERVAL_MIN_S: Final = 0.1
 _NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION_SCHEMA: Final[dict[str, Any]] = {
-    "type": "string",
-    "pattern": r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$",
-}
-_PATH_PATTERN: Final = r"^/(?!(.*/)?\.\.(/|$))[^\u0000-\u001f\u007f]*$"
+_DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
+_DURATION_SCHEMA: Final[dict[str, Any]] = {"type": "string", "pattern": _DURATION_PATTERN}
+_A_DURATION: Final = "a duration with a unit (ms, s, m or h), such as 30s"
+_ZERO: Final = r"^0+(\.0+)?[mh]?s?$"
+AN_RE2_PATTERN: Final = "an RE2 pattern for the path below /dev"
+_A_PATH: Final = "an absolute path without .."
+# What paths, as they are or as templates, cannot have: '..', control characters.
+_NO_PATH: Final = r"(^|/)\.\.(/|$)|[\x00-\x1f\x7f]"
+_VARIABLE: Final = VARIABLE_PATTERN
+# A template with a path: one that begins with a variable may be absolute.
+_PATH_TEMPLATE: Final = rf"^(/|{_VARIABLE})([^$]|\$\$|{_VARIABLE})*$"
 
 
 class ConfigModel(BaseModel):
@@ -118,8 +125,13 @@ def refuses(problem_of: Callable[[Any], str | None]) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def _matching(text: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": text})
+def matching(text: str, expected: str, unless: str = "") -> WithJsonSchema:
+    """Return the JSON Schema of strings that match a pattern, and not another.
+
+    What is expected is shown by editors that know the keyword, and by Helm.
+    """
+    schema = {"type": "string", "pattern": text, "patternErrorMessage": expected}
+    return WithJsonSchema(schema | ({"not": {"pattern": unless}} if unless else {}))
 
 
 def _template(value: object) -> Template:
@@ -136,8 +148,8 @@ def _path_problem(path: Template) -> str | None:
 
 
 def _node_path_problem(path: Template) -> str | None:
-    """Check the path of a device node: not that of a directory."""
-    if path.sample in ("/", "/dev") or path.sample.endswith("/"):
+    """Check the path of a device node, or of a directory of nodes: not all of /dev."""
+    if posixpath.normpath(path.sample).lstrip("/") in ("", "dev"):
         return f"{str(path)!r} is a directory; write the path of a node, such as /dev/serial0"
     return None
 
@@ -198,30 +210,72 @@ def _duplicate(ids: Sequence[str]) -> str | None:
     return None if duplicate is None else f"duplicate ID {duplicate!r}"
 
 
+def _path_schema(*unless: str, expected: str = _A_PATH) -> WithJsonSchema:
+    return matching(_PATH_TEMPLATE, expected, "|".join((_NO_PATH, *unless)))
+
+
+_DIRECTORY: Final = r"^/(dev)?$|/$"
+_A_NODE: Final = "the path of a device node, such as /dev/serial0"
 ResourceName = Annotated[
-    str, refuses(names.resource_name_problem), _matching(names.RESOURCE_NAME_PATTERN)
+    str,
+    refuses(names.resource_name_problem),
+    matching(
+        names.RESOURCE_NAME_PATTERN,
+        "domain/name, such as example.com/serial, in a domain of your own",
+        names.UNFIT_NAME_PATTERN,
+    ),
 ]
-Role = Annotated[str, refuses(_role_problem), _matching("^[A-Za-z][A-Za-z0-9_]*$")]
-TemplateText = Annotated[Template, PlainValidator(_template), _matching(TEMPLATE_PATTERN)]
+Role = Annotated[
+    str,
+    refuses(_role_problem),
+    matching("^[A-Za-z][A-Za-z0-9_]*$", "letters, digits and _, beginning with a letter"),
+]
+TemplateText = Annotated[
+    Template,
+    PlainValidator(_template),
+    matching(TEMPLATE_PATTERN, "a text with variables such as ${name}, and $$ for a dollar"),
+]
 ValueText = Annotated[TemplateText, refuses(lambda text: names.text_problem(text.sample))]
-PathText = Annotated[TemplateText, refuses(_path_problem)]
+PathText = Annotated[TemplateText, refuses(_path_problem), _path_schema()]
 HostPath = Annotated[
-    TemplateText, refuses(lambda path: pattern.docker_problem(str(path)) or _path_problem(path))
+    TemplateText,
+    refuses(lambda path: pattern.docker_problem(str(path)) or _path_problem(path)),
+    _path_schema(pattern.DOCKER_PATTERN),
 ]
-NodePath = Annotated[PathText, refuses(_node_path_problem)]
-HostNodePath = Annotated[HostPath, refuses(_node_path_problem)]
+NodePath = Annotated[
+    PathText, refuses(_node_path_problem), _path_schema(_DIRECTORY, expected=_A_NODE)
+]
+HostNodePath = Annotated[
+    HostPath,
+    refuses(_node_path_problem),
+    _path_schema(pattern.DOCKER_PATTERN, _DIRECTORY, expected=_A_NODE),
+]
 MountPath = Annotated[
-    PathText, refuses(lambda path: "a mount at '/' hides the image" if str(path) == "/" else None)
+    PathText,
+    refuses(lambda path: "a mount at '/' hides the image" if str(path) == "/" else None),
+    _path_schema("^/$"),
 ]
 CdiName = Annotated[TemplateText, refuses(lambda name: names.cdi_name_problem(name.sample))]
-EnvName = Annotated[str, _key_rule(names.env_name_problem)]
+EnvName = Annotated[
+    str,
+    _key_rule(names.env_name_problem),
+    matching(rf"^([A-Za-z_]|{_VARIABLE})([A-Za-z0-9_]|{_VARIABLE})*$", "the name of a variable"),
+]
 AnnotationKey = Annotated[str, _key_rule(names.annotation_key_problem)]
 Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
 Interval = Annotated[
     Duration, refuses(lambda s: "should be at least 100ms" if s < _INTERVAL_MIN_S else None)
 ]
-CheckTime = Annotated[Duration, refuses(lambda s: None if s > 0 else "should be more than 0s")]
-StepTime = Annotated[Duration, refuses(_step_time_problem)]
+CheckTime = Annotated[
+    Duration,
+    refuses(lambda s: None if s > 0 else "should be more than 0s"),
+    matching(_DURATION_PATTERN, f"{_A_DURATION}, not 0", _ZERO),
+]
+StepTime = Annotated[
+    Duration,
+    refuses(_step_time_problem),
+    matching(_DURATION_PATTERN, f"{_A_DURATION}, not 0", _ZERO),
+]
 Removal = Annotated[
     float,
     PlainValidator(lambda value: _duration(value, "never", "5m")),
@@ -231,7 +285,11 @@ TopologyChoice = Annotated[
     Literal["auto", "none"] | Annotated[int, Field(ge=0, le=_NUMA_NODE_MAX)],
     WrapValidator(_topology),
 ]
-Permissions = Annotated[str, refuses(permissions_problem), _matching(r"^(?!.*(.).*\1)[rwm]+$")]
+Permissions = Annotated[
+    str,
+    refuses(permissions_problem),
+    matching("^[rwm]{1,3}$", "letters: r (read), w (write), m (mknod)", "r.*r|w.*w|m.*m"),
+]
 Mode = Annotated[str, Field(pattern=r"^[0-7]{3,4}$")]
 OwnerId = Annotated[int, Field(ge=0, le=0xFFFF_FFFE)]
 Count = Annotated[int, Field(ge=0, le=SHARES_MAX)]
@@ -243,17 +301,34 @@ NotEmpty: Final = Field(strict=False, min_length=1)
 T = TypeVar("T")
 Several = Annotated[tuple[T, ...], AsTuple, _Listed()]
 OneOrMore = Annotated[tuple[T, ...], NotEmpty, _Listed()]
-_HostPath = Annotated[str, refuses(names.path_problem), _matching(_PATH_PATTERN)]
-DirectoryPath = Annotated[_HostPath, refuses(pattern.directory_problem)]
-PathGlob = Annotated[_HostPath, refuses(pattern.path_glob_problem)]
+_NO_GLOB: Final = rf"{_NO_PATH}|{pattern.DOCKER_PATTERN}|^[^[]*({pattern.VARIABLE_PATTERN})"
+_DeviceId = Annotated[str, refuses(names.id_problem), matching(".", "an ID without ::", "::")]
+DirectoryPath = Annotated[
+    str,
+    refuses(lambda path: names.path_problem(path) or pattern.directory_problem(path)),
+    matching(
+        "^/", "the absolute path of a directory", f"{_NO_PATH}|{pattern.NO_DIRECTORY_PATTERN}"
+    ),
+]
+PathGlob = Annotated[
+    str,
+    refuses(lambda glob: names.path_problem(glob) or pattern.path_glob_problem(glob)),
+    matching("^/", "an absolute path or glob", _NO_GLOB),
+]
 PathGlobs = OneOrMore[PathGlob]
-DevPattern = Annotated[str, refuses(pattern.dev_problem)]
+DevPattern = Annotated[
+    str,
+    refuses(pattern.dev_problem),
+    matching("^([^/]|$)", AN_RE2_PATTERN, pattern.VARIABLE_PATTERN),
+]
 GlobText = Annotated[str, refuses(pattern.glob_problem)]
 NameGlobs = Several[GlobText]
 ContentGlobs = Several[Annotated[str, refuses(pattern.length_problem)]]
 NodeNames = OneOrMore[GlobText]
 DeviceIds = Annotated[
-    tuple[Annotated[str, refuses(names.id_problem)], ...], AsTuple, refuses(_duplicate)
+    tuple[_DeviceId, ...],
+    Field(strict=False, json_schema_extra={"uniqueItems": True}),
+    refuses(_duplicate),
 ]
 Templates = OneOrMore[TemplateText]
 Argv = Annotated[tuple[TemplateText, ...], NotEmpty, refuses(_command_problem)]

@@ -123,10 +123,12 @@ class NodeSource:
     locations: tuple[Location, ...] = ()
     empty_text = ""
 
-    def find(self, listings: Listings, /) -> Iterable[Candidate | Node | Skipped]:
+    def find(
+        self, listings: Listings, previous: Mapping[str, Node], /
+    ) -> Iterable[Candidate | Node | Skipped]:
         """Return what it finds, in natural order of the names.
 
-        A node needs no further judgement.
+        A node needs no further judgement; those of `previous`, by path, may be returned again.
         """
         raise NotImplementedError
 

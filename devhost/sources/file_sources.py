@@ -9,7 +9,7 @@ from devhost.hostfs.device_classes import may_be_proposed
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
 from devhost.hostfs.mounts import BlockUse
 from devhost.model import names, pattern
-from devhost.model.device import NO_VARIABLES, FileState
+from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
 from devhost.model.sources import Dev, Directory, Glob
 from devhost.model.spelling import did_you_mean
 from devhost.sources.base import (
@@ -64,14 +64,16 @@ class FileListing(Listing):
         """Return the host path of a name."""
         return f"{self._base}/{name}"
 
-    def state(self, name: str) -> FileState | None:
+    def state(self, name: str, previous: FileState | None = None) -> FileState | None:
         """Return what is at a name; ``None`` where it leads nowhere. Blocks.
+
+        A file that is as it was before is the same object.
 
         Raises:
             OSError: It cannot be read.
         """
         if name not in self._states:
-            self._states[name] = self._cache.stat(self.path(name))
+            self._states[name] = self._cache.stat(self.path(name), previous)
         return self._states[name]
 
 
@@ -130,14 +132,10 @@ class FileSource(NodeSource):
         self.options = options
         self._lookups = _lookups(options)
         self.locations = tuple(dict.fromkeys(location for location, _ in self._lookups))
-        included = options.include if isinstance(options, Directory) else None
-        self._excludes = bool(options.exclude) or included is not None
 
-    def find(self, listings: Listings) -> Iterable[Candidate]:
+    def find(self, listings: Listings, previous: Mapping[str, Node]) -> Iterable[Candidate | Node]:
         """Return each path once, of the first pattern that matches it."""
-        matches = self._matches(listings)
-        if len(self._lookups) == 1:  # it is in order
-            return matches
+        matches = self._matches(listings, previous)
         return sorted(matches, key=lambda match: names.natural_key(match.name))
 
     def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
@@ -147,14 +145,22 @@ class FileSource(NodeSource):
             if isinstance(listing, FileListing):  # else it could not be listed
                 yield listing, wanted
 
-    def _matches(self, listings: Listings) -> Iterator[Candidate]:
+    def _matches(
+        self, listings: Listings, previous: Mapping[str, Node]
+    ) -> Iterator[Candidate | Node]:
         seen: set[str] = set()
         for listing, wanted in self._listings(listings):
             for name in listing.names:
                 path = listing.path(name)
-                if path not in seen and (variables := self._variables(name, wanted)) is not None:
+                if path in seen:
+                    continue
+                node = previous.get(path)
+                if node is not None and _is_unchanged(node, listing, name):
                     seen.add(path)
-                    exclusion = self._exclusion(path, name) if self._excludes else None
+                    yield node
+                elif (variables := self._variables(name, wanted)) is not None:
+                    seen.add(path)
+                    exclusion = self._exclusion(path, name)
                     yield Candidate(path, name, variables, exclusion, (listing, name))
 
     def _variables(self, name: str, wanted: str | None) -> Mapping[str, str] | None:
@@ -179,7 +185,7 @@ class FileSource(NodeSource):
 
     def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield the other paths where it looks."""
-        matched = {match.path for match in self._matches(listings)}
+        matched = {match.path for match in self._matches(listings, {})}
         paths = {
             listing.path(name): name
             for listing, _ in self._listings(listings)
@@ -197,6 +203,15 @@ class FileSource(NodeSource):
                 in_part = pattern.matches_part(text, name)
                 return Unmatched(path, {"": _IN_PART} if in_part else {"pattern": path})
         return Unmatched(path, {"paths": path})
+
+
+def _is_unchanged(node: Node, listing: FileListing, name: str) -> bool:
+    """Return whether a node is as it was; whether a disk is in use cannot be seen there."""
+    try:
+        state = listing.state(name, node.state)
+    except OSError:
+        return False
+    return state is not None and state is node.state and state.kind is not FileKind.BLOCK
 
 
 def _lookups(options: Directory | Glob | Dev) -> list[Lookup]:

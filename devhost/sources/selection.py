@@ -81,6 +81,7 @@ class CompiledSource:
     def __init__(self, index: int, spec: SourceSpec, source: NodeSource) -> None:
         self.spec, self._index, self._source = spec, index, source
         self.locations = source.locations
+        self._previous: Mapping[str, Node] = {}  # the nodes that were found last, by path
 
     @classmethod
     def of(cls, index: int, spec: SourceSpec, mentioned: frozenset[str]) -> "CompiledSource":
@@ -107,8 +108,9 @@ class CompiledSource:
         judge = CandidateFilter(self._index, self.spec)
         for listing in of_source:
             judge.add_unreadable(listing.unreadable)
-        judge.add(self._source.find(listings))
+        judge.add(self._source.find(listings, self._previous))
         nodes, skipped = tuple(judge.nodes), tuple(judge.skipped)
+        self._previous = {node.path: node for node in nodes}
         selection = Selection(nodes, skipped, unreadable=judge.unreadable)
         if nodes or skipped:
             return selection
@@ -185,8 +187,6 @@ class CandidateFilter:
             if hardware is not None:
                 self._skipped_units.add(hardware.unit)
             return
-        if state is not None and state.realpath == path:
-            path = state.realpath  # one object for both
         role = self._role or (hardware.role if hardware else None)
         name, variables = candidate.name, candidate.variables
         self.nodes.append(

@@ -1,8 +1,9 @@
 """The source ``static``: tokens that the configuration declares."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from devhost.model import names
+from devhost.model.device import Node
 from devhost.model.sources import Static
 from devhost.sources.base import Candidate, Listings, NodeSource
 
@@ -13,7 +14,7 @@ class StaticSource(NodeSource):
     def __init__(self, options: Static) -> None:
         self._options = options
 
-    def find(self, _listings: Listings) -> Iterator[Candidate]:
+    def find(self, _listings: Listings, _previous: Mapping[str, Node]) -> Iterator[Candidate]:
         """Yield each token."""
         ids, count = self._options.ids, self._options.count or 0
         texts = names.natural(ids) if ids is not None else map(str, range(count))

@@ -68,7 +68,11 @@ async def serving(
     if problem := path_length_problem(kubelet.plugin_dir):
         raise ValueError(problem)
     policy = Policy(
-        tuple(allow_paths), allow_exec, True, by_name=False, allow_devices=tuple(allow_devices)
+        tuple(allow_paths),
+        allow_exec,
+        enforced=True,
+        by_name=False,
+        allow_devices=tuple(allow_devices),
     )
     configs = [config for config in resources if isinstance(config, str | Path)]
     plugins = served(plugin for plugin in resources if not isinstance(plugin, str | Path))
@@ -76,8 +80,8 @@ async def serving(
         raise TypeError("serving() takes at most one configuration")
     config = Config(version="v1", resources=())
     if configs:
-        is_file = isinstance(configs[0], Path)
-        read = load(str(configs[0]), policy) if is_file else loads(str(configs[0]), policy=policy)
+        (text,) = configs
+        read = loads(text, policy=policy) if isinstance(text, str) else load(str(text), policy)
         config = read.require()
         log_problems(read.problems)  # only warnings: errors are raised
     backend = DevicePluginBackend(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)

@@ -158,6 +158,7 @@ async def test_run_after_a_bad_edit_starts_last_good(
     assert line["used"] == str(copy)
     daemon.write(tokens(token=4))
     await standin.wait(TOKEN, 4, 4)
+    await until(lambda: copy.read_text().endswith(tokens(token=4)), "saved again")
     assert await daemon.stop() == 0
     copy.write_text("version: v3\n")
     await daemon.start(MISTAKE)

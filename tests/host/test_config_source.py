@@ -117,42 +117,6 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
         assert counts(await applied.get()) == [6]
 
 
-async def test_config_source_with_an_invalid_edit_applies_nothing_and_logs_its_place(
-    source: ConfigFile, caplog: pytest.LogCaptureFixture
-) -> None:
-    applied: asyncio.Queue[Config] = asyncio.Queue()
-    async with asyncio.timeout(60), followed(source, applied.put_nowait):
-        write(source, tokens(2) + "unknown: 1\n")
-        await until(lambda: source.status.problems)
-        assert "config.yaml:3:1: error" in caplog.text
-        assert (source.status.failures, source.status.unreadable) == (1, None)
-        write(source, tokens(3))
-        assert counts(await applied.get()) == [3]
-    assert (source.status.problems, source.status.reloads) == ((), 1)
-
-
-async def test_config_source_at_a_start_with_an_invalid_file_has_the_last_good_one(
-    source: ConfigFile, tmp_path: Path
-) -> None:
-    """A good edit heals it, and is what a later start has."""
-    last_good = LastGoodConfig(tmp_path / "state")
-    last_good.write(tokens(2).encode())
-    write(source, "version: v2\n")
-    later = ConfigFile(source.file, Policy(), last_good)
-    loaded, copy = later.load_first()
-    assert loaded.config is None
-    assert copy is not None
-    assert counts(copy.require()) == [2]
-    assert later.status.file == str(last_good.path)
-    assert later.status.problems
-    applied: asyncio.Queue[Config] = asyncio.Queue()
-    async with asyncio.timeout(60), followed(later, applied.put_nowait):
-        write(later, tokens(3))
-        assert counts(await applied.get()) == [3]
-        assert later.status.file == later.file
-    assert last_good.read() == tokens(3).encode()
-
-
 # ── what cannot be read ──
 
 

@@ -62,10 +62,10 @@ class World:
         self.act: Callable[[str], Awaitable[None]] | None = None
         self.new()
 
-    def new(self, *, durable: bool = True) -> None:
-        """Go on as another process does, perhaps one without a state directory."""
+    def new(self) -> None:
+        """Go on as another process does."""
         backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
-        file = HandoutFile(self.state if durable else None, backend.locked_by_other)
+        file = HandoutFile(self.state, backend.locked_by_other)
         self.claims = Claims(Holders(None), backend, file, assume_free=False)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
@@ -127,17 +127,6 @@ FIRST: Final = ["check a", "format a"]
 AGAIN: Final = ["check a"]
 
 
-async def test_steps_of_holders_run_once_per_allocation_and_others_at_each_start(
-    world: World,
-) -> None:
-    """Also for the app after its init container: both are allocated before either starts."""
-    await world.allocate("a::0", "a::1")
-    await world.allocate("a::0", "a::1")
-    assert await world.start("a::0", "a::1") == FIRST
-    assert await world.start("a::0", "a::1") == AGAIN
-    assert world.marks() == {"a::0": True, "a::1": True}
-
-
 async def test_steps_get_the_variables_of_their_device_and_container(world: World) -> None:
     await world.allocate("b", "a")
     await world.start("b", "a")
@@ -163,15 +152,6 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
     assert not world.ran
     await world.allocate("a")
     assert await world.start("a") == FIRST
-
-
-async def test_start_after_a_restart_without_a_state_directory_is_refused(world: World) -> None:
-    world.new(durable=False)
-    await world.allocate("a")
-    assert await world.start("a") == FIRST
-    world.new(durable=False)
-    reason = await world.refused("a")
-    assert "(no record of its allocation)" in reason
 
 
 async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:

@@ -103,9 +103,6 @@ async def test_prestart_is_not_repeated_after_a_restart_of_kubelet_or_devhost(
     assert bench.runs == ["a", "b"]
 
 
-# ── a reload ──
-
-
 # ── a real disk ──
 
 

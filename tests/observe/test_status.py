@@ -239,10 +239,13 @@ async def test_readiness_of_a_start_from_a_last_good_copy_waits_for_a_valid_file
     said = await until_status(port, lambda it: it["resources"][A]["ready"], "/readyz")
     assert (said["ready"], said["configured"]) == (False, False)
     assert (await get(port, "/healthz")).status == 200
+    details = await status_port_of(daemon)
+    assert (await status(details))["config"]["file"] == str(daemon.state / "last-good.yaml")
     daemon.write(tokens(a=2))
     await started.wait(A, 2, 2)
+    await until_status(details, lambda it: it["config"]["file"] == str(daemon.config))
     daemon.write("version: v2\n")
-    await until_status(await status_port_of(daemon), lambda it: it["config"]["problems"])
+    await until_status(details, lambda it: it["config"]["problems"])
     assert (await get(port, "/readyz")).status == 200
 
 

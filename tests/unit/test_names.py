@@ -80,6 +80,7 @@ def test_name_is_legal_or_not(
 @example("a.b/" + "c" * 64)
 def test_resource_name_pattern_of_schema_is_the_rule(name: str) -> None:
     matches = re.search(names.RESOURCE_NAME_PATTERN, name) is not None
+    matches = matches and re.search(names.UNFIT_NAME_PATTERN, name) is None
     assert matches == (names.resource_name_problem(name) is None)
 
 

@@ -44,9 +44,10 @@ SECTIONS: Final[dict[type, str]] = {
 }
 # Mappings that a page for users describes.
 _ELSEWHERE: Final = {"Usb": "usb", "Pci": "pci", "Sysfs": "sysfs"}
-_HOST_PATH: Final = values._PATH_PATTERN  # noqa: SLF001 (which strings are paths)
+_HOST_PATH: Final = "^/"
 _WORDS: Final = {
     TEMPLATE_PATTERN: "template",
+    values._PATH_TEMPLATE: "template",  # noqa: SLF001 (which strings are paths)
     _HOST_PATH: "path",
     values._DURATION_SCHEMA["pattern"]: "duration",  # noqa: SLF001
 }
@@ -131,6 +132,8 @@ def _type(node: Mapping[str, Any]) -> str:
             return f"`{word}`"
         case {"type": "array", "items": items}:
             return f"list of {_type(items)}" if "anyOf" not in items else f"list: {_type(items)}"
+        case {"type": "object", "patternProperties": entries}:
+            return " or ".join(f"names with {_type(entry)}" for entry in entries.values())
         case {"type": "object", "additionalProperties": entry}:
             return f"names with {_type(entry)}"
         case _:
