@@ -20,7 +20,7 @@ from tests.support.screen import read
 
 TREES: Final = sorted(Path(__file__).with_name("trees").glob("*.tree"))
 # Where nothing is for containers, or only what a person has to name.
-EMPTY: Final = {"can", "nvme", "sriov", "fpga-dfl", "fpga-xdma", "spi-i2c", "tpm"}
+EMPTY: Final = {"can", "display", "nvme", "sriov", "fpga-dfl", "fpga-xdma", "spi-i2c", "tpm"}
 
 pytestmark = needs_root
 
