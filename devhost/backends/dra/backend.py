@@ -26,7 +26,6 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
-from devhost.watch.threads import run_in_thread
 
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 _LOCKED: Final = "another instance of devhost publishes its devices"
@@ -120,12 +119,12 @@ class DraBackend(Collector):
         await self._api.close()
 
     async def _become_writer(self) -> None:
-        await self.sockets.wait_until_locked(lambda: None)
-        with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
-            await run_in_thread("dead sockets", self.sockets.remove_dead)
+        await self.sockets.wait_until_locked()
         self.slices.may_write = True
         self.slices.compare_soon()
         self._show_all()
+        with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
+            await self.sockets.remove_dead()
 
     async def _connect(self) -> str | None:
         """Return the UID of this node; ``None`` if Kubernetes is too old."""
