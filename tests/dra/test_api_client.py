@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.dra.client import NO_ANSWER, ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.api_client import NO_ANSWER, ApiAddress, ApiClient, ApiError
 from devhost.fake_kubelet.api_server import StandInApiServer, StatusError
 from tests.dra.world import NODE_PATH, World
 

@@ -13,11 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
-from devhost.backends.dra.claims import OfferedPool, PreparedClaims
-from devhost.backends.dra.client import ApiAddress, ApiClient
+from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from devhost.backends.dra.claim_servicer import DraServicer
+from devhost.backends.dra.claim_upkeep import ClaimUpkeep
+from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import device_entries, device_name, pool_name
-from devhost.backends.dra.registration import DriverSockets, Registrar
-from devhost.backends.dra.servicer import DraServicer
+from devhost.backends.dra.prepared_claims import OfferedPool, PreparedClaims
 from devhost.backends.dra.slices import SliceWriter, WantedPool
 from devhost.backends.podresources import ClaimedId, PodResources
 from devhost.backends.share_ids import offered_id, offered_ids
@@ -58,6 +59,7 @@ class DraBackend(Collector):
         )
         self._publications: dict[str, DraPublication] = {}  # by pool
         self.claims = PreparedClaims(self._api, driver, self._by_pool, self._by_name)
+        self.upkeep = ClaimUpkeep(self._api, self.claims)
         self._servicer = DraServicer(self.claims)
         self.registrar = Registrar(self.sockets, driver, self._servicer, self._kubelet_answered)
         self._version_problem: str | None = None
@@ -108,7 +110,7 @@ class DraBackend(Collector):
                     self._become_writer(),
                     self.registrar.run(),
                     self.slices.run(),
-                    self.claims.run(),
+                    self.upkeep.run(),
                 ):
                     tasks.create_task(work)
         finally:
@@ -171,7 +173,7 @@ class DraBackend(Collector):
     def state(self, pool: str) -> tuple[State, str | None]:
         """Return the state of a pool, and why."""
         wanted = self.slices.pools[pool]
-        if not self.claims.is_loaded:
+        if self.claims.records is None:
             return State.WAITING, "the records of claims are not read yet"
         for reason in (self._version_problem, self.registrar.problem, self.slices.problem):
             if reason is not None:
@@ -274,7 +276,7 @@ class DraPublication:
         self._listed, self._healthy = len(staying) * replicas, len(entries)
         self._shared = replicas > 1
         self._backend.slices.want(self.pool, entries)
-        self._backend.claims.follow(name, snapshot)
+        self._backend.upkeep.follow(name, snapshot)
         self.show()
         return not before <= self.device_ids
 
