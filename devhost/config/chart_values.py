@@ -19,8 +19,8 @@ from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
 _OF_PODS: Final = (
     *("kubelet", "log", "podAnnotations", "podLabels", "podSecurityContext", "securityContext"),
     *("resources", "priorityClassName", "tolerations"),
-    *("updateStrategy", "terminationGracePeriodSeconds", "probes", "command", "args", "extraArgs"),
-    *("extraEnv", "extraVolumes", "extraVolumeMounts"),
+    *("updateStrategy", "terminationGracePeriodSeconds", "probes", "command", "args"),
+    *("extraVolumes", "extraVolumeMounts"),
 )
 _OF_CHART: Final = (
     *("stateDir", "image", "imagePullSecrets", "nameOverride", "fullnameOverride", "global"),
@@ -28,6 +28,7 @@ _OF_CHART: Final = (
 )
 _PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 _SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
+_ALLOWING: Final = ("--allow-", "DEVHOST_ALLOW_")
 _FLAG: Final = re.compile(r"--allow-(path|device|resource|annotation|cdi|exec)\b")
 
 
@@ -108,6 +109,8 @@ class InstanceValues(ConfigModel):
     host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
     host_root: Enabled = Enabled()
     pod_resources: PodResourcesAccess = PodResourcesAccess()
+    extra_args: Any = ()
+    extra_env: Any = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -119,6 +122,11 @@ class InstanceValues(ConfigModel):
     @property
     def _system(self) -> tuple[str, ...]:
         return (*_SYSTEM, "/proc") if self.allow.paths or self.allow.devices else _SYSTEM
+
+    @property
+    def allows_more(self) -> bool:
+        """Whether other values may allow something."""
+        return any(mark in f"{self.extra_args} {self.extra_env}" for mark in _ALLOWING)
 
     def sees(self, path: str) -> bool:
         """Return whether a path is below a mounted directory."""

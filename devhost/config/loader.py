@@ -184,8 +184,8 @@ def _check_together(
     if values is None:
         yield from resource_checks.check(resources, policy)
         return
-    as_run = replace(policy, enforced=True, by_name=False)
-    yield from resource_checks.check(resources, as_run, policy)
+    as_run = [replace(policy, enforced=True, by_name=False)] * (not values.allows_more)
+    yield from resource_checks.check(resources, *as_run, policy)
     for base, resource in resources:
         yield from (problem.below(base) for problem in value_checks.check(resource, values))
 
