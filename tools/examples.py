@@ -8,7 +8,7 @@ from typing import Final
 
 from devhost.drafts.draft import DraftEntry, render
 from devhost.drafts.entries import DOMAIN
-from devhost.drafts.kinds import Row, rows
+from devhost.drafts.kinds import KindRow, rows
 
 DIRECTORY: Final = Path(__file__).resolve().parents[1] / "config" / "examples" / "hardware"
 POD: Final = """\
@@ -21,7 +21,7 @@ A pod asks for it by:
 """
 
 
-def example(row: Row) -> str:
+def example(row: KindRow) -> str:
     """Return the file of a row."""
     names = [str(resource["name"]) for resource in row.resources]
     names = [name if "/" in name else f"{DOMAIN}/{name}" for name in names]
