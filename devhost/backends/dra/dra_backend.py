@@ -81,16 +81,18 @@ class DraBackend(Collector):
 
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
-        pool = pool_name(self.settings.node_name, resource.name)
-        publication = DraPublication(self, pool, hooks)
-        self._publications[pool] = publication
-        self.slices.pools[pool] = WantedPool()
+        publication = DraPublication(self, pool_name(self.settings.node_name, resource.name), hooks)
+        self.add(publication)
         return publication
+
+    def add(self, publication: "DraPublication") -> None:
+        """Publish a resource, which may have been forgotten."""
+        self._publications[publication.pool] = publication
+        self.slices.pools.setdefault(publication.pool, WantedPool())
 
     def forget(self, publication: "DraPublication") -> None:
         """Forget a resource that has ended."""
-        if self._publications.get(publication.pool) is publication:
-            del self._publications[publication.pool], self.slices.pools[publication.pool]
+        del self._publications[publication.pool], self.slices.pools[publication.pool]
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
@@ -225,6 +227,7 @@ class DraPublication:
 
     async def run(self) -> None:
         """Show its state until cancelled; that of a resource that has ended is forgotten."""
+        self._backend.add(self)
         self._shown = State.PENDING, None
         try:
             self.show()
@@ -263,6 +266,7 @@ class DraPublication:
 
     def publish(self, snapshot: Snapshot, replicas: int) -> bool:
         """Offer the devices of a snapshot; return whether some have left."""
+        self._backend.add(self)
         before, name = self.device_ids, self.handler.name
         staying = [device for device in snapshot.devices.values() if not device.is_leaving]
         entries = device_entries(name, snapshot, replicas)
