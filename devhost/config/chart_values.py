@@ -4,7 +4,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -13,6 +13,7 @@ from devhost.config import messages
 from devhost.config.documents import ChartPart
 from devhost.config.yaml_tree import Tree, TreeProblem
 from devhost.hostfs.files import is_wild
+from devhost.model.names import driver_name_problem
 from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
 
 # Keys that only matter to the cluster: the chart's schema says what their values may be.
@@ -30,6 +31,7 @@ _PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a
 _SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
 _ALLOWING: Final = ("--allow-", "DEVHOST_ALLOW_")
 _FLAG: Final = re.compile(r"--allow-(path|device|resource|annotation|cdi|exec)\b")
+_DRA_FLAG: Final = re.compile(r"--dra\b(?!-)")
 
 
 def _host_path_problem(path: str) -> str | None:
@@ -95,8 +97,23 @@ class PodResourcesAccess(ConfigModel):
     assume_free: bool = False
 
 
-class InstanceValues(ConfigModel):
-    """The values of one DaemonSet.
+class DeviceClasses(ConfigModel):
+    """How pods of the cluster can request resources that DRA offers."""
+
+    create: bool = True
+    extra: Annotated[tuple[_Resource, ...], AsTuple] = ()
+
+
+class Dra(Enabled):
+    """Whether resources may be offered by DRA, and by which driver."""
+
+    driver: Annotated[str, refuses(lambda name: driver_name_problem(name) if name else None)] = ""
+    backend: Literal["devicePlugin", "dra"] = "devicePlugin"
+    device_classes: DeviceClasses = DeviceClasses()
+
+
+class DaemonSetValues(ConfigModel):
+    """The values of one DaemonSet that a profile may change.
 
     Attributes:
         unexamined: Keys of which the values are not examined here.
@@ -118,6 +135,12 @@ class InstanceValues(ConfigModel):
         if not isinstance(data, dict):
             return data
         return {key: value for key, value in data.items() if key not in cls.unexamined}
+
+
+class InstanceValues(DaemonSetValues):
+    """The values of one DaemonSet, with those of the chart that decide what it may offer."""
+
+    dra: Dra = Dra()
 
     @property
     def _system(self) -> tuple[str, ...]:
@@ -145,16 +168,29 @@ class InstanceValues(ConfigModel):
                         f"allow.{key}: {glob} is not below a mounted directory, so devhost could "
                         f"not check it; add {literal(glob)} to hostPaths"
                     )
+        return self._dra_problem()
+
+    def _dra_problem(self) -> str | None:
+        """Return what Dynamic Resource Allocation lacks."""
+        if not self.dra.enabled:
+            return "dra.backend: dra needs dra.enabled" if self.dra.backend == "dra" else None
+        for key, is_enabled in (
+            ("podResources", self.pod_resources.enabled),
+            ("cdi", self.cdi.enabled),
+        ):
+            if not is_enabled:
+                return f"dra.enabled: needs {key}.enabled"
         return None
 
     def allowed(self, policy: Policy) -> Policy:
         """Return a policy with what the values allow in addition."""
         allow: dict[str, Any] = {f"allow_{key}": value for key, value in self.allow}
         added = {key: getattr(policy, key) + value for key, value in allow.items() if value}
-        return replace(policy, **added | {"allow_exec": policy.allow_exec or self.allow.exec})
+        added["allow_exec"] = policy.allow_exec or self.allow.exec
+        return replace(policy, **added, dra=policy.dra or self.dra.enabled)
 
 
-class Profile(InstanceValues):
+class Profile(DaemonSetValues):
     """Nodes with a configuration of their own."""
 
     unexamined = _OF_PODS
@@ -238,4 +274,5 @@ def check_values(tree: Tree, part: ChartPart) -> Iterator[TreeProblem]:
 def name_values(message: str) -> str:
     """Return a message that names flags with the values of the chart that they are made of."""
     plural = {"cdi": "cdi", "exec": "exec"}
-    return _FLAG.sub(lambda flag: f"allow.{plural.get(flag[1], f'{flag[1]}s')}", message)
+    message = _FLAG.sub(lambda flag: f"allow.{plural.get(flag[1], f'{flag[1]}s')}", message)
+    return _DRA_FLAG.sub("dra.enabled", message)
