@@ -21,7 +21,7 @@ from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
 from devhost.drafts import draft, smarter, without_nodes
-from devhost.drafts.draft import DraftEntry
+from devhost.drafts.draft import DraftEntry, with_rights
 from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
 from devhost.model import limits
 
@@ -175,7 +175,7 @@ def convert_devices(
             entry = DraftEntry(resource) if problem is None else _lost(resource["name"], problem)
             entries.append(entry)
             names.add(resource["name"])
-    return entries
+    return with_rights(entries, files or HostFiles())
 
 
 def _lost(name: str, why: Exception | str) -> DraftEntry:

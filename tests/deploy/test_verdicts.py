@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from devhost.allocation.policy import Policy
+from devhost.config.chart_values import InstanceValues, Profile, Values
 from devhost.config.loader import load_all, loads
 from devhost.config.yaml_tree import parse
+from devhost.model.values import key_of
 from tests.deploy.helm import Helm
 from tests.unit.test_loading_problems import AROUND, GOLDEN, cases, text_of
 from tools import chart
@@ -105,3 +107,17 @@ def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
                 taken += 1
                 assert schema.is_valid({"config": data}), case
     assert taken > len(GOLDEN)
+
+
+@pytest.mark.parametrize(
+    ("model", "schema"),
+    [
+        (Values, chart.schema()),
+        (Profile, chart.schema()["properties"]["profiles"]["items"]),
+    ],
+)
+def test_validate_knows_the_keys_of_values(
+    model: type[InstanceValues], schema: Mapping[str, Any]
+) -> None:
+    keys = {key_of(model, name) for name in model.model_fields}
+    assert keys | {*model.unexamined} == set(schema["properties"])

@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -93,7 +94,8 @@ func main() {
 
 func run(root, server, nodeName, running string) error {
 	ctx := context.Background()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server})
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server, ContentConfig: rest.ContentConfig{
+		AcceptContentTypes: "application/json", ContentType: "application/json"}})
 	if err != nil {
 		return err
 	}
@@ -165,6 +167,8 @@ func newPod(asked request) *v1.Pod {
 	}
 	switch {
 	case asked.Resource != "":
+		pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{
+			v1.ResourceName(asked.Resource): resource.MustParse("1")}
 		pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{
 			ResourceClaimName: asked.Claim,
 			RequestMappings: []v1.ContainerExtendedResourceRequest{
