@@ -122,7 +122,8 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     judging = values.extend(policy) if values is not None else policy
     policy = replace(judging, allow_exec=policy.allow_exec)
     if document.unread is not None:
-        problems.append(document.problem("warning", file, (), PROFILES, document.unread))
+        whole = replace(document, base=())
+        problems.append(whole.problem("warning", file, (), PROFILES, document.unread))
     count: Counter[Severity] = Counter(problem.severity for problem in problems)
     for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
         count[severity] += 1
