@@ -98,7 +98,7 @@ class PodResourcesAccess(ConfigModel):
     assume_free: bool = False
 
 
-class DeviceClasses(ConfigModel):
+class ResourceClasses(ConfigModel):
     """How pods of the cluster can request resources that DRA offers."""
 
     create: bool = True
@@ -110,7 +110,7 @@ class Dra(Enabled):
 
     driver: Annotated[str, refuses(lambda name: driver_name_problem(name) if name else None)] = ""
     backend: Literal["devicePlugin", "dra"] = "devicePlugin"
-    device_classes: DeviceClasses = DeviceClasses()
+    device_classes: ResourceClasses = ResourceClasses()
 
 
 class DaemonSetValues(ConfigModel):
