@@ -243,7 +243,7 @@ class EntryWriter:
         interfaces = [
             {self._machine.sysfs.interface(node.syspath) for node in group} for group in nodes
         ]
-        is_clear = all(map(lambda group, found: len(group) == len(found), nodes, interfaces))
+        is_clear = all(map(lambda group, numbers: len(group) == len(numbers), nodes, interfaces))
         if subsystems and subsystems <= set(_OPENED_BY_PATH) and is_clear:
             allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
             resource |= {"maxDevices": 1} if len(nodes) == 1 else {}
@@ -257,14 +257,14 @@ class EntryWriter:
         options: _Options = {"device": numbers}
         twins = [twin for twin in self._machine.usb_devices if twin.facts["device"] in numbers]
         places = {owner.syspath for owner in owners}
-        others = [twin for twin in twins if twin.syspath not in places]
+        rest = [twin for twin in twins if twin.syspath not in places]
         product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
         everyones = [twin.facts["serial"] for twin in twins]
         if all(_is_good(serial) and everyones.count(serial) == 1 for serial in serials):
             options["serial"] = _few([*map(glob.escape, serials)])
-        elif others and product and product not in {twin.facts["product"] for twin in others}:
+        elif rest and product and product not in {twin.facts["product"] for twin in rest}:
             options["product"] = glob.escape(product)
-        elif others and all(owner.place for owner in owners):
+        elif rest and all(owner.place for owner in owners):
             options["port"] = _few([glob.escape(owner.place) for owner in owners])
         return options | ({"class": "hub"} if owners[0].is_hub_or_bridge else {})
 

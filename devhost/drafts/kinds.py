@@ -71,7 +71,7 @@ def find_devices(files: HostFiles) -> Iterator[tuple[DeviceKind, HostDevice]]:
     ]
     config = loads(draft.render((), entries)).require()
     reports = report(config, files, _EVERYTHING, "")
-    found = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
+    by_kind = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
     return itertools.chain.from_iterable(
-        ((kind, device) for device in devices if device.healthy) for kind, devices in found
+        ((kind, device) for device in devices if device.healthy) for kind, devices in by_kind
     )
