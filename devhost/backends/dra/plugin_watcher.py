@@ -123,7 +123,9 @@ class DriverSockets:
     def _try_lock(self) -> int | None:
         """Return the descriptor that has the lock; ``None`` if another process has it."""
         self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Not the directory itself: it may be that of the state, which has a lock of its own.
+        lock = self.directory / "publishing.lock"
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -51,11 +51,16 @@ def device_name(advertised_id: str) -> str:
 
 def pool_name(node_name: str, resource: str) -> str:
     """Return the name of a resource's pool on a node, which no other pool of the cluster has."""
-    domain, _, name = resource.lower().partition("/")
-    slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
-    is_same = f"{domain}/{slug}" == resource
-    place = f"{node_name}/{domain}/{slug if is_same else f'{slug}-{_hash(resource)}'}"
+    domain = resource.partition("/")[0]
+    place = f"{node_name}/{domain}/{plain_name(resource)}"
     return place if len(place) <= _NAME_MAX else f"{_hash(node_name)}/{domain}/{_hash(resource)}"
+
+
+def plain_name(resource: str) -> str:
+    """Return a resource's name without its domain as a DNS label, which no other one there has."""
+    name = resource.partition("/")[2]
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return plain if plain == name else f"{plain}-{_hash(resource)}"
 
 
 def _hash(text: str) -> str:
