@@ -18,8 +18,11 @@ import uvicorn
 Json = dict[str, Any]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _Message = MutableMapping[str, Any]
-_KINDS: Final = {"nodes": "Node", "resourceslices": "ResourceSlice"}
-_KINDS_IN_NAMESPACE: Final = {"resourceclaims": "ResourceClaim"}
+_KINDS: Final = {
+    "nodes": "Node",
+    "resourceslices": "ResourceSlice",
+    "resourceclaims": "ResourceClaim",
+}
 _STOP_S: Final = 1
 
 
@@ -159,7 +162,7 @@ class StandInApiServer:
     ) -> tuple[int, Json]:
         if path == "/version":
             return 200, {"gitVersion": self.version}
-        if path.rpartition("/")[2] in (*_KINDS, *_KINDS_IN_NAMESPACE):
+        if path.rpartition("/")[2] in _KINDS:
             return self._answer_all(verb, path, query, body)
         if path not in self.objects:
             raise StatusError(404, f'"{path.rpartition("/")[2]}" not found')
@@ -176,7 +179,7 @@ class StandInApiServer:
     def _answer_all(
         self, verb: str, path: str, query: Mapping[str, str], body: Json
     ) -> tuple[int, Json]:
-        kind = {**_KINDS, **_KINDS_IN_NAMESPACE}[path.rpartition("/")[2]]
+        kind = _KINDS[path.rpartition("/")[2]]
         listed = self.listed(path, query.get("fieldSelector", ""))
         if verb == "POST":
             place = f"{path}/{body['metadata']['name']}"
@@ -209,14 +212,12 @@ class StandInApiServer:
         try:
             while self._socket is not None and not ended.done():
                 changed = asyncio.ensure_future(self._changed.wait())
-                for version, kind, content in [one for one in self._events if one[0] > since]:
-                    since = version
-                    place = path.rpartition("/")[2]
-                    of_kind = {**_KINDS, **_KINDS_IN_NAMESPACE}[place]
-                    if kind == "ERROR" or (
-                        content.get("kind") == of_kind
-                        and _matches(content, query.get("fieldSelector", ""))
-                    ):
+                for version, kind, content in tuple(self._events):
+                    if version <= since:
+                        continue
+                    since, is_kind = version, content.get("kind") == _KINDS[path.rpartition("/")[2]]
+                    is_chosen = is_kind and _matches(content, query.get("fieldSelector", ""))
+                    if kind == "ERROR" or is_chosen:
                         line = json.dumps({"type": kind, "object": content}).encode() + b"\n"
                         await _send_body(send, line, more=True)
                     if kind == "ERROR":

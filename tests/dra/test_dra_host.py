@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra.slices import PATH
+from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import Json, StatusError
 from devhost.model.resource_state import State
 from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
@@ -595,7 +596,9 @@ async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
         assert line in text
 
 
-async def test_status_names_driver_pool_and_claims(world: World) -> None:
+async def test_status_names_driver_pool_and_claims(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
         name = world.claim("u", TOKEN, "0")
@@ -607,3 +610,6 @@ async def test_status_names_driver_pool_and_claims(world: World) -> None:
             "claims": [f"default/{name}"],
         }
         assert shown["registered"]
+    print_resource(shown, wide=False)
+    claims = f"driver devhost, pool {NODE}/{TOKEN}, claims: default/{name}"
+    assert claims in capsys.readouterr().out

@@ -202,6 +202,8 @@ class SliceWriter:
             wanted.not_before = loop.time() + _BETWEEN_WRITES_S
             try:
                 await self._send(write, wanted)
+                fields = {"verb": write.verb, "pool": key.name, "slice": write.name}
+                _LOG.info("slice written", extra={"fields": fields})
             except ApiError as error:
                 if not error.is_refusal:
                     raise
@@ -232,7 +234,6 @@ class SliceWriter:
             answer = {}
         finally:
             self.requests[write.verb, status] += 1
-        _LOG.info("slice written", extra={"fields": {"verb": write.verb, "slice": write.name}})
         if write.body is None:
             self._present.pop(write.name, None)
             return
