@@ -24,6 +24,7 @@ _KINDS: Final = {
     "resourceclaims": "ResourceClaim",
 }
 _STOP_S: Final = 1
+_ENDS: Final = ("ERROR", "BOOKMARK")  # after these the stand-in ends a watch
 
 
 class StatusError(Exception):
@@ -41,6 +42,7 @@ class StandInApiServer:
         version: What it says that it is.
         objects: By path, such as ``/api/v1/nodes/node-1``.
         tokens: The headers by which clients have proved who they are.
+        lists: How often a collection was read.
         requests: The writes that were asked for: verb, path and HTTP status.
         fault: Called with the verb and the path of each request; raises `StatusError`, or returns.
         admit: Returns the object that is kept of a written one, or raises `StatusError`.
@@ -50,6 +52,7 @@ class StandInApiServer:
         self.version = "v1.37.1"
         self.objects: dict[str, Json] = {}
         self.tokens: list[str] = []
+        self.lists = 0
         self.requests: list[tuple[str, str, int]] = []
         self.fault: Callable[[str, str], None] = lambda _verb, _path: None
         self.admit: Callable[[Json], Json] = lambda written: written
@@ -91,6 +94,13 @@ class StandInApiServer:
     def break_watches(self) -> None:
         """Have all watches end with an error, as one whose version is too old does."""
         self._events = [(self._version + 1, "ERROR", {"code": 410, "message": "too old"})]
+        self._wake()
+
+    def end_watches(self) -> None:
+        """End all watches, as it does every few minutes; each is told the version before."""
+        self._version += 1
+        bookmark = {"metadata": {"resourceVersion": str(self._version)}}
+        self._events = [(self._version, "BOOKMARK", bookmark)]
         self._wake()
 
     @contextlib.asynccontextmanager
@@ -189,6 +199,7 @@ class StandInApiServer:
         if verb == "DELETE":
             for content in listed:
                 self.remove(f"{path}/{content['metadata']['name']}")
+        self.lists += verb == "GET"
         metadata = {"resourceVersion": str(self._version)}
         group = path.removeprefix("/apis/").partition("/v1")[0]
         version = "v1" if path.startswith("/api/") else f"{group}/v1"
@@ -217,10 +228,10 @@ class StandInApiServer:
                         continue
                     since, is_kind = version, content.get("kind") == _KINDS[path.rpartition("/")[2]]
                     is_chosen = is_kind and _matches(content, query.get("fieldSelector", ""))
-                    if kind == "ERROR" or is_chosen:
+                    if kind in _ENDS or is_chosen:
                         line = json.dumps({"type": kind, "object": content}).encode() + b"\n"
                         await _send_body(send, line, more=True)
-                    if kind == "ERROR":
+                    if kind in _ENDS:
                         return
                 await asyncio.wait({changed, ended}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()

@@ -148,6 +148,16 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
+async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        before = world.api.lists
+        world.api.end_watches()
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+        await world.until_published("0", "1", "2")
+        assert world.api.lists == before
+
+
 async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) -> None:
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
 

@@ -70,6 +70,7 @@ class ApiClient:
         """Yield the events since a version until the API server ends that; may raise `ApiError`."""
         http, headers = await self._prepare()
         query |= {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(_WATCH_S)}
+        query["allowWatchBookmarks"] = "true"  # else the version may be too old to go on from
         request = http.stream("GET", path, params=query, headers=headers, timeout=_WATCH_TIMEOUT)
         try:
             async with request as answer:

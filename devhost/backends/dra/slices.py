@@ -127,7 +127,7 @@ class SliceWriter:
                     await self._again.wait()
 
     async def _session(self, node_uid: str) -> None:
-        """Keep the slices until the watch ends, something fails or `reconnect` is called."""
+        """Keep the slices until something fails or `reconnect` is called."""
         selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
         listed = await self._api.call("GET", PATH, fieldSelector=selector)
         contents = listed.get("items") or ()
@@ -147,17 +147,21 @@ class SliceWriter:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, version: str, selector: str) -> None:
-        async for event in self._api.watch(PATH, version, fieldSelector=selector):
-            content = event["object"]
-            name, before = (
-                content["metadata"]["name"],
-                self._present.get(content["metadata"]["name"]),
-            )
-            if event["type"] == "DELETED":
-                self._present.pop(name, None)
-            elif before is None or _version(before) != _version(content):
-                self._present[name] = content
-            self.compare_soon()
+        while True:
+            async for event in self._api.watch(PATH, version, fieldSelector=selector):
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._take(event["type"], event["object"])
+                    self.compare_soon()
+            await asyncio.sleep(_jitter(0))  # all drivers of a cluster may have been cut off
+
+    def _take(self, kind: str, content: Json) -> None:
+        name = content["metadata"]["name"]
+        former = self._present.get(name)
+        if kind == "DELETED":
+            self._present.pop(name, None)
+        elif former is None or _version(former) != _version(content):
+            self._present[name] = content
 
     # ── writing ──
 
