@@ -45,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
-setup: .venv/.stamp ## Make .venv with devhost and what its tests need
+setup: .venv/.runtime ## Make .venv with devhost, to use it
 
 demo: .venv/.runtime ## Show devhost at work, without a cluster
 	@GRPC_VERBOSITY=NONE $(BIN)/python docs/demo.py
@@ -59,7 +59,7 @@ test: lint ## Check what most changes need (the last tests wait for programs tha
 		DEVHOST_TEST_KUBELET="$$kubelet" \
 		$(PYTEST) --build -m 'not slow' $(PYTEST_ARGS)
 
-test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kubelets, and fuzz
+test-slow: .venv/.stamp ## Check floods, leaks, sizes, storms, the image and older kubelets, and fuzz
 	@kubelets="$$($(BUILD_KUBELETS) $(OTHER_KUBELETS))" && \
 		{ $(BIN)/python -m tests.deploy.build || echo 'no image can be built here'; } && \
 		echo 'to repeat this run: make test-slow SEED=$(SEED)' && \
@@ -68,35 +68,35 @@ test-slow: setup ## Check floods, leaks, sizes, storms, the image and older kube
 		$(PYTEST) -m 'slow or real_kubelet' $(PYTEST_ARGS)
 
 # Builds everything first, because pytest hides the progress.
-e2e: setup ## Test chart and image on a real one-node cluster, as root (the first run builds it: 15 minutes)
+e2e: .venv/.stamp ## Test chart and image on a real one-node cluster, as root (the first run builds it: 15 minutes)
 	@$(BIN)/python -m tests.e2e.programs
 	@$(BIN)/python -m tools.helm
 	@$(BIN)/python -m tests.deploy.build
 	@$(BIN)/python -m pytest -v -rs tests/e2e $(PYTEST_ARGS)
 
-hardware: setup ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
+hardware: .venv/.stamp ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELET))" && \
 		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.e2e.emulated $(PYTEST_ARGS)
 
-mutants: setup ## Plant the defects of tools/mutants.yaml one by one: the tests have to notice (10 minutes)
+mutants: .venv/.stamp ## Plant the defects of tools/mutants.yaml one by one: the tests have to notice (10 minutes)
 	@$(BIN)/python -m tools.mutants $(WORDS)
 
-bench: setup ## Measure, beside a bare plugin in Python and one in Go
+bench: .venv/.stamp ## Measure, beside a bare plugin in Python and one in Go
 	@$(BIN)/python -m bench $(BENCH_ARGS)
 
-lint: setup ## Check style, formatting, words, who may import whom, and the types
+lint: .venv/.stamp ## Check style, formatting, words, who may import whom, and the types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/python -m tools.words
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mypy
 
-format: setup ## Format the code and mend what ruff can
+format: .venv/.stamp ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --fix --exit-zero
 	@$(BIN)/ruff format
 
 # Both take the names from what the image installs. Not part of the tests: pip-audit asks PyPI.
-audit: setup ## Ask for known vulnerabilities and the licences of what the image installs
+audit: .venv/.stamp ## Ask for known vulnerabilities and the licences of what the image installs
 	@$(PYTHON) -m venv .tools/audit-venv
 	@.tools/audit-venv/bin/python $(PIP) install $(AUDIT_PINS)
 	@.tools/audit-venv/bin/pip-licenses --python=$(BIN)/python --allow-only='$(LICENSES)' \
@@ -112,7 +112,7 @@ generate: .generate-offline ## Write all files that are made from others: schema
 		| $(LOCK) - --output-file tools/image/build-requirements.txt
 
 # What needs no network, once the tools are there; .ci/run checks these.
-.generate-offline: setup $(PROTO_BIN)/.stamp
+.generate-offline: .venv/.stamp $(PROTO_BIN)/.stamp
 	@PATH="$(CURDIR)/$(PROTO_BIN):$$PATH" $(PROTO_BIN)/python -m grpc_tools.protoc -I proto \
 		--python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. $(PROTOS)
 	@$(BIN)/devhost schema > config/.schema.json.new && mv config/.schema.json.new config/schema.json
@@ -129,17 +129,17 @@ clean: ## Remove all that was made, but for what was built in .tools
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -not -path './.tools/*' -prune -exec rm -rf {} +
 
-# devhost alone, which is all that a demonstration needs; pip shows its progress.
+# devhost alone, which is all that its users need.
 .venv/.runtime: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("devhost needs Python 3.11 or newer, and $(PYTHON) is %d.%d; name another one: make PYTHON=python3.11" % v)'
-	@echo 'setting up .venv: devhost and its dependencies'
+	@echo 'setting up .venv: devhost and its dependencies (once; a minute or so)'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt -e .
+	@$(BIN)/python $(PIP) install -c constraints.txt -e .
 	@touch $@
 
 .venv/.stamp: .venv/.runtime
-	@echo 'setting up .venv: what the tests need'
-	@$(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[test]'
+	@echo 'setting up .venv: what the tests need (once; a minute or so)'
+	@$(BIN)/python $(PIP) install -c constraints.txt -e '.[test]'
 	@touch $@
 
 .venv/.docs: .venv/.runtime

@@ -69,7 +69,6 @@ async def demo(directory: Path) -> None:
                 if (now := await trial.kubelet.capacity()) != known:
                     known = now
                     await show(trial, *now["myway5.com/cola"])
-    step("Done")
 
 
 def main() -> None:
@@ -81,6 +80,8 @@ def main() -> None:
                 asyncio.run(demo(Path(directory)))
         except KeyboardInterrupt:
             print()
+    step("Next: what this machine has, and a first file for it")
+    print("   .venv/bin/devhost devices\n   .venv/bin/devhost init")
 
 
 if __name__ == "__main__":

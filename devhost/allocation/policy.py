@@ -150,7 +150,8 @@ class Policy:
         named = name in self.allow_devices or matches_any(usb_id, usb_globs)
         if device_class.safe or (named and device_class != UNKNOWN):
             return None
-        flag = f"'{path}'" if device_class in (UNKNOWN, BLOCK) else usb_id or name
+        flag = device_right(path, device_class)
+        flag = f"'{path}'" if flag == path else flag
         return f"{path} is of class {name}: it needs --allow-device {flag}"
 
     def name_problem(self, target: Target, name: str) -> str | None:
@@ -173,6 +174,13 @@ class Policy:
         )
         problems = (self.name_problem(target, name) for target, keys in used for name in keys)
         return next(filter(None, problems), None)
+
+
+def device_right(path: str, device_class: DeviceClass) -> str | None:
+    """Return what has to be in `allow_devices` for a node by its real path; ``None``: nothing."""
+    if not is_in_dev(path) or device_class in (UNKNOWN, BLOCK, MEMORY):
+        return path
+    return None if device_class.safe else device_class.usb_id or device_class.name
 
 
 def path_glob_problem(glob: str) -> str | None:

@@ -10,6 +10,7 @@ from devhost.cli import output as printer
 
 if TYPE_CHECKING:
     from devhost.drafts.machine import DescribedNode, Machine
+    from devhost.hostfs.files import HostFiles
 
 
 @click.command(
@@ -50,11 +51,14 @@ def command(
 
     if output == "yaml" and name is None:
         raise click.UsageError("-o yaml needs a device")
-    machine = Machine(HostFiles(root))
+    files = HostFiles(root)
+    machine = Machine(files)
     if machine.problem is not None:
         printer.fail(machine.problem)
     if name is None:
         _list(machine, subsystems, output, everything=everything)
+    elif output == "yaml":
+        _print_entries(files, find_devices(machine, name))
     else:
         _show(machine, find_devices(machine, name), output)
 
@@ -67,15 +71,18 @@ def find_devices(machine: "Machine", name: str) -> "list[DescribedNode]":
     return devices
 
 
+def _print_entries(files: "HostFiles", devices: "Sequence[DescribedNode]") -> None:
+    from devhost.drafts import host_draft
+    from devhost.drafts.draft import entry_lines
+    from devhost.drafts.entries import DOMAIN
+
+    for entry in host_draft.build_host_entries(files, DOMAIN, devices):
+        printer.echo(*entry_lines(entry, with_rights=True))
+
+
 def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -> None:
     if output == "json":
         printer.print_json([_as_json(machine, device) for device in devices])
-    elif output == "yaml":
-        from devhost.drafts.draft import entry_lines
-        from devhost.drafts.entries import build_entries
-
-        for entry in build_entries(machine, devices):
-            printer.echo(*entry_lines(entry))
     else:
         for number, device in enumerate(devices):
             if number:

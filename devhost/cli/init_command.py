@@ -1,8 +1,9 @@
 """``devhost init`` and ``devhost convert``, which write a configuration."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -38,7 +39,7 @@ draft_options = options.together(
 )
 
 
-def _write(text: str, summary: str, output: str, root: str = "/", *, force: bool) -> None:
+def _write(text: str, summary: str, output: str, flags: str = "", *, force: bool) -> None:
     """Write a configuration to a file or standard output; tell standard error what to do next.
 
     Exits with status 1 if the file cannot be written, or exists and may not be overwritten.
@@ -55,7 +56,7 @@ def _write(text: str, summary: str, output: str, root: str = "/", *, force: bool
             printer.fail(f"{output}: {error.strerror}")
     printer.note(summary)
     name = "FILE" if output == "-" else output
-    printer.note(f"next: devhost plan {name}{f' --root {root}' if root != '/' else ''}")
+    printer.note(f"next: devhost plan {name} {flags}".rstrip())
 
 
 @click.command("init", epilog="Exit status: 0 success, 1 no such device, or FILE exists.")
@@ -81,7 +82,7 @@ def command(
 
     Example: `devhost init ttyUSB0 --domain example.com -o first.yaml`
     """
-    from devhost.drafts import host_draft
+    from devhost.drafts import draft, host_draft
     from devhost.drafts.entries import DOMAIN
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
@@ -94,20 +95,50 @@ def command(
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
-        entries = [entry for entry in entries if _is_wanted(entry)]
+        entries = _choose(entries)
     offered = sum(entry.active for entry in entries)
     summary = f"{offered} resource{'s' * (offered != 1)}"
     if left := len(entries) - offered:
-        are = "are" if left > 1 else "is"
-        summary += f"; {left} more would be refused, and {are} commented out"
+        summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
     text = host_draft.render(entries, domain or DOMAIN, values=values)
-    _write(text, summary, output, root, force=force)
+    flags = draft.needed_rights(entries).flags()
+    flags += f" --root {root}" if root != "/" else ""
+    _write(text, summary, output, flags.lstrip(), force=force)
 
 
-def _is_wanted(entry: "DraftEntry") -> bool:
-    for comment in entry.comments:
-        printer.note(comment)
-    return click.confirm("Include it?", default=True, err=True)
+_ANSWERS: Final = {
+    "y": "take it (Enter does, too)",
+    "n": "leave it out",
+    "a": "take it and all that follow",
+    "q": "leave it out with all that follow",
+}
+
+
+def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
+    """Return the entries that a person takes."""
+    chosen: list[DraftEntry] = []
+    for number, entry in enumerate(entries):
+        for comment in entry.comments:
+            printer.note(comment)
+        match _ask():
+            case "a":
+                return [*chosen, *entries[number:]]
+            case "q":
+                return chosen
+            case "y":
+                chosen.append(entry)
+    return chosen
+
+
+def _ask() -> str:
+    """Return the answer of a person: its first letter."""
+    question = f"Include it? [{','.join(_ANSWERS)},?]"
+    while True:
+        answer = click.prompt(question, default="y", show_default=False, err=True).lower()
+        if answer in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
+            return str(answer[0])
+        for letter, meaning in _ANSWERS.items():
+            printer.note(f"  {letter}  {meaning}")
 
 
 @click.command(
@@ -160,5 +191,6 @@ def convert(
     header = f"Converted by `devhost convert` from {', '.join(files)}."
     count = len(entries) - len(lost)
     summary = f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over"
-    _write(draft.render([header], entries, values=values), summary, output, force=force)
+    text, flags = draft.render([header], entries, values=values), draft.needed_rights(entries)
+    _write(text, summary, output, flags.flags(), force=force)
     sys.exit(1 if lost else 0)

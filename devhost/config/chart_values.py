@@ -1,7 +1,9 @@
 """The values of the chart that decide what a configuration gets: rights, and what is mounted."""
 
+import functools
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Self
@@ -19,8 +21,8 @@ from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
 _OF_PODS: Final = (
     *("kubelet", "log", "podAnnotations", "podLabels", "podSecurityContext", "securityContext"),
     *("resources", "priorityClassName", "tolerations"),
-    *("updateStrategy", "terminationGracePeriodSeconds", "probes", "command", "args", "extraArgs"),
-    *("extraEnv", "extraVolumes", "extraVolumeMounts"),
+    *("updateStrategy", "terminationGracePeriodSeconds", "probes", "command", "args"),
+    *("extraVolumes", "extraVolumeMounts"),
 )
 _OF_CHART: Final = (
     *("stateDir", "image", "imagePullSecrets", "nameOverride", "fullnameOverride", "global"),
@@ -28,6 +30,7 @@ _OF_CHART: Final = (
 )
 _PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 _SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
+_ALLOWING: Final = ("--allow-", "DEVHOST_ALLOW_")
 _FLAG: Final = re.compile(r"--allow-(path|device|resource|annotation|cdi|exec)\b")
 
 
@@ -69,7 +72,7 @@ class Allow(ConfigModel):
 
 
 class Enabled(ConfigModel):
-    """What may be enabled."""
+    """A feature that is off unless it is enabled."""
 
     enabled: bool = False
 
@@ -108,6 +111,8 @@ class InstanceValues(ConfigModel):
     host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
     host_root: Enabled = Enabled()
     pod_resources: PodResourcesAccess = PodResourcesAccess()
+    extra_args: Any = ()
+    extra_env: Any = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -117,29 +122,39 @@ class InstanceValues(ConfigModel):
         return {key: value for key, value in data.items() if key not in cls.unexamined}
 
     @property
-    def _system(self) -> tuple[str, ...]:
-        return (*_SYSTEM, "/proc") if self.allow.paths or self.allow.devices else _SYSTEM
+    def allows_more(self) -> bool:
+        """Whether other values may allow something."""
+        return any(mark in f"{self.extra_args} {self.extra_env}" for mark in _ALLOWING)
+
+    @functools.cached_property
+    def _mounts(self) -> Counter[str]:
+        """How often each directory would be mounted."""
+        has_proc = bool(self.allow.paths or self.allow.devices)
+        system = (*_SYSTEM, "/proc") if has_proc else _SYSTEM
+        return Counter((*system, *map(posixpath.normpath, self.host_paths)))
 
     def sees(self, path: str) -> bool:
         """Return whether a path is below a mounted directory."""
-        mounted = (*self._system, *map(posixpath.normpath, self.host_paths))
-        return self.host_root.enabled or any(f"{path}/".startswith(f"{at}/") for at in mounted)
+        parts = path.split("/")
+        above = ("/".join(parts[: depth + 1]) for depth in range(1, len(parts)))
+        return self.host_root.enabled or any(directory in self._mounts for directory in above)
 
     def problem(self) -> str | None:
         """Return which values contradict each other."""
-        paths = [] if self.host_root.enabled else [*map(posixpath.normpath, self.host_paths)]
-        if twice := next((path for path in paths if [*self._system, *paths].count(path) > 1), None):
+        mounts = {} if self.host_root.enabled else self._mounts
+        if twice := next((path for path, count in mounts.items() if count > 1), None):
             return f"hostPaths: {twice} is already mounted; remove it"
-        for key, globs in (("paths", self.allow.paths), ("devices", self.allow.devices)):
-            for glob in globs:
-                if (key == "paths" or "/" in glob) and not self.sees(literal(glob)):
-                    return (
-                        f"allow.{key}: {glob} is not below a mounted directory, so devhost could "
-                        f"not check it; add {literal(glob)} to hostPaths"
-                    )
+        globs = [("paths", glob) for glob in self.allow.paths]
+        globs += [("devices", glob) for glob in self.allow.devices if "/" in glob]
+        for key, glob in globs:
+            if not self.sees(directory := fixed_directory(glob)):
+                return (
+                    f"allow.{key}: {glob} is not below a mounted directory, so devhost could not "
+                    f"check it; add {directory} to hostPaths"
+                )
         return None
 
-    def allowed(self, policy: Policy) -> Policy:
+    def extend(self, policy: Policy) -> Policy:
         """Return a policy with what the values allow in addition."""
         allow: dict[str, Any] = {f"allow_{key}": value for key, value in self.allow}
         added = {key: getattr(policy, key) + value for key, value in allow.items() if value}
@@ -173,13 +188,13 @@ class Values(InstanceValues):
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        names = [profile.name for profile in self.profiles]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        names = Counter(profile.name for profile in self.profiles)
+        if twice := next((name for name, count in names.items() if count > 1), None):
             raise ValueError(f"profiles: the name {twice!r} is already in use")
         return self
 
 
-def literal(path: str) -> str:
+def fixed_directory(path: str) -> str:
     """Return the directory before the first wildcard or variable of a path, or the path itself."""
     parts = path.split("/")
     fixed = next((at for at, part in enumerate(parts) if is_wild(part) or "$" in part), len(parts))

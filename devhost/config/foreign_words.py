@@ -70,22 +70,22 @@ _VARIABLES: Final = _by_word(
 )
 
 
-def key_note(model: str, key: str) -> str:
+def explain_key(model: str, key: str) -> str:
     """Return what to write instead of a key in a mapping of a class, or an empty string."""
     return _NOTES.get((model, key), "")
 
 
-def known_key(key: str, keys: Collection[str]) -> str:
+def translate_key(key: str, keys: Collection[str]) -> str:
     """Return which of the keys one of another program stands for, or an empty string."""
-    return next((known for known in _KEYS.get(key.lower(), ()) if known in keys), "")
+    return next((option for option in _KEYS.get(key.lower(), ()) if option in keys), "")
 
 
-def known_variable(name: str, allowed: Collection[str]) -> str:
+def translate_variable(name: str, allowed: Collection[str]) -> str:
     """Return which of the variables one of another program stands for, or an empty string."""
-    return next((known for known in _VARIABLES.get(name, ()) if known in allowed), "")
+    return next((variable for variable in _VARIABLES.get(name, ()) if variable in allowed), "")
 
 
-def template_note(text: str, allowed: Collection[str]) -> str:
+def explain_template(text: str, allowed: Collection[str]) -> str:
     """Return what to write instead of a template of Go or Jinja in a text, or an empty string."""
     if (template := _GO_TEMPLATE.search(text)) is None:
         return ""
@@ -94,4 +94,4 @@ def template_note(text: str, allowed: Collection[str]) -> str:
         return _RENDER
     word = inside.strip(". ")
     variable = word if word in allowed else word.lower() if word.lower() in allowed else "name"
-    return f"write a variable, such as ${{{known_variable(word, allowed) or variable}}}"
+    return f"write a variable, such as ${{{translate_variable(word, allowed) or variable}}}"

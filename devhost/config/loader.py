@@ -119,7 +119,7 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
         values = read_instance(tree.value(chart.path), chart.profile)
         for path, message, at in check_values(tree, chart):
             problems.append(chart.document.problem("error", file, path, message, at))
-    judging = values.allowed(policy) if values is not None else policy
+    judging = values.extend(policy) if values is not None else policy
     policy = replace(judging, allow_exec=policy.allow_exec)
     if document.unread is not None:
         problems.append(document.problem("warning", file, (), PROFILES, document.unread))
@@ -184,8 +184,8 @@ def _check_together(
     if values is None:
         yield from resource_checks.check(resources, policy)
         return
-    as_run = replace(policy, enforced=True, by_name=False)
-    yield from resource_checks.check(resources, as_run, policy)
+    as_run = [replace(policy, enforced=True, by_name=False)] * (not values.allows_more)
+    yield from resource_checks.check(resources, *as_run, policy)
     for base, resource in resources:
         yield from (problem.below(base) for problem in value_checks.check(resource, values))
 

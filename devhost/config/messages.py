@@ -9,7 +9,7 @@ from typing import Any, Final, get_args
 from pydantic_core import ErrorDetails
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES
-from devhost.config.foreign_words import key_note, known_key, template_note
+from devhost.config.foreign_words import explain_key, explain_template, translate_key
 from devhost.config.yaml_errors import LOOKALIKE, LOOKS_ALIKE
 from devhost.config.yaml_tree import Path, Position, Tree, TreeProblem
 from devhost.model.config import Config, Resource
@@ -139,7 +139,7 @@ def _shape_message(details: ErrorDetails, at: Position) -> str:
     message = details["msg"].removeprefix("Value error, ")
     if kind in _EXPECTED:
         message = _EXPECTED[kind].format(**context)
-    note = template_note(value, BUILT_IN_VARIABLES) if isinstance(value, str) else ""
+    note = explain_template(value, BUILT_IN_VARIABLES) if isinstance(value, str) else ""
     if note and "sources" not in details["loc"]:
         return f"{value!r} is not replaced; {note}"
     if at.plain and at.text and LOOKALIKE.search(at.text):
@@ -200,7 +200,7 @@ def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> s
     model = _model_at(full[len(base) : -1], top)
     if model is Source and key == "path" and text:
         return f"; write the path itself: - {text}"
-    if note := key_note(model.__name__, key):
+    if note := explain_key(model.__name__, key):
         return f"; {note}"
     if issubclass(model, UsbSelector | PciSelector) and _NUMBERS.fullmatch(key):
         return _pair_hint(path, tree)
@@ -213,8 +213,8 @@ def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> s
         if beside in keys and key in keys and key not in tree.value(path[:depth]):
             return f"; it belongs beside '{beside}'"
     keys = _keys_of(model)
-    if meant := known_key(key, keys):
-        return f"; did you mean '{meant}'?"
+    if option := translate_key(key, keys):
+        return f"; did you mean '{option}'?"
     hint = did_you_mean(key, (name for name in keys if name not in present), _ALIKE)
     return hint or f"; known keys: {', '.join(keys)}"
 

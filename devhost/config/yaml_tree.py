@@ -11,7 +11,7 @@ from yaml.composer import Composer
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from devhost.config import yaml_errors
-from devhost.config.foreign_words import template_note
+from devhost.config.foreign_words import explain_template
 from devhost.config.yaml_errors import TreeError, error_at, place
 from devhost.errors import Severity
 
@@ -185,10 +185,10 @@ class _Loader(Composer, yaml.CSafeLoader):
         return node
 
 
-def _template_note(key: Node) -> str:
+def _explain_key(key: Node) -> str:
     """Return what to write instead of a mapping as a key, which '{{ }}' is."""
     inside = key.value[0][0].value if isinstance(key, MappingNode) and key.value else ""
-    return template_note(f"{{{{ {inside} }}}}", ()) if isinstance(inside, str) else ""
+    return explain_template(f"{{{{ {inside} }}}}", ()) if isinstance(inside, str) else ""
 
 
 class _Builder:
@@ -276,7 +276,7 @@ class _Builder:
                 message = (
                     f'key {key.value} is not a string in YAML; quote it: "{key.value}"'
                     if isinstance(key, ScalarNode)
-                    else f"keys must be strings; {_template_note(key)}"
+                    else f"keys must be strings; {_explain_key(key)}"
                 )
                 self._tree.problems.append((path, message, place(key)))
             elif (name := self._text(key)) in first:

@@ -10,6 +10,7 @@ import glob
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
@@ -19,8 +20,8 @@ from devhost.config import yaml_tree
 from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
-from devhost.drafts import draft, smarter
-from devhost.drafts.draft import DraftEntry
+from devhost.drafts import draft, smarter, without_nodes
+from devhost.drafts.draft import DraftEntry, with_rights
 from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
 from devhost.model import limits
 
@@ -52,6 +53,9 @@ class _Path(_Settings):
 
     def source(self) -> _Entry | str:
         path = self.path.replace("[^", "[!")
+        without_nodes.check(
+            lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path)
+        )
         if self.type == "Device" and path not in smarter.DIRECTORIES:
             return path
         return {"glob": {"paths": path, "types": _ANY if self.type == "Mount" else "directory"}}
@@ -171,7 +175,7 @@ def convert_devices(
             entry = DraftEntry(resource) if problem is None else _lost(resource["name"], problem)
             entries.append(entry)
             names.add(resource["name"])
-    return entries
+    return with_rights(entries, files or HostFiles())
 
 
 def _lost(name: str, why: Exception | str) -> DraftEntry:

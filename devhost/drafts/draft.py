@@ -4,11 +4,16 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
 
+from devhost.allocation.policy import Policy
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
+from devhost.drafts.rights import Rights, rights_of_report
+from devhost.hostfs.files import HostFiles
 from devhost.model.names import printable
 
 _COLUMNS: Final = 96
@@ -21,15 +26,21 @@ _PLAIN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DraftEntry:
-    """An entry of `resources` with comments above it, or comments alone."""
+    """An entry of `resources` with comments above it, or comments alone.
+
+    Attributes:
+        active: Whether it is not commented out.
+        rights: What a process has to be allowed for it.
+    """
 
     resource: Mapping[str, Any]
     comments: tuple[str, ...] = ()
-    active: bool = True  # else it is commented out
+    active: bool = True
+    rights: Rights = field(default_factory=Rights)
 
 
 def render(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool = False) -> str:
-    """Return a configuration file, or values of the chart that have it."""
+    """Return a configuration file, or values of the chart that have it, and what it needs."""
     above, indent = ("config:", "  ") if values else ("version: v1", "")
     lines = [*_comments(header), above]
     if any(entry.active and entry.resource for entry in entries):
@@ -37,21 +48,54 @@ def render(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool
     else:
         lines += [f"{indent}resources: []  # remove the brackets when there is an entry", ""]
     for number, entry in enumerate(entries):
-        lines += [f"{indent}  {line}" for line in ([""] if number else []) + entry_lines(entry)]
+        block = ([""] if number else []) + entry_lines(entry, values=values)
+        lines += [f"{indent}  {line}" for line in block]
+    rights = needed_rights(entries)
+    if values and rights.values():
+        lines += ["", *_lines(rights.values())]
+    elif flags := rights.flags():
+        lines += ["", "# It needs flags of `plan`, `try` and `run`:", f"# {flags}"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def entry_lines(entry: DraftEntry) -> list[str]:
-    """Return the lines of an entry: its comments, and its resource."""
-    mark = "" if entry.active else "# "
+def with_rights(entries: Iterable[DraftEntry], files: HostFiles) -> list[DraftEntry]:
+    """Return entries with what they need on a host. Blocks."""
+    entries = list(entries)
+    resources = [entry for entry in entries if entry.resource]
+    config = loads(render((), resources)).require()
+    reports = iter(report(config, files, Policy(trusted=True), ""))
+    return [
+        replace(entry, rights=rights_of_report(next(reports), files)) if entry.resource else entry
+        for entry in entries
+    ]
+
+
+def needed_rights(entries: Iterable[DraftEntry]) -> Rights:
+    """Return what a process has to be allowed for the entries that are not commented out."""
+    return Rights.all_of(entry.rights for entry in entries if entry.active)
+
+
+def entry_lines(entry: DraftEntry, *, values: bool = False, with_rights: bool = False) -> list[str]:
+    """Return the lines of an entry: its comments, and its resource.
+
+    They say what has to be allowed for it ``with_rights``, and where it is commented out.
+    """
+    mark, comments = "" if entry.active else "# ", entry.comments
+    if with_rights or not entry.active:
+        needed = entry.rights.text(values=values)
+        comments += (f"It needs {needed}",) if needed else ()
     resource = resource_lines(entry.resource) if entry.resource else ()
-    return [*_comments(entry.comments), *(f"{mark}{line}" for line in resource)]
+    return [*_comments(comments), *(f"{mark}{line}" for line in resource)]
 
 
 def resource_lines(resource: Mapping[str, Any]) -> list[str]:
     """Return the lines of an entry of `resources`; what has no lists or mappings is on one line."""
+    return _lines([resource])
+
+
+def _lines(data: object) -> list[str]:
     text: str = yaml.dump(
-        [resource], Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=sys.maxsize
+        data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, width=sys.maxsize
     )
     return text.splitlines()
 

@@ -9,12 +9,17 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from devhost.drafts.draft import DraftEntry
+from devhost.drafts.kinds import Kind, Row
 from devhost.drafts.machine import DescribedNode, Machine, class_name
+from devhost.drafts.rights import needed_rights
+from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
+from devhost.model.config import Resource
+from devhost.model.device import FileKind, HostDevice
 from devhost.model.hardware_sources import USB_NODE
 from devhost.model.pattern import matches_any
 from devhost.sources.matcher import Matcher
@@ -27,185 +32,323 @@ _COUNTER: Final = re.compile("(?<!^v)(?<!^i)[0-9]+")  # but the 4 and the 2 of v
 _PARTS: Final = re.compile(r"(?:(?:pcm|hw|midi)C|nvme|ng|mmcblk)[0-9].*|spi[0-9]+\.[0-9]+")
 _LETTERED: Final = re.compile("(?:sd|hd|vd|xvd)[a-z]+[0-9]*")
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names
-_KINDS: Final = {"tty": "serial", "video4linux": "video"}
+_NAMES: Final = {"tty": "serial", "video4linux": "video"}
 # What a container has below /dev of its own: a device may give itself such a name.
 _OWN_NODES: Final = (
     *("console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm"),
     *("stderr", "stdin", "stdout", "tty", "urandom", "zero"),
 )
-_ONE_OF_EQUALS: Final = ("serial", "port", "address")
-_RTL_SDR: Final = "dvb_usb_rtl28xxu"  # the driver for television of sticks that receive anything
+_OF_KIND: Final = ("class", "interface", "driver", "node", "split")  # what an entry keeps of it
 _UNSTABLE: Final = (
-    "Not offered: only a name that the kernel counts tells it from others, and after a reboot "
-    "another device may have that name."
+    "only a name that the kernel counts tells it from others, and after a reboot another device "
+    "may have that name"
+)
+_CARRIES_NETWORK: Final = (
+    "its network interface is up or has virtual functions, so it may carry the node's own network"
 )
 
-_Options = dict[str, Any]
+Options = dict[str, Any]
 
 
-@dataclass
-class _Draft:
-    """A resource that is being written.
+@dataclass(frozen=True, slots=True)
+class DraftDevice:
+    """A device for an entry.
 
     Attributes:
-        nodes: What a container gets of each device.
-        identity: What makes a device's ID: `id` or `group`.
-        is_stable: Whether nothing that the kernel counts selects its devices.
+        owner: The USB device or PCI function that it is, or is below.
+        nodes: What a container gets.
+        sources: Which sources of its kind found a node.
+        is_stable: Whether its kind selects it by nothing that the kernel counts.
     """
 
-    name: str
-    sources: list[Any]
-    nodes: Sequence[KernelNode] = ()
-    identity: _Options = field(default_factory=dict)
+    kind: Kind
+    owner: SysfsDevice | None
+    nodes: tuple[KernelNode, ...]
+    title: str
+    sources: tuple[int, ...] = (0,)
     is_stable: bool = True
-    titles: list[str] = field(default_factory=list)
 
     @property
-    def kind(self) -> str:
-        """What it has in common with those that differ in serial number or place alone."""
-        (source,) = self.sources
-        options = next(iter(source.values())) if isinstance(source, dict) else source
-        if isinstance(options, dict):
-            options = {key: options[key] for key in options if key not in _ONE_OF_EQUALS}
-        return repr((self.name, options, self.identity, self.is_stable))
+    def number(self) -> str:
+        """The vendor and product of what it is, or is below; empty for a device of a board."""
+        return self.owner.facts["device"] if self.owner is not None else ""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is one of several that are split from a device."""
+        return "split" in str(self.kind.resource["sources"])
 
 
-def build_entries(
-    machine: Machine,
-    devices: Iterable[DescribedNode],
-    domain: str = DOMAIN,
-    taken: Iterable[str] = (),
-) -> list[DraftEntry]:
-    """Return resources that offer exactly these devices, with names that are not taken. Blocks.
+@dataclass(slots=True)
+class _Draft:
+    """A resource that is being written, for devices that differ in serial number or place alone."""
 
-    Devices that differ in their serial number or place alone are one resource. What only a name
-    that the kernel counts would select is commented out.
-    """
-    equal: dict[str, _Draft] = {}
-    for device in devices:
-        draft = _draft(machine, device)
-        first = equal.setdefault(draft.kind, draft)
-        first.sources += draft.sources if first is not draft else []
-        first.titles.append(device.title)
-    used, entries = {*taken, *_OWN_NODES}, list[DraftEntry]()
-    for draft in equal.values():
-        names = (f"{draft.name}-{number}" for number in itertools.count(2))
-        name = next(name for name in itertools.chain([draft.name], names) if name not in used)
-        used.add(name)
-        resource = {"name": f"{domain}/{name}", "sources": draft.sources, **draft.identity}
-        if (path := _container_path(machine, name, draft)) is not None:
-            rule = {"hostPath": "${path}", "containerPath": path}
-            resource["allocate"] = {"devices": [rule]}
-            resource |= {} if "${index}" in path else {"maxDevices": 1}
-        reasons = () if draft.is_stable else (_UNSTABLE,)
-        entries.append(DraftEntry(resource, (*draft.titles, *reasons), draft.is_stable))
-    return entries
+    name: str
+    devices: list[DraftDevice] = field(default_factory=list)
+    reason: str = ""
 
 
-def _container_path(machine: Machine, name: str, draft: _Draft) -> str | None:
-    """Return a path that stays the same whatever the kernel counts, where programs need that."""
-    nodes = [node for node in draft.nodes if node.file]
-    if not nodes or any(node.subsystem not in _OPENED_BY_PATH for node in nodes):
-        return None
-    path = f"/dev/{name}" + ("${index}" if len(draft.sources) > 1 else "")
-    if len(nodes) == 1:
-        return path
-    interfaces = {machine.sysfs.interface(node.syspath) for node in nodes} - {None}
-    return f"{path}-${{usb.interface}}" if len(interfaces) == len(nodes) else None
+class EntryWriter:
+    """Writes entries for devices of a host. All methods block."""
+
+    def __init__(self, machine: Machine, files: HostFiles) -> None:
+        self._machine, self._files = machine, files
+
+    # ── which devices ──
+
+    def of_kind(self, kind: Kind, device: HostDevice) -> DraftDevice:
+        """Return a device that was found to be of a kind."""
+        nodes = list[KernelNode]()
+        for node in device.nodes:
+            if node.hardware is not None:
+                kernel_node = self._machine.node(node.hardware.syspath)
+                nodes += [kernel_node] if kernel_node is not None else []
+            elif node.state is not None:
+                file, number = node.key.removeprefix("/dev/"), node.state.number
+                nodes.append(KernelNode(posixpath.basename(file), "", "", file, number))
+        matched = next((node.hardware.numa for node in device.nodes if node.hardware), "")
+        owner = self._machine.bus_device(matched)
+        files = [node for node in nodes if node.path]
+        if owner is not None:
+            (described,) = self._machine.find(owner.name)
+            title = replace(described, nodes=tuple(files)).title
+        else:
+            title = f"Now {', '.join(str(node.path) for node in files)}."
+        sources = tuple(dict.fromkeys(node.source for node in device.nodes))
+        return DraftDevice(kind, owner, tuple(nodes), title, sources)
+
+    def of_node(self, device: DescribedNode) -> DraftDevice:
+        """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
+        owner, node, note, is_stable = device.owner, device.node, "", True
+        resource: Options
+        nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
+        link = device.variables.get("byId")
+        if node is not None and node.subsystem == "block" and link is not None:
+            resource = {"name": _slug(posixpath.basename(link)), "sources": [glob.escape(link)]}
+            note = f"The right names {node.path}, which may be another disk's after a reboot."
+        elif owner is not None and owner.prefix == "usb.":
+            options, nodes, is_stable = self._usb_node(device)
+            resource = {"sources": [{"usb": {"device": "*:*", **options}}]}
+        elif owner is not None and (choice := _pci_node(device)) is not None:
+            nodes = nodes or device.nodes
+            resource = {"sources": [{"pci": {"device": "*:*", "node": choice}}]}
+        elif node is not None and node.subsystem:
+            resource = {"sources": [{"sysfs": node.subsystem}]}
+        else:  # sysfs does not know it
+            path = str(node.path) if node is not None else ""
+            resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
+            is_stable = not _is_counted(path)
+        kind = Kind(resource, Row(resources=(), note=note))
+        return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
+
+    # ── entries ──
+
+    def entries(
+        self, devices: Iterable[DraftDevice], domain: str, *, named: bool
+    ) -> list[DraftEntry]:
+        """Return resources that offer exactly these devices; ``named``: as a person named them.
+
+        What only a name that the kernel counts would select is commented out.
+        """
+        drafts: dict[str, _Draft] = {}
+        for device in devices:
+            name = device.kind.name or self._product(device)
+            reason = "" if named else device.kind.row.reason
+            if not named and self._carries_network(device):
+                reason = _CARRIES_NETWORK
+            if not device.is_stable:
+                reason = _UNSTABLE
+            key = repr((id(device.kind.row), name, reason, self._likeness(device)))
+            drafts.setdefault(key, _Draft(name, reason=reason)).devices.append(device)
+        used, entries = set(_OWN_NODES), list[DraftEntry]()
+        for draft in drafts.values():
+            names = itertools.chain([draft.name], (f"{draft.name}-{n}" for n in itertools.count(2)))
+            draft.name = next(name for name in names if name not in used)
+            used.add(draft.name)
+            entries.append(self._entry(draft, domain))
+        return entries
+
+    def _likeness(self, device: DraftDevice) -> object:
+        """Return what devices of one resource have in common."""
+        if device.kind.row.whole:
+            return device.kind.name
+        if device.owner is not None:
+            product = device.owner.facts.get("product")
+            return device.sources, device.number, product, device.kind.resource
+        return device.nodes[0].syspath or device.nodes[0].file
+
+    def _product(self, device: DraftDevice) -> str:
+        """Return a name for a resource of a kind without one."""
+        owner, node = device.owner, device.nodes[0] if device.nodes else None
+        if owner is None:
+            name = node.name if node is not None else ""
+            if node is not None and _is_counted(name):
+                name = _NAMES.get(node.subsystem, node.subsystem)
+        elif owner.prefix == "usb.":
+            name = owner.facts["product"] or owner.facts["device"]
+        else:
+            code = owner.facts["class"]
+            name = class_name(code) if class_name(code) != code else owner.facts["driver"]
+        return _slug(name)
+
+    def _entry(self, draft: _Draft, domain: str) -> DraftEntry:
+        first, reason = draft.devices[0], draft.reason
+        kind, resource = first.kind, dict(first.kind.resource)
+        resource["sources"] = [resource["sources"][index] for index in first.sources]
+        owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
+        identity: Options = {}
+        source = resource["sources"][0]
+        match source:
+            case {"usb": options}:
+                numbers = options["device"] if kind.row.whole else first.number
+                selected = self._usb_options([*owners.values()], numbers)
+                identity = {"id": "${usb.serial}"} if "serial" in selected else {}
+                source = {"usb": selected | _options_of_kind(options)}
+            case {"pci": options}:
+                selected = self._pci_options([*owners.values()])
+                source = {"pci": selected | _options_of_kind(options, without="class")}
+            case {"sysfs": _} if not kind.row.whole:
+                options, is_stable = self._sysfs_options(first.nodes[0])
+                identity = self._place(first.nodes[0], draft.name)
+                source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
+        if not kind.row.whole or "usb" in source:
+            resource = identity | resource | {"sources": [source]}
+            self._add_container_path(draft, resource)
+        ordered = ("name", "sources", "id", *resource)
+        resource["name"] = f"{domain}/{draft.name}"
+        resource = {key: resource[key] for key in ordered if key in resource}
+        notes = filter(None, (kind.row.note, f"Not offered: {reason}." if reason else ""))
+        titles = [device.title for device in draft.devices]
+        files = [
+            (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
+            for device in draft.devices
+            for node in device.nodes
+            if node.path is not None
+        ]
+        rights = needed_rights(Resource.model_validate(resource), files, self._files)
+        return DraftEntry(resource, (*titles, *notes), not reason, rights)
+
+    def _add_container_path(self, draft: _Draft, resource: Options) -> None:
+        """Have containers get nodes by a path that stays, where programs have it in a setting."""
+        rules = resource.get("allocate", {}).get("devices")
+        if not (rules is None or any("containerPath" in rule for rule in rules)):
+            return
+        resource["allocate"] = allocate = dict(resource.get("allocate", {}))
+        allocate.pop("devices", None)
+        nodes = [[node for node in device.nodes if node.path] for device in draft.devices]
+        subsystems = {node.subsystem for group in nodes for node in group}
+        path = f"/dev/{draft.name}" + ("${index}" if len(nodes) > 1 else "")
+        if max(map(len, nodes)) > 1:
+            path += "-${usb.interface}"
+        interfaces = [
+            {self._machine.sysfs.interface(node.syspath) for node in group} for group in nodes
+        ]
+        is_clear = all(map(lambda group, found: len(group) == len(found), nodes, interfaces))
+        if subsystems and subsystems <= set(_OPENED_BY_PATH) and is_clear:
+            allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
+            resource |= {"maxDevices": 1} if len(nodes) == 1 else {}
+        if not allocate:
+            del resource["allocate"]
+
+    # ── what selects a device ──
+
+    def _usb_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> Options:
+        """Return what tells USB devices of a number, or of several, from the others of the host."""
+        options: Options = {"device": numbers}
+        twins = [twin for twin in self._machine.usb_devices if twin.facts["device"] in numbers]
+        places = {owner.syspath for owner in owners}
+        others = [twin for twin in twins if twin.syspath not in places]
+        product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
+        everyones = [twin.facts["serial"] for twin in twins]
+        if all(_is_good(serial) and everyones.count(serial) == 1 for serial in serials):
+            options["serial"] = _few([*map(glob.escape, serials)])
+        elif others and product and product not in {twin.facts["product"] for twin in others}:
+            options["product"] = glob.escape(product)
+        elif others and all(owner.place for owner in owners):
+            options["port"] = _few([glob.escape(owner.place) for owner in owners])
+        return options | ({"class": "hub"} if owners[0].is_hub_or_bridge else {})
+
+    def _usb_node(self, device: DescribedNode) -> tuple[Options, tuple[KernelNode, ...], bool]:
+        """Return the options that choose nodes of a USB device, these, and whether they last."""
+        node, nodes = device.node, device.nodes
+        if node is None or node.subsystem == USB_NODE:
+            subsystems = _subsystems(nodes)
+            if not subsystems:
+                return {}, (node,) if node is not None else (), True
+            chosen = tuple(node for node in nodes if node.subsystem in subsystems)
+            return {"node": _few(subsystems)}, chosen, True
+        options: Options = {}
+        sysfs, interface = self._machine.sysfs, self._machine.sysfs.interface(node.syspath)
+        alike = [twin for twin in nodes if twin.subsystem == node.subsystem]
+        if len(alike) > 1 and "usb.interface" in device.variables:
+            options["interface"] = int(device.variables["usb.interface"])
+            alike = [twin for twin in alike if sysfs.interface(twin.syspath) == interface]
+        if len(alike) == 1:
+            return {**options, "node": node.subsystem}, (node,), True
+        name = _name_glob(node.name, [twin.name for twin in alike])
+        index = sysfs.text(f"{node.syspath}/index")
+        choice: Any = f"{node.subsystem}/{name or glob.escape(node.name)}"
+        if name is None and index:
+            choice = {"subsystem": node.subsystem, "attr": {"index": index}}
+        return {**options, "node": choice}, (node,), bool(name or index)
+
+    def _pci_options(self, owners: Sequence[SysfsDevice]) -> Options:
+        number = owners[0].facts["device"]
+        options: Options = {"device": number}
+        if owners[0].is_hub_or_bridge:
+            options["class"] = "bridge"
+        twins = [twin for twin in self._machine.pci_functions if twin.facts["device"] == number]
+        if len(twins) > len(owners):
+            options["address"] = _few([owner.name for owner in owners])
+        return options
+
+    def _place(self, node: KernelNode, name: str) -> Options:
+        """Return what makes the ID of a device of a subsystem: no name that the kernel counts."""
+        if self._machine.sysfs.place(node.syspath) is not None:
+            return {"id": "${place}"}
+        return {"group": name} if _is_counted(node.name) else {}
+
+    def _sysfs_options(self, node: KernelNode) -> tuple[Any, bool]:
+        """Return the fewest options that match one device of a subsystem, and whether they last.
+
+        The devices above it tell it; its own name, often counted, is the last resort.
+        """
+        reading = self._machine.subsystem(node.subsystem)
+        if len(reading.members) == 1:
+            return node.subsystem, True
+        members = [SysfsDevice(path, reading.sysfs) for path in reading.members.values()]
+        above: list[str] = []  # the names between the device and the nearest one at a place
+        candidates: list[list[str]] = []
+        for path in ancestor_devices(node.syspath, reading.sysfs):
+            name = glob.escape(posixpath.basename(path))
+            if reading.sysfs.link_name(f"{path}/subsystem") in PLACES:
+                candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
+                break
+            above.append(name)
+        for names in candidates:
+            matcher = Matcher({}, parents=tuple(Matcher({"name": (name,)}) for name in names))
+            matching = [member for member in members if not matcher.mismatches(member)]
+            if [member.syspath for member in matching] == [node.syspath]:
+                parent = _few([{"name": name} for name in names])
+                return {"subsystem": node.subsystem, "parent": parent}, True
+        shorter = _name_glob(node.name, reading.members)
+        options = {"subsystem": node.subsystem, "name": shorter or glob.escape(node.name)}
+        return options, shorter is not None
+
+    def _carries_network(self, device: DraftDevice) -> bool:
+        """Whether the host's own network may be on a function of which a container gets nodes."""
+        owner = device.owner
+        if owner is None or owner.prefix != "pci." or owner.facts["pf"]:
+            return False
+        sysfs, nodes = self._machine.sysfs, self._machine.nodes(owner.syspath)
+        interfaces = [node.syspath for node in nodes if node.subsystem == "net"]
+        return bool(interfaces) and (
+            sysfs.link(f"{owner.syspath}/virtfn0") is not None
+            or any(sysfs.text(f"{path}/operstate") == "up" for path in interfaces)
+        )
 
 
-def _is_sdr(device: DescribedNode) -> bool:
-    """Whether a device is an RTL-SDR, whose programs open its USB node, and the kernel has it."""
-    interfaces = device.owner.interfaces if device.owner is not None else ()
-    return any(interface.facts["driver"] == _RTL_SDR for interface in interfaces)
-
-
-def _draft(machine: Machine, device: DescribedNode) -> _Draft:
-    """Return a resource that offers exactly this device."""
-    owner, node = device.owner, device.node
-    if node is not None and node.subsystem == "block" and (link := device.variables.get("byId")):
-        return _Draft(_slug(posixpath.basename(link)), [glob.escape(link)])
-    if owner is not None and owner.prefix == "usb.":
-        return _usb_draft(machine, device, owner)
-    if owner is not None and (choice := _pci_node(device)) is not None:
-        name = class_name(owner.facts["class"])
-        name = owner.facts["driver"] if name == owner.facts["class"] else name
-        options = {**_pci_options(machine, owner), "node": choice}
-        return _Draft(_slug(name), [{"pci": options}], (node,) if node else device.nodes)
-    if node is None:
-        raise ValueError("what has no node is a device on a bus")
-    if not node.subsystem:  # sysfs does not know it
-        return _Draft(_slug(node.name), [node.path], is_stable=not _is_counted(node.name))
-    kind = _KINDS.get(node.subsystem, node.subsystem)
-    name = _slug(kind if _is_counted(node.name) else node.name)
-    identity = {"id": "${place}"}
-    if "place" not in device.variables:
-        identity = {"group": name} if _is_counted(node.name) else {}
-    options, is_stable = _sysfs_options(machine, node)
-    return _Draft(name, [{"sysfs": options}], (node,), identity, is_stable)
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
-
-
-def _usb_draft(machine: Machine, device: DescribedNode, owner: SysfsDevice) -> _Draft:
-    node, options = device.node, _usb_options(machine, owner)
-    nodes, is_stable = device.nodes, True
-    if node is not None and node.subsystem != USB_NODE:
-        nodes = (node,)
-        choice, is_stable = _usb_node(machine, device, node)
-        options |= choice
-    elif nodes and not _is_sdr(device):
-        subsystems = _subsystems(nodes)
-        options["node"] = _few(subsystems)
-        nodes = tuple(node for node in nodes if node.subsystem in subsystems)
-    else:
-        nodes = ()
-    identity = {"id": "${usb.serial}"} if "serial" in options else {}
-    name = _slug(owner.facts["product"] or owner.facts["device"])
-    return _Draft(name, [{"usb": options}], nodes, identity, is_stable)
-
-
-def _usb_options(machine: Machine, owner: SysfsDevice) -> _Options:
-    number, serial = owner.facts["device"], owner.facts["serial"]
-    options = {"device": number, **({"class": "hub"} if owner.is_hub_or_bridge else {})}
-    twins = [device for device in machine.usb_devices if device.facts["device"] == number]
-    good = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1 and not _COUNTED.fullmatch(serial)
-    if good and sum(device.facts["serial"] == serial for device in twins) == 1:
-        options["serial"] = glob.escape(serial)
-    elif len(twins) > 1 and owner.place:
-        options["port"] = glob.escape(owner.place)
-    return options
-
-
-def _usb_node(machine: Machine, device: DescribedNode, node: KernelNode) -> tuple[_Options, bool]:
-    """Return the options that choose a node of a USB device, and whether they last."""
-    options: _Options = {}
-    alike = [twin for twin in device.nodes if twin.subsystem == node.subsystem]
-    if len(alike) > 1 and "usb.interface" in device.variables:
-        options["interface"] = int(device.variables["usb.interface"])
-        interface = machine.sysfs.interface(node.syspath)
-        alike = [twin for twin in alike if machine.sysfs.interface(twin.syspath) == interface]
-    if len(alike) == 1:
-        return {**options, "node": node.subsystem}, True
-    name = _name_glob(node.name, [twin.name for twin in alike])
-    index = machine.sysfs.text(f"{node.syspath}/index")
-    if name is None and index:
-        return {**options, "node": {"subsystem": node.subsystem, "attr": {"index": index}}}, True
-    choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
-    return {**options, "node": choice}, name is not None
-
-
-def _pci_options(machine: Machine, owner: SysfsDevice) -> _Options:
-    number = owner.facts["device"]
-    options = {"device": number, **({"class": "bridge"} if owner.is_hub_or_bridge else {})}
-    if sum(function.facts["device"] == number for function in machine.pci_functions) > 1:
-        options["address"] = owner.name
-    return options
-
-
-def _pci_node(device: DescribedNode) -> str | list[str] | None:
+def _pci_node(device: DescribedNode) -> Any:
     """Return the `node` of a PCI function; ``None`` where only its place distinguishes it."""
     if (node := device.node) is None:
         return _few(_subsystems(device.nodes)) if device.nodes else "none"
@@ -216,38 +359,11 @@ def _pci_node(device: DescribedNode) -> str | list[str] | None:
     return f"{node.subsystem}/{name}" if name is not None else None
 
 
-def _sysfs_options(machine: Machine, node: KernelNode) -> tuple[Any, bool]:
-    """Return the fewest options that match one device of a subsystem, and whether they last.
-
-    The devices above it tell it; its own name, often counted, is the last resort.
-    """
-    reading = machine.subsystem(node.subsystem)
-    if len(reading.members) == 1:
-        return node.subsystem, True
-    members = [SysfsDevice(path, reading.sysfs) for path in reading.members.values()]
-    above: list[str] = []  # the names between the device and the nearest one at a place
-    candidates: list[list[str]] = []
-    for path in ancestor_devices(node.syspath, reading.sysfs):
-        name = glob.escape(posixpath.basename(path))
-        if reading.sysfs.link_name(f"{path}/subsystem") in PLACES:
-            candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
-            break
-        above.append(name)
-    for names in candidates:
-        matcher = Matcher({}, parents=tuple(Matcher({"name": (name,)}) for name in names))
-        if [device.syspath for device in members if not matcher.mismatches(device)] == [
-            node.syspath
-        ]:
-            parents = [{"name": name} for name in names]
-            parent = parents if len(parents) > 1 else parents[0]
-            return {"subsystem": node.subsystem, "parent": parent}, True
-    shorter = _name_glob(node.name, reading.members)
-    options = {"subsystem": node.subsystem, "name": shorter or glob.escape(node.name)}
-    return options, shorter is not None
-
-
-def _few(subsystems: list[str]) -> str | list[str]:
-    return subsystems[0] if len(subsystems) == 1 else subsystems
+def _options_of_kind(options: object, without: str = "") -> Options:
+    kept = (key for key in _OF_KIND if key != without)
+    return (
+        {key: options[key] for key in kept if key in options} if isinstance(options, dict) else {}
+    )
 
 
 def _subsystems(nodes: Sequence[KernelNode]) -> list[str]:
@@ -257,6 +373,12 @@ def _subsystems(nodes: Sequence[KernelNode]) -> list[str]:
         return ["vfio"]
     second = ("input", "usbmisc") if "hidraw" in present else ("input",)
     return [subsystem for subsystem in present if subsystem not in second] or present
+
+
+def _is_good(serial: str) -> bool:
+    """Whether a serial number is one that somebody has set."""
+    is_varied = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1
+    return is_varied and not _COUNTED.fullmatch(serial)
 
 
 def _name_glob(name: str, names: Iterable[str]) -> str | None:
@@ -269,3 +391,11 @@ def _name_glob(name: str, names: Iterable[str]) -> str | None:
 
 def _is_counted(name: str) -> bool:
     return bool(_COUNTER.search(name) or _LETTERED.fullmatch(name))
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "device"
+
+
+def _few(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else values

@@ -145,6 +145,15 @@ class Machine:
             filter(None, nodes), key=lambda node: names.natural_key(node.file or node.name)
         )
 
+    def node(self, syspath: str) -> KernelNode | None:
+        """Return the node of a directory in sysfs, if it has any."""
+        return _node(syspath, self.sysfs)
+
+    def bus_device(self, syspath: str) -> SysfsDevice | None:
+        """Return the USB device or PCI function of a directory in sysfs."""
+        devices = (*self.usb_devices, *self.pci_functions)
+        return next((device for device in devices if device.syspath == syspath), None)
+
     def find(self, text: str) -> list[DescribedNode]:
         """Return the devices of a name.
 
@@ -178,9 +187,7 @@ class Machine:
     def _owner(self, path: str, sysfs: SysfsTree) -> SysfsDevice | None:
         """Return the device that a node is of: also of an IOMMU group's, or a disk's head."""
         if (owner := owning_device(path, sysfs)) is not None:
-            # That of a bus has its interfaces, too.
-            devices = (*self.usb_devices, *self.pci_functions)
-            return next((device for device in devices if device.syspath == owner.syspath), owner)
+            return self.bus_device(owner.syspath) or owner  # that has its interfaces, too
         functions = [function for function in self.pci_functions if not function.is_hub_or_bridge]
         if sysfs.link_name(f"{path}/subsystem") == "vfio":
             group = posixpath.basename(path).removeprefix("noiommu-")

@@ -4,12 +4,14 @@ Its rules, from its sources: a pattern is searched for in the paths below /dev. 
 it is a resource of its own, with the path in its name, and "_" for "/"; so many pods may have it.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from devhost.drafts import without_nodes
 from devhost.hostfs.files import HostFiles, Walk
 from devhost.model import pattern
 from devhost.model.device import FileKind
@@ -34,13 +36,19 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
     The paths of a pattern that is not a single path are those of this host.
     """
     setting = _Setting.model_validate(data)
+    matching = functools.partial(pattern.matches_part, setting.devicematch)
     if (literal := _LITERAL.fullmatch(setting.devicematch)) is not None:
         paths = [re.sub(r"\\(.)", r"\1", literal[1])]
     else:
         present = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
-        paths = [path for path in present if pattern.matches_part(setting.devicematch, path)]
+        paths = [path for path in present if matching(path)]
+    if literal is not None or not paths:
+        without_nodes.check(matching)
     if not paths:
-        raise ValueError("nothing below /dev of this host matches: convert it on one that has some")
+        raise ValueError(
+            "nothing below /dev of this host matches: run convert on the node, or write one "
+            "resource for all of them, with `dev`"
+        )
     shared = {"replicas": setting.nummaxdevices} if setting.nummaxdevices > 1 else {}
     return [{**_resource(path, domain, files), **shared} for path in paths]
 

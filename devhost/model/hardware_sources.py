@@ -1,7 +1,7 @@
 """Sources that select devices by what the kernel knows of them: one class for each kind."""
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
@@ -267,6 +267,8 @@ class Sysfs(SysfsSelector):
 
     subsystem: Subsystem
     """A class or a bus, such as tpmrm."""
+    node: Literal["none"] | None = None
+    """none: offered whether or not it has a node; the container gets none."""
     exclude: Several[SysfsSelector] = ()
     """What is not offered: options as above."""
     in_use: bool = False

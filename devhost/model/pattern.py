@@ -52,6 +52,20 @@ DOCKER_PATTERN: Final = (
 _DOCKER: Final = re.compile(DOCKER_PATTERN)
 
 
+# The same mistakes for the JSON Schema, without looking around: after what is no set, and sets.
+_ANY_SET: Final = r"\[(?:\^?!?\][^\]]*|[^\]!][^\]]*|![^\]]+)\]"
+_OUTSIDE: Final = rf"(?:[^{{}}\[]|{_ANY_SET})*"  # of braces
+GLOB_MISTAKE_PATTERN: Final = rf"^(?:[^\[]|{_ANY_SET})*(?:" + "|".join(
+    (
+        *(r"\[(?:!\]?[^\]]*|[^\]!][^\]]*)?$", r"\[\^[^\]!]", r"[, ]\s*/", VARIABLE_PATTERN),
+        *(rf"(?:{_ANY_SET}|[).])(?:\+|\{{[0-9]+,?[0-9]*\}})", r"\\[dwsDWS.*?+(\[{]", r"\(\?"),
+        *(rf"\((?:[^()|\[]|{_ANY_SET})*\|", r"[-_]\.[*+]", r"\$$", r"\|"),
+        rf"\{{{_OUTSIDE}(?:,|\.\.){_OUTSIDE}\}})|^\^|^/dev/\w+\.[*+]|{DOCKER_PATTERN}",
+    )
+)
+DEEP_GLOB_PATTERN: Final = r"(?:^|/)\*\*/(?:(?:.*/)?\*\*/){2}(?:.*/)?\*\*(?:/|$)"
+
+
 class PatternError(ValueError):
     """A string that is not a valid RE2 pattern."""
 

@@ -126,7 +126,7 @@ class Source(ConfigModel):
         match self.kind:
             case Usb(node=choices) | Pci(node=choices):
                 return tuple(choice.subsystem for choice in choices)
-            case Sysfs(subsystem=subsystem):
+            case Sysfs(subsystem=subsystem, node=None):
                 return (subsystem,)
         return ()
 

@@ -214,7 +214,7 @@ def _path_schema(*unless: str, expected: str = _A_PATH) -> WithJsonSchema:
     return matching(_PATH_TEMPLATE, expected, "|".join((_NO_PATH, *unless)))
 
 
-_DIRECTORY: Final = r"^/(dev)?$|/$"
+_DIRECTORY: Final = "^/+(dev/*)?$"
 _A_NODE: Final = "the path of a device node, such as /dev/serial0"
 ResourceName = Annotated[
     str,
@@ -301,7 +301,7 @@ NotEmpty: Final = Field(strict=False, min_length=1)
 T = TypeVar("T")
 Several = Annotated[tuple[T, ...], AsTuple, _Listed()]
 OneOrMore = Annotated[tuple[T, ...], NotEmpty, _Listed()]
-_NO_GLOB: Final = rf"{_NO_PATH}|{pattern.DOCKER_PATTERN}|^[^[]*({pattern.VARIABLE_PATTERN})"
+_NO_GLOB: Final = f"{_NO_PATH}|{pattern.GLOB_MISTAKE_PATTERN}|{pattern.DEEP_GLOB_PATTERN}"
 _DeviceId = Annotated[str, refuses(names.id_problem), matching(".", "an ID without ::", "::")]
 DirectoryPath = Annotated[
     str,
@@ -321,7 +321,9 @@ DevPattern = Annotated[
     refuses(pattern.dev_problem),
     matching("^([^/]|$)", AN_RE2_PATTERN, pattern.VARIABLE_PATTERN),
 ]
-GlobText = Annotated[str, refuses(pattern.glob_problem)]
+GlobText = Annotated[
+    str, refuses(pattern.glob_problem), matching("", "a glob", pattern.GLOB_MISTAKE_PATTERN)
+]
 NameGlobs = Several[GlobText]
 ContentGlobs = Several[Annotated[str, refuses(pattern.length_problem)]]
 NodeNames = OneOrMore[GlobText]

@@ -60,7 +60,7 @@ def explain_empty(kind: Kind, unmatched: Iterable[Unmatched]) -> str:
     if (least := min(distances, default=math.inf)) < math.inf:
         nearest = proposed[distances.index(least)]
         hint = f"; nearest: {nearest.name} ({'; '.join(mismatch_texts(nearest))})"
-    return names.printable(f"none of {len(candidates)} is {summary(kind)}{hint}")
+    return names.printable(f"nothing matches {summary(kind)} ({len(candidates)} seen){hint}")
 
 
 def closest_first(unmatched: Iterable[Unmatched]) -> list[Unmatched]:

@@ -66,7 +66,7 @@ class KernelSource(NodeSource):
             above = frozenset(name for parent in parents for name in parent.subsystem or ())
             self.main = SubsystemLocation(options.subsystem, above)
             self.attributes = tuple(name for name in mentioned if name.startswith("attr."))
-            choices = (NodeChoice(subsystem=options.subsystem),)
+            choices = (NodeChoice(subsystem=options.node or options.subsystem),)
         else:
             self.main = USB if isinstance(options, Usb) else PCI
             self.splits, choices = options.split, options.node
@@ -125,7 +125,7 @@ class _Search:
                 continue
             mismatches = self._mismatches(device, source.matcher)
             if not (mismatches or source.is_bus or any(self._chosen(*choice, device))):
-                mismatches = {"": "it has no node below /dev"}
+                mismatches = {"": "it has no node below /dev; `node: none` offers it without"}
             yield device, mismatches
 
     def _mismatches(self, device: SysfsDevice, matcher: Matcher) -> Mapping[str, str]:

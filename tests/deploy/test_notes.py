@@ -36,7 +36,7 @@ def test_notes_tell_how_to_go_on(helm: Helm) -> None:
     assert r"ALLOCATABLE:.status.allocatable.e\.com/x" in notes
     assert "            e.com/x: 1\n" in notes
     assert "exec daemonset/test-devhost -- devhost status" in notes
-    assert "devhost validate --strict values.yaml" in notes
+    assert "devhost validate --strict FILE" in notes
     assert "helm test -n devhost-system test" in notes
     assert warnings(notes) == []
 
@@ -64,7 +64,7 @@ WARNINGS: list[tuple[Values, list[str]]] = [
         ["test-devhost does not know"],
     ),
     (DEVICE_METRICS, []),
-    (resource(inject="cdi", preStart=[{"mode": "0660"}], health="readable"), []),
+    (resource(inject="cdi", sources=[{"directory": "/etc/x"}], health="readable"), []),
     (resource() | {"deviceAccess": {"privileged": True}}, ["is privileged"]),
     (
         resource() | {"podResources": {"enabled": False, "assumeFree": True}},

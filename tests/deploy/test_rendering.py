@@ -160,7 +160,7 @@ def test_contradicting_values_are_refused(helm: Helm, values: Values, said: str)
     [
         {"allow": {"paths": ["/dev/*", "/sys/class/x", "/proc/1/*"], "devices": ["usb", "/dev/*"]}},
         {"hostPaths": ["/srv/", "/opt"], "allow": {"paths": ["/srv", "/srv/*", "/opt/x?/y"]}},
-        {"hostPaths": ["/srv"], "allow": {"devices": ["/srv/zap", "*"]}},
+        {"hostPaths": ["/srv"], "allow": {"devices": ["/srv/zap", "/dev/*"]}},
         {"hostRoot": {"enabled": True}, "allow": {"paths": ["*", "/srv/*"], "devices": ["/x"]}},
     ],
 )

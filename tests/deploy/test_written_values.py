@@ -1,19 +1,27 @@
 """What devhost writes means the same to Helm, to Python and to devhost."""
 
+import base64
 import json
+import shlex
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from click.testing import CliRunner
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
+from devhost.cli import main
 from devhost.config import yaml_tree
 from devhost.config.messages import ambiguous_scalars
 from devhost.drafts.draft import resource_lines
 from devhost.model.names import text_problem
 from tests.deploy.helm import Helm
+from tests.support.hardware import HostTree
+from tests.support.root import needs_root
+from tests.unit.test_machines import FLAGS, MACHINES
+from tools.helm import CHART
 
 # Numbers, truth values, dates or nothing for some reader of YAML.
 AMBIGUOUS: Final = """
@@ -26,16 +34,16 @@ TEXTS: Final = st.one_of(
     st.from_regex(r"[0-9A-Fa-fxob_.:+-]{1,12}", fullmatch=True),
     st.text(max_size=20).filter(lambda text: text_problem(text) is None),
 )
-CHART: Final = {
+ECHO: Final = {
     "Chart.yaml": "apiVersion: v2\nname: echo\nversion: 1.0.0\n",
-    "templates/echo.yaml": "echo: {{ toJson .Values.config }}\n",
+    "templates/echo.yaml": "echo: {{ toJson .Values.config | b64enc }}\n",
 }
 
 
 @pytest.fixture
 def chart(tmp_path: Path) -> Path:
     """A chart that renders its values."""
-    for name, text in CHART.items():
+    for name, text in ECHO.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -45,12 +53,16 @@ def read_by_helm(helm: Helm, chart: Path, text: str) -> Any:
     values = chart / "values.yaml"
     values.write_text(text, encoding="utf-8")
     output = helm.run("template", "x", str(chart), f"--values={values}")
-    return json.loads(output.partition("echo: ")[2])
+    return json.loads(base64.b64decode(output.partition("echo: ")[2]))
 
 
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @example(AMBIGUOUS)
-@given(st.lists(TEXTS, min_size=200, max_size=400))
+@given(st.lists(TEXTS, min_size=50, max_size=100))
 def test_written_texts_are_the_same_texts_for_every_reader(
     helm: Helm, chart: Path, texts: list[str]
 ) -> None:
@@ -76,3 +88,30 @@ def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
     ]
     assert [path for path, _, _ in ambiguous_scalars(tree)] == differing
     assert len(differing) > 10
+
+
+@needs_root
+@pytest.mark.parametrize("path", MACHINES, ids=lambda path: path.stem)
+def test_helm_accepts_the_values_that_init_writes(helm: Helm, path: Path, tmp_path: Path) -> None:
+    """They have the rights that the same file without `--values` names as flags."""
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(path.read_text())
+    values, flags = tmp_path / "values.yaml", tmp_path / "first.yaml"
+    for file, options in ((values, ["--values"]), (flags, [])):
+        arguments = ["init", "--yes", *options, "-o", str(file), "--root", str(tree.root)]
+        assert CliRunner().invoke(main, arguments).exit_code == 0
+    rendered = helm.run("template", "x", str(CHART), f"--values={values}")
+    (pod,) = [
+        document["spec"]["template"]["spec"]
+        for document in yaml.safe_load_all(rendered)
+        if document and document["kind"] == "DaemonSet"
+    ]
+    container = pod["containers"][0]
+    allowed = [one["value"] for one in container["env"] if one["name"] == "DEVHOST_ALLOW_DEVICE"]
+    named = shlex.split(flags.read_text().partition(FLAGS)[2])
+    rights = [word for word in named if word != "--allow-device"]
+    assert " ".join(allowed).split() == rights
+    assert ("inject: cdi" in flags.read_text()) == any(
+        "--cdi-dir" in one for one in container["args"]
+    )
+    assert CliRunner().invoke(main, ["validate", str(values)]).exit_code == 0

@@ -2,7 +2,7 @@
 
 Each line is ``SUBSYSTEM NAME …``; what is indented is below it. ``M:m`` is a device number, and
 ``key=value`` a file of the device's directory. Text is quoted as in a shell, and ``#`` begins a
-comment::
+comment. ``devname=`` is its path below /dev, where that is no usual one::
 
     pci 0000:00:14.0 8086:06ed class=0c0330 driver=xhci_hcd
       usb usb1 1d6b:0002 class=090001 bus=1 dev=1
@@ -16,7 +16,8 @@ comment::
 ``driver=``, ``group=`` (its IOMMU group) and ``numa=``; ``usb NAME VENDOR:PRODUCT`` takes
 ``bus=``, ``dev=``, ``class=``, ``rev=``, ``version=`` and ``authorized=``; ``if NAME CLASS
 [DRIVER]`` is a USB interface. ``dir NAME`` is a plain directory; ``link A B`` links /dev/A to
-/dev/B, and paths below /sys as they are; ``file PATH [TEXT]`` is a plain file.
+/dev/B, and paths below /sys as they are; ``file PATH [TEXT]`` is a plain file, and ``char NAME M:m``
+a node of which sysfs does not know.
 """
 
 import os
@@ -54,7 +55,19 @@ _MISC: Final = {"rdma_cm": "infiniband/rdma_cm", "tun": "net/tun"}
 _SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
 # Words that are no files of their own.
 _RESERVED: Final = frozenset(
-    {"driver", "group", "class", "sub", "rev", "numa", "bus", "dev", "version", "authorized"}
+    {
+        "driver",
+        "group",
+        "class",
+        "sub",
+        "rev",
+        "numa",
+        "bus",
+        "dev",
+        "version",
+        "authorized",
+        "devname",
+    }
 )
 
 
@@ -162,6 +175,10 @@ def _devices(tree: HostTree, text: str) -> Iterator[_Device]:
             continue
         if words[0] == "link":
             _link(tree, *words[1:])
+            continue
+        if words[0] == "char":
+            major, _, minor = words[2].partition(":")
+            tree.char(f"/dev/{words[1]}", int(major), int(minor))
             continue
         if words[0] == "file":
             tree.file(words[1], "".join(words[2:]))
@@ -362,6 +379,8 @@ def _plain(tree: HostTree, device: _Device) -> dict[str, str]:
 
 def _node_name(device: _Device) -> str:
     """Return where below /dev the node of a device is."""
+    if "devname" in device.options:
+        return device.options["devname"]
     name = device.name.replace("!", "/")
     match device.subsystem:
         case subsystem if directory := _DIRECTORIES.get(subsystem):

@@ -60,4 +60,4 @@ def test_hardware_example_elsewhere_offers_nothing(example: Path, tree: HostTree
 def test_hardware_examples_have_hosts() -> None:
     for directory in ("trees", "plans"):
         assert {path.stem for path in (HERE / directory).iterdir()} == {p.stem for p in EXAMPLES}
-    assert len(EXAMPLES) == 27
+    assert len(EXAMPLES) == 28

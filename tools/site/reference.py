@@ -132,6 +132,8 @@ def _type(node: Mapping[str, Any]) -> str:
             return f"`{word}`"
         case {"type": "array", "items": items}:
             return f"list of {_type(items)}" if "anyOf" not in items else f"list: {_type(items)}"
+        case {"type": "object", "patternProperties": entries}:
+            return " or ".join(f"names with {_type(entry)}" for entry in entries.values())
         case {"type": "object", "additionalProperties": entry}:
             return f"names with {_type(entry)}"
         case _:

@@ -53,7 +53,7 @@ _ALSO_CALLED: Final = {
 _DIGITS: Final = "0123456789"
 
 
-def subsystem_hint(name: str) -> str:
+def find_subsystem(name: str) -> str:
     """Return the subsystem that a name of none is likely to stand for, or an empty string."""
     stem = name.rpartition("/")[2].rstrip(_DIGITS)
     for subsystem, nodes in ENUMERATED_NAMES.items():  # names of nodes

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
-from devhost.config.checks.kernel_subsystems import SUBSYSTEMS, subsystem_hint
+from devhost.config.checks.kernel_subsystems import SUBSYSTEMS, find_subsystem
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.hostfs.device_classes import ENUMERATED_NAMES
 from devhost.hostfs.files import is_in_dev, is_wild
@@ -96,9 +96,9 @@ def _check_subsystems(path: Path, kind: Kind) -> Iterator[CheckProblem]:
             names[key, "node", index, "subsystem"] = choice.subsystem
     for place, name in names.items():
         if name not in SUBSYSTEMS and name != NO_NODE:
-            hint = subsystem_hint(name)
-            meant = f"did you mean '{hint}'?" if hint else "it may be of a module from elsewhere"
-            yield warning((*path, *place), f"'{name}' is no subsystem of Linux; {meant}")
+            likely = find_subsystem(name)
+            hint = f"did you mean '{likely}'?" if likely else "it may be of a module from elsewhere"
+            yield warning((*path, *place), f"'{name}' is no subsystem of Linux; {hint}")
 
 
 def _check_roles(resource: Resource) -> Iterator[CheckProblem]:

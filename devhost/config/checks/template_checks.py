@@ -16,7 +16,7 @@ from devhost.allocation.variables import (
     SYSFS_VARIABLES,
     USB_VARIABLES,
 )
-from devhost.config.foreign_words import known_variable, template_note
+from devhost.config.foreign_words import explain_template, translate_variable
 from devhost.config.messages import command_hint
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.hostfs.files import is_in_dev
@@ -78,7 +78,7 @@ class _Variables:
         self, path: Path, template: Template, allowed: AbstractSet[str]
     ) -> Iterator[CheckProblem]:
         """Yield what is wrong with the variables of a template."""
-        if note := template_note(str(template), allowed):
+        if note := explain_template(str(template), allowed):
             yield warning(path, f"{template} is not replaced; {note}")
         for name in sorted(template.names):
             attribute = name.removeprefix("attr.")
@@ -100,8 +100,8 @@ class _Variables:
 
 
 def _variable_hint(name: str, allowed: AbstractSet[str]) -> str:
-    if meant := known_variable(name, allowed):
-        return f"; did you mean '{meant}'?"
+    if variable := translate_variable(name, allowed):
+        return f"; did you mean '{variable}'?"
     role, _, last = name.rpartition(".")
     roles = {variable.rpartition(".")[0] for variable in allowed}
     if last in allowed and not nearest(role, roles):

@@ -1,9 +1,8 @@
 """Warnings of what a configuration uses and the chart's values beside it do not give it."""
 
-import posixpath
 from collections.abc import Iterator
 
-from devhost.config.chart_values import InstanceValues, literal
+from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.config.yaml_tree import CheckProblem, Path, warning
 from devhost.model.config import Probe, Resource
 from devhost.model.sources import Directory, Glob
@@ -22,7 +21,7 @@ def check(resource: Resource, values: InstanceValues) -> Iterator[CheckProblem]:
         message = "the result is unknown without deviceAccess.privileged in the values"
         yield warning(("health",), message, on_key=True)
     for path, used in _used_paths(resource):
-        if not values.sees(directory := posixpath.normpath(literal(used))):
+        if not values.sees(directory := fixed_directory(used)):
             yield warning(path, f"{directory} is not mounted; add it to hostPaths in the values")
 
 

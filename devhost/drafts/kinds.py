@@ -1,0 +1,77 @@
+"""The kinds of devices that applications want, each with all that it needs: see kinds.yaml."""
+
+import functools
+import importlib.resources
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from devhost.allocation.policy import Policy
+from devhost.config import yaml_tree
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
+from devhost.drafts import draft
+from devhost.drafts.draft import DraftEntry
+from devhost.hostfs.files import HostFiles
+from devhost.model.device import HostDevice
+
+_EVERYTHING: Final = Policy(trusted=True)  # what a file needs is said in it
+
+
+class Row(BaseModel):
+    """A part of kinds.yaml; the comment at its top explains the keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    resources: tuple[dict[str, Any], ...]
+    about: str = ""
+    init: Literal["always", "named", "never"] = "always"
+    whole: bool = False
+    note: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """A resource of a row."""
+
+    resource: Mapping[str, Any]
+    row: Row
+
+    @property
+    def name(self) -> str:
+        """The name of its resource without a domain; empty for that of the product."""
+        return str(self.resource.get("name", ""))
+
+
+@functools.cache
+def rows() -> Mapping[str, Row]:
+    """Return the rows by name."""
+    text = importlib.resources.files("devhost.drafts").joinpath("kinds.yaml").read_text("utf-8")
+    return TypeAdapter(dict[str, Row]).validate_python(yaml_tree.parse(text).data)
+
+
+def find_devices(files: HostFiles) -> Iterator[tuple[Kind, HostDevice]]:
+    """Yield the devices of a host that are of a kind: each node of the first that finds it. Blocks.
+
+    Raises `OSError` if the host cannot be read.
+    """
+    kinds = [
+        Kind(resource, row)
+        for row in rows().values()
+        if row.init != "never"
+        for resource in row.resources
+    ]
+    entries = [
+        DraftEntry({**kind.resource, "name": f"example.com/{number}"})
+        for number, kind in enumerate(kinds)
+    ]
+    config = loads(draft.render((), entries)).require()
+    reports = report(config, files, _EVERYTHING, "")
+    found = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
+    return itertools.chain.from_iterable(
+        ((kind, device) for device in devices if device.healthy) for kind, devices in found
+    )

@@ -1,0 +1,123 @@
+"""What a process has to be allowed for resources, as flags and as values of the chart."""
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from devhost.allocation.policy import Policy, device_right
+from devhost.devices.dry_run import ResourceReport
+from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
+from devhost.hostfs.files import HostFiles
+from devhost.model.config import Resource
+from devhost.model.device import FileKind
+from devhost.model.hardware_sources import USB_NODE
+from devhost.model.sources import Glob
+from devhost.model.template import Template
+
+# By field of `Policy`: the flag, and the key of the chart's `allow`.
+_WORDS: Final = {
+    "allow_devices": ("--allow-device", "devices"),
+    "allow_paths": ("--allow-path", "paths"),
+    "allow_cdi": ("--allow-cdi", "cdi"),
+}
+
+Right = tuple[str, str]
+"""A field of `Policy`, and what has to be in it."""
+NodeFile = tuple[str, FileKind, tuple[int, int] | None]
+"""The path of a node, its kind and its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Rights in the order in which they are needed, and whether CDI specs have to be written."""
+
+    rights: tuple[Right, ...] = ()
+    writes_specs: bool = False
+
+    @classmethod
+    def all_of(cls, parts: Iterable["Rights"]) -> "Rights":
+        """Return the rights that all parts need together."""
+        parts = list(parts)
+        rights = dict.fromkeys(right for part in parts for right in part.rights)
+        return cls(tuple(rights), any(part.writes_specs for part in parts))
+
+    def flags(self) -> str:
+        """Return the flags of `run`, as in a shell."""
+        words = (word for option, value in self.rights for word in (_WORDS[option][0], value))
+        return shlex.join(words)
+
+    def text(self, *, values: bool) -> str:
+        """Return it as people read it, of flags or values of the chart; empty for none."""
+        if not values:
+            return self.flags()
+        allowed = (f"{_WORDS[option][1]}: {value}" for option, value in self.rights)
+        return ", ".join(f"allow.{text}" for text in allowed)
+
+    def values(self) -> dict[str, Any]:
+        """Return the values of the chart."""
+        allow: dict[str, list[str]] = {}
+        for option, value in self.rights:
+            allow.setdefault(_WORDS[option][1], []).append(value)
+        return {
+            **({"allow": allow} if allow else {}),
+            **({"cdi": {"enabled": True}} if self.writes_specs else {}),
+        }
+
+
+def needed_rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Rights:
+    """Return what a resource needs whose devices have these nodes now. Blocks."""
+    rights = dict.fromkeys(_rights(resource, nodes, files))
+    return Rights(tuple(rights), resource.inject == "cdi")
+
+
+def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
+    """Return what a resource needs for the devices that a dry run has found. Blocks."""
+    nodes = [
+        (node.state.realpath, node.state.kind, node.state.number)
+        for device in report.snapshot.devices.values()
+        for node in device.nodes
+        if node.state is not None
+    ]
+    return needed_rights(report.resource, nodes, files)
+
+
+def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
+    allocate, classes = resource.allocate, DeviceClasses(files)
+    gives_nodes = allocate.devices != ()
+    for source in resource.sources if gives_nodes else ():
+        if source.usb is not None and USB_NODE in (one.subsystem for one in source.usb.node):
+            yield from (("allow_devices", pair) for pair in source.usb.device or ())
+    constants = [
+        str(rule.host_path) for rule in allocate.devices or () if not _varies(rule.host_path)
+    ]
+    states = filter(None, map(files.stat, constants))
+    constant_nodes = [(state.realpath, state.kind, state.number) for state in states]
+    for path, kind, number in [*(nodes if gives_nodes else ()), *constant_nodes]:
+        if number is not None:
+            device_class = BLOCK if kind is FileKind.BLOCK else classes.of(number)
+            right = device_right(path, device_class)
+            yield from (("allow_devices", right),) if right is not None else ()
+    for path in constants:
+        if files.stat(path) is None and class_by_path(path) is not None:
+            yield "allow_devices", path
+    for mount in allocate.mounts:
+        yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path))
+    policy = Policy()
+    for name in allocate.env:
+        if policy.name_problem("env", name) is not None:
+            yield "allow_cdi", name
+    yield from (("allow_cdi", str(name)) for name in allocate.cdi)
+
+
+def _varies(path: Template) -> bool:
+    return bool(path.names)
+
+
+def _mounted(resource: Resource, path: Template) -> Iterator[str]:
+    if not _varies(path):
+        yield str(path)
+        return
+    for source in resource.sources:
+        if isinstance(source.kind, Glob):
+            yield from source.kind.paths

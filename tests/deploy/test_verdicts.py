@@ -1,0 +1,123 @@
+"""A file gets one verdict: of `devhost validate`, of Helm with the chart, and of devhost on a node."""
+
+import itertools
+import textwrap
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import pytest
+import yaml
+
+from devhost.allocation.policy import Policy
+from devhost.config.chart_values import InstanceValues, Profile, Values
+from devhost.config.loader import load_all, loads
+from devhost.config.yaml_tree import parse
+from devhost.model.values import key_of
+from tests.deploy.helm import Helm
+from tests.unit.test_loading_problems import AROUND, GOLDEN, cases, text_of
+from tools import chart
+from tools.helm import CHART, RefusedError
+
+# By group: configurations, as in tests/unit/golden, and values.
+CORPUS: Final[dict[str, list[str]]] = yaml.safe_load(
+    Path(__file__).with_name("verdicts.yaml").read_text()
+)
+_PLURAL: Final = {"path", "device", "resource", "annotation"}
+
+
+def values_of(case: str) -> str:
+    """Return the text of values with the case."""
+    if case.split(" ", 1)[0] not in AROUND:
+        return f"{case}\n"
+    return f"config:\n{textwrap.indent(text_of(case), '  ')}\n"
+
+
+def validated(values: str, file: Path) -> bool:
+    """Return the verdict of `devhost validate`."""
+    file.write_text(values, encoding="utf-8")
+    parts = load_all(str(file), Policy(adds_values=True))
+    return all(part.config is not None for part in parts)
+
+
+def rendered(values: str, file: Path, helm: Helm) -> list[Mapping[str, Any]] | None:
+    """Return what Helm makes of a file of values; ``None`` if it refuses it."""
+    file.write_text(values, encoding="utf-8")
+    try:
+        text = helm.run("template", "test", str(CHART), "--kube-version=1.37.0", f"-f={file}")
+    except RefusedError:
+        return None
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def served(documents: list[Mapping[str, Any]]) -> bool:
+    """Return the verdict of `devhost run` in the pods, with their flags."""
+    maps = {one["metadata"]["name"]: one for one in documents if one["kind"] == "ConfigMap"}
+    verdicts = []
+    for daemon_set in (one for one in documents if one["kind"] == "DaemonSet"):
+        (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+        flags: dict[str, Any] = {}
+        for variable in container.get("env", ()):
+            key = variable["name"].lower().removeprefix("devhost_allow_")
+            if key != variable["name"].lower():
+                words = tuple(variable["value"].split())
+                flags[f"allow_{key}{'s' * (key in _PLURAL)}"] = key == "exec" or words
+        if "--allow-exec" in container["args"]:
+            flags["allow_exec"] = True
+        if (config_map := maps.get(daemon_set["metadata"]["name"])) is not None:
+            policy = Policy(**flags, enforced=True, by_name=False)
+            verdicts.append(loads(config_map["data"]["config.yaml"], policy=policy).config)
+    return all(config is not None for config in verdicts)
+
+
+@pytest.mark.parametrize(
+    ("group", "validates", "renders", "serves"),
+    [
+        ("right", True, True, True),
+        ("wrong", False, False, False),
+        ("together", False, True, False),
+        ("notation", False, True, True),
+    ],
+)
+def test_file_has_one_verdict(
+    helm: Helm, tmp_path: Path, group: str, validates: bool, renders: bool, serves: bool
+) -> None:
+    def verdicts(case: str) -> tuple[str, bool, bool, bool]:
+        values, file = values_of(case), tmp_path / f"{CORPUS[group].index(case)}.yaml"
+        documents = rendered(values, file, helm)
+        on_node = served(documents) if documents is not None else False
+        return case, validated(values, file), documents is not None, on_node
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [*threads.map(verdicts, CORPUS[group])]
+    assert [one for one in found if one[1:] != (validates, renders, serves)] == []
+
+
+def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
+    """Of all texts that have golden messages, in place of many runs of Helm."""
+    schema = jsonschema.Draft7Validator(chart.schema())
+    taken = 0
+    for case, _ in itertools.chain.from_iterable(map(cases, GOLDEN)):
+        text = text_of(case)
+        if loads(text).config is not None:
+            data = parse(text).data
+            if isinstance(data.get("resources"), list):  # not a manifest, or values
+                taken += 1
+                assert schema.is_valid({"config": data}), case
+    assert taken > len(GOLDEN)
+
+
+@pytest.mark.parametrize(
+    ("model", "schema"),
+    [
+        (Values, chart.schema()),
+        (Profile, chart.schema()["properties"]["profiles"]["items"]),
+    ],
+)
+def test_validate_knows_the_keys_of_values(
+    model: type[InstanceValues], schema: Mapping[str, Any]
+) -> None:
+    keys = {key_of(model, name) for name in model.model_fields}
+    assert keys | {*model.unexamined} == set(schema["properties"])
