@@ -317,14 +317,17 @@ class HandoutFile:
 
     def _merge(self, file: "_File", before: Mapping[HandoutKey, Handout]) -> None:
         """Take over what other instances have made and ended."""
-        changes: dict[HandoutKey, Handout | None] = {
-            key: entry
-            for key, entry in file.entries.items()
-            if isinstance(entry, Handout) and entry not in self.table
+        entries: dict[HandoutKey, Handout | None] = {
+            key: entry for key, entry in file.entries.items() if isinstance(entry, Handout)
         }
-        if file.failure is None:  # else the file lacks what is to be written again
-            changes |= dict.fromkeys(before.keys() - file.entries.keys())
-        changes = {key: entry for key, entry in changes.items() if key not in self._unsaved}
+        for key in before.keys() - file.entries.keys():
+            # What cannot be written again now is not lost, but whether its steps are done is.
+            entries[key] = before[key].with_steps("none") if file.failure else None
+        changes = {
+            key: entry
+            for key, entry in entries.items()
+            if key not in self._unsaved and self.table.find(key) != entry
+        }
         ended = [before[key] for key, entry in changes.items() if entry is None and key in before]
         self.table.apply(changes)
         if changes:
