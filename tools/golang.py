@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 # The toolchain where the machine has none: its wheels carry all of Go.
@@ -128,8 +128,13 @@ def say(text: str) -> None:
 
 
 def _source_hash(module: Path, package: str) -> str:
+    return hash_files([*(module / package).glob("*.go"), *module.glob("go.*")])
+
+
+def hash_files(sources: Iterable[Path]) -> str:
+    """Return a short hash of the names and contents of files."""
     digest = hashlib.sha256()
-    for source in sorted([*(module / package).glob("*.go"), *module.glob("go.*")]):
+    for source in sorted(sources):
         content = hashlib.sha256(source.read_bytes()).hexdigest()
         digest.update(f"{source.name} {content}\n".encode())
     return digest.hexdigest()[:12]

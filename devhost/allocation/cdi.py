@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
@@ -136,6 +136,26 @@ def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
         ],
     }
     return {name: edit for name, edit in edits_by_kind.items() if edit}
+
+
+class OwnedEdits(NamedTuple):
+    """The edits of an allocation by owner: those of each device, by its ID, and all others."""
+
+    by_device: Mapping[str, Edits]
+    common: Edits
+
+
+def owned_edits(whole: Allocation, host_paths: HostPaths) -> OwnedEdits:
+    """Return the edits of what `HostPaths.resolve_checked` has returned, by owner. Blocks."""
+
+    def part(owner: str | None) -> Edits:
+        devices = tuple(node for node in whole.devices if node.device == owner)
+        mounts = tuple(mount for mount in whole.mounts if mount.device == owner)
+        envs = whole.envs if owner is None else {}
+        return edits(replace(whole, envs=envs, devices=devices, mounts=mounts), host_paths)
+
+    owners = dict.fromkeys(spec.device for spec in whole.specs if spec.device is not None)
+    return OwnedEdits({owner: part(owner) for owner in owners}, part(None))
 
 
 def _node(spec: DeviceSpec, host_paths: HostPaths) -> dict[str, object]:

@@ -164,6 +164,16 @@ class Declaration:
         """The variables that are the same for all devices."""
         return {"resource": self.resource.name, "nodeName": self.node_name}
 
+    @property
+    def by_dra(self) -> bool:
+        """Whether DRA offers the resource on the node."""
+        return self.resource.uses_dra(self.node_name)
+
+    @property
+    def has_cdi_file(self) -> bool:
+        """Whether containers get its devices by the resource's CDI spec: DRA has one per claim."""
+        return self.resource.inject == "cdi" and not self.by_dra
+
     def preferred(
         self,
         snapshot: Snapshot,
@@ -203,7 +213,7 @@ class Declaration:
             checked = host_paths.resolve_checked(
                 self._combined(self.rules, devices, advertised_ids)
             )
-            if self.resource.inject != "cdi":
+            if not self.has_cdi_file:
                 return checked
             # What is in the CDI spec is named, what is not is given: never both.
             given_rules = tuple(rule for rule in self.rules if not rule.in_cdi_spec)
@@ -257,7 +267,7 @@ class Declaration:
             raise AllocationError(f"there is no device {device_id}")
         if not device.healthy:
             raise AllocationError(f"device {device_id}: {device.reason}")
-        in_cdi_spec = self.resource.inject == "cdi"  # with its number
+        in_cdi_spec = self.resource.inject == "cdi" or self.by_dra  # with its number
         for node in device.nodes:
             if problem := host_paths.node_problem(node, same_number=in_cdi_spec):
                 raise AllocationError(f"device {device_id}: {problem}")

@@ -38,6 +38,8 @@ class Policy:
         allow_cdi: Globs on fully qualified CDI names, and on variables by which a container
             runtime adds devices.
         allow_annotations: Globs on annotation keys.
+        dra: Whether resources may be offered by DRA.
+        node_name: The node for which a file is judged; ``None``: for any.
         adds_values: Whether `allow` in values of the chart adds to it; not where pods get devices.
         trusted: Whether code asks rather than a configuration: it may have any device node.
     """
@@ -50,6 +52,8 @@ class Policy:
     allow_resources: tuple[str, ...] = ()
     allow_cdi: tuple[str, ...] = ()
     allow_annotations: tuple[str, ...] = ()
+    dra: bool = False
+    node_name: str | None = None
     adds_values: bool = False
     trusted: bool = False
 

@@ -5,13 +5,17 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 (`PluginHandler`). The node is given a backend; it imports none.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from devhost.allocation.cdi import OwnedEdits
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
+from devhost.model.claim_record import ClaimRecord
+from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
@@ -48,6 +52,28 @@ class PluginHandler(Protocol):
         """Prepare devices for a container that starts, or raise `PreStartError`."""
 
 
+class ClaimHandler(PluginHandler, Protocol):
+    """Answers for claims, too, which are recorded and outlive what answers for them."""
+
+    async def allocate(
+        self, ids: Sequence[OfferedId], *, pre_start: bool, holder: str | None = None
+    ) -> Allocation:
+        """Return what a container receives, or raise `AllocationError`.
+
+        `pre_start` says whether `prepare` will be called for the devices, and `holder` who gets
+        them, where that is known.
+        """
+
+    async def look_up(self, ids: Sequence[OfferedId]) -> Allocation:
+        """Return what a container that has devices would receive now, or raise `AllocationError`.
+
+        It is not recorded, and what is unhealthy but there is no reason to refuse.
+        """
+
+    async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
+        """Return an allocation as edits of a container, or raise `AllocationError`."""
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceHooks:
     """The parts of the node that a backend uses for one resource.
@@ -61,7 +87,7 @@ class ResourceHooks:
         exclusive: Whether to wait while a program other than devhost serves the resource.
     """
 
-    handler: PluginHandler
+    handler: ClaimHandler
     set_state: SetState
     held: Callable[[], AbstractSet[str]]
     refresh: Callable[[], Awaitable[None]]
@@ -78,6 +104,31 @@ class PodLister(Protocol):
 
     async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
         """Return which kubelet says, by resource, which pods hold an ID; raise `KubeletError`."""
+
+
+class ClaimRecords(Protocol):
+    """The records of claims, which outlive the process, and their CDI files."""
+
+    boot: str  # the kernel's ID of this boot
+
+    @property
+    def by_id(self) -> Mapping[str, ClaimRecord]:
+        """The records, also those that other instances have made."""
+
+    async def refresh(self, within: float) -> bool:
+        """Read what other instances have written; return whether that was done in time."""
+
+    async def save(self, record: ClaimRecord, within: float) -> None:
+        """Keep a record, or raise `AllocationError` if it is not written in so many seconds."""
+
+    def drop(self, record: ClaimRecord) -> None:
+        """End a record."""
+
+    def confirmed_free(self, resource: str, offered: OfferedId, since: float) -> bool:
+        """Whether no pod has a device, by two lists requested since a moment."""
+
+    async def write_file(self, name: str, content: bytes | None) -> None:
+        """Write a CDI file, or remove it; raise `OSError` if that fails."""
 
 
 class OfferedIds(Protocol):
@@ -132,7 +183,7 @@ class Backend(Protocol):
     def restarts(self) -> int:
         """How often kubelet was another one than before."""
 
-    def open(self, hooks: ResourceHooks) -> Publication:
+    def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
 
     def locked_by_other(self, resource: str) -> bool:
@@ -141,8 +192,60 @@ class Backend(Protocol):
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
 
-    async def run(self, watcher: Watcher) -> None:
+    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
 
     async def close(self) -> None:
         """End what is running."""
+
+
+class Backends:
+    """Several backends as one, which offers each resource by that of its configuration."""
+
+    def __init__(self, plugins: Backend, dra: Backend, node_name: str) -> None:
+        self._plugins, self._dra, self._node_name = plugins, dra, node_name
+        self._all = plugins, dra
+        self.leave_after = max(backend.leave_after for backend in self._all)
+
+    def backend_of(self, resource: Resource) -> Backend:
+        """Return the backend that offers a resource on this node."""
+        return self._dra if resource.uses_dra(self._node_name) else self._plugins
+
+    @property
+    def pods(self) -> PodLister | None:
+        """Tells which pods hold devices, by all backends: kubelet has one list of them."""
+        return self._plugins.pods
+
+    @property
+    def restarts(self) -> int:
+        """How often kubelet was another one than before."""
+        return max(backend.restarts for backend in self._all)
+
+    def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
+        """Return the publication of a resource, to be run."""
+        return self.backend_of(resource).open(resource, hooks)
+
+    def locked_by_other(self, resource: str) -> bool:
+        """Whether another instance of devhost serves a resource; may be asked in any thread."""
+        return any(backend.locked_by_other(resource) for backend in self._all)
+
+    def has_served(self, resource: str) -> bool:
+        """Whether an instance of devhost has served a resource on this node."""
+        return any(backend.has_served(resource) for backend in self._all)
+
+    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
+        """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
+        running = [asyncio.ensure_future(backend.run(watcher, records)) for backend in self._all]
+        try:
+            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()  # raises what has ended it
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End what is running."""
+        for backend in self._all:
+            await backend.close()

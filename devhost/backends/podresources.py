@@ -9,12 +9,13 @@ containers are not shown, though they hold devices.
 import asyncio
 import contextlib
 import errno
+import functools
 import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -23,6 +24,7 @@ from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.backends.share_ids import offered_id
 from devhost.backends.sockets import connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
+from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import HeldBy
 from devhost.watch.threads import run_in_thread
 
@@ -33,15 +35,30 @@ _ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
 T = TypeVar("T")
 
 
+class ClaimedId(NamedTuple):
+    """A device of a claim, as the list of pods names it; `share` is empty where it has none."""
+
+    driver: str
+    pool: str
+    device: str
+    share: str
+
+
+Claimed = Mapping[ClaimedId, tuple[str, OfferedId]]
+"""The resource and the advertised ID of devices of claims."""
+
+
 class PodResources:
     """The API on one socket; each call makes a connection of its own.
 
-    `inflight_since` are the times at which calls of kubelet to plugins of this process began.
+    `inflight_since` are the times at which calls of kubelet to plugins of this process began, and
+    `claimed_ids` returns the devices of claims that the list may name.
     """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.inflight_since: list[float] = []
+        self.claimed_ids: Callable[[], Claimed] = dict
         self._looking: asyncio.Future[tuple[object, int]] | None = None
 
     @property
@@ -65,7 +82,7 @@ class PodResources:
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
         kubelet, _ = await self._look()
-        held = await self.ask(_LIST, _by_resource)
+        held = await self.ask(_LIST, functools.partial(_by_resource, self.claimed_ids()))
         if kubelet != (await self._look())[0]:
             raise KubeletError(f"{self.socket}: another kubelet has taken over")
         return kubelet, held
@@ -121,19 +138,21 @@ def _allocatable(answer: bytes) -> frozenset[str]:
     return frozenset(entry.resource_name for entry in listed.devices)
 
 
-def _by_resource(answer: bytes) -> Mapping[str, HeldBy]:
+def _by_resource(claimed: Claimed, answer: bytes) -> Mapping[str, HeldBy]:
     listed = pb.ListPodResourcesResponse.FromString(answer)
-    holders: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    holders: dict[str, dict[OfferedId, set[str]]] = defaultdict(lambda: defaultdict(set))
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
             for entry in container.devices:
                 for device_id in entry.device_ids:
-                    holders[entry.resource_name][device_id].add(name)
+                    holders[entry.resource_name][offered_id(device_id)].add(name)
+            for dynamic in container.dynamic_resources if claimed else ():
+                for given in dynamic.claim_resources:
+                    place = given.driver_name, given.pool_name, given.device_name, given.share_id
+                    if device := claimed.get(ClaimedId(*place)):
+                        holders[device[0]][device[1]].add(name)
     return {
-        resource: {
-            offered_id(advertised_id): frozenset(names)
-            for advertised_id, names in pods_by_id.items()
-        }
+        resource: {offered: frozenset(names) for offered, names in pods_by_id.items()}
         for resource, pods_by_id in holders.items()
     }

@@ -1,6 +1,7 @@
 """Options that several commands share, with their environment variables."""
 
 import functools
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,9 @@ class _PathName(click.Path):
 FILE: Final = _PathName("file")
 _SOCKET: Final = _PathName("socket", Path)
 _DIRECTORY: Final = _PathName("directory", Path)
+_SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
+_DRIVER_MAX: Final = 63
+_DRIVER_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def together(*options: _Decorator[Any]) -> _Decorator[Any]:
@@ -78,6 +82,15 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
     """Return the name; raise `BadParameter` if it is not a plain file name."""
     if not name or "/" in name or name in (".", ".."):
         raise click.BadParameter(f"{name!r} is not a plain file name")
+    return name
+
+
+def _driver_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """Return the name; raise `BadParameter` if it is not one of a driver."""
+    if len(name) > _DRIVER_MAX or not all(map(_DRIVER_LABEL.fullmatch, name.split("."))):
+        raise click.BadParameter(
+            f"{name!r} is not a DNS subdomain of at most {_DRIVER_MAX} characters"
+        )
     return name
 
 
@@ -142,6 +155,7 @@ _ALLOW: Final = {
     "allow_cdi": ("GLOB", "Allow CDI devices, and variables that add devices."),
     "allow_annotations": ("GLOB", "Allow annotation keys."),
     "allow_exec": ("", "Allow commands, and to change the modes of nodes."),
+    "dra": ("", "Allow Dynamic Resource Allocation (`backend: dra`); needs --state-dir."),
 }
 
 
@@ -220,6 +234,36 @@ kubelet_options = together(
         "Directory where container runtimes look for CDI specs.",
         default="/var/run/cdi",
         type=_DIRECTORY,
+    ),
+    option(
+        "--dra-driver",
+        "With --dra: the name of the driver, which no other on the node has.",
+        default="devhost",
+        metavar="NAME",
+        callback=_driver_name,
+    ),
+    option(
+        "--kubelet-dir",
+        "With --dra: kubelet's directory, with plugins and plugins_registry.",
+        default="/var/lib/kubelet",
+        type=_DIRECTORY,
+    ),
+    option(
+        "--api-server",
+        "With --dra: URL of the API server. Default: that of the pod's cluster.",
+        metavar="URL",
+    ),
+    option(
+        "--api-ca",
+        "With --dra: file with the certificates that the API server is checked by.",
+        default=f"{_SERVICE_ACCOUNT}/ca.crt",
+        type=_PathName("file", Path),
+    ),
+    option(
+        "--api-token",
+        "With --dra: file with the token for the API server.",
+        default=f"{_SERVICE_ACCOUNT}/token",
+        type=_PathName("file", Path),
     ),
 )
 host_options = together(

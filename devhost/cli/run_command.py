@@ -29,6 +29,8 @@ _LOG: Final = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
+    from devhost.backends.deviceplugin.registration import DevicePluginBackend
+    from devhost.backends.dra.backend import DraBackend
     from devhost.node.answers import CodeResource
     from devhost.node.config_file import ConfigFile
     from devhost.node.node import Host
@@ -66,7 +68,8 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     from devhost.node.node import Host, Settings
     from devhost.node.state_dir import LastGoodConfig
 
-    policy, state_dir = replace(flags["policy"], enforced=True, by_name=False), flags["state_dir"]
+    policy = replace(flags["policy"], enforced=True, by_name=False, node_name=flags["node_name"])
+    state_dir = flags["state_dir"]
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
@@ -80,9 +83,43 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         assume_free=flags["assume_free"],
         cdi_dir=flags["cdi_dir"],
     )
-    backend = DevicePluginBackend(_check_plugin_dir(flags["plugin_dir"]), flags["pod_resources"])
-    host = Host(first, settings, backend, source, plugins)
+    plugin_backend = DevicePluginBackend(
+        _check_plugin_dir(flags["plugin_dir"]), flags["pod_resources"]
+    )
+    if not policy.dra:
+        host = Host(first, settings, plugin_backend, source, plugins)
+    else:
+        from devhost.backends.backend import Backends
+
+        dra = _dra_backend(plugin_backend, flags)
+        backends = Backends(plugin_backend, dra, settings.node_name)
+        host = Host(first, settings, backends, source, plugins)
+        host.parts.metrics.register(dra)
     serve(host, host.run, source, flags)
+
+
+def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]) -> "DraBackend":
+    """Return the backend of Dynamic Resource Allocation, or exit if the flags do not do."""
+    from devhost.backends.dra.backend import DraBackend, DraSettings
+    from devhost.backends.dra.client import ApiAddress
+
+    if flags["state_dir"] is None:
+        logs.exit_with_error("--dra needs --state-dir, for what claims were given")
+    url, ca, token = flags["api_server"], flags["api_ca"], flags["api_token"]
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    if not url and not host:
+        logs.exit_with_error("--dra needs --api-server outside of a pod")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    is_tls = not url.startswith("http://")
+    address = ApiAddress(url, ca if is_tls else None, token if is_tls else None)
+    settings = DraSettings(
+        flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute(), address
+    )
+    backend = DraBackend(settings, plugin_backend.pods)
+    if problem := backend.sockets.length_problem:
+        logs.exit_with_error(f"--kubelet-dir, --dra-driver: {problem}")
+    return backend
 
 
 def load_config(
@@ -140,7 +177,7 @@ def _log_start(
     config: str | None, plugins: "Sequence[CodeResource]", flags: Mapping[str, Any]
 ) -> None:
     """Log the version and the flags."""
-    shown = {**dict(sorted(flags.items())), **asdict(flags["policy"])}
+    shown = {**asdict(flags["policy"]), **dict(sorted(flags.items()))}
     for key in ("policy", "enforced", "by_name", "adds_values", "trusted"):
         del shown[key]
     names = [plugin.resource.name for plugin in plugins]

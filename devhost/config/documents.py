@@ -106,7 +106,7 @@ class Document:
             key, place = self.value
             message = f"line {line}, column {column} of '{key}': {message}"
             line, column = place.line, place.column
-        where, text = brief(path_text((*self.base, *path) if path else ())), brief(message)
+        where, text = brief(path_text((*self.base, *path))), brief(message)
         return Problem(severity, file, line, column, where, text, self._resource(path), excerpt)
 
     def _resource(self, path: Path) -> str:

@@ -19,7 +19,7 @@ from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
 from devhost.config.yaml_tree import CheckProblem, Path, Tree
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.model import limits
-from devhost.model.config import Config, Resource
+from devhost.model.config import BackendChoice, Config, Resource
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
@@ -122,7 +122,8 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     judging = values.extend(policy) if values is not None else policy
     policy = replace(judging, allow_exec=policy.allow_exec)
     if document.unread is not None:
-        problems.append(document.problem("warning", file, (), PROFILES, document.unread))
+        whole = replace(document, base=())
+        problems.append(whole.problem("warning", file, (), PROFILES, document.unread))
     count: Counter[Severity] = Counter(problem.severity for problem in problems)
     for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
         count[severity] += 1
@@ -160,9 +161,14 @@ def _check_tree(
     if len(listed) > limits.RESOURCES_MAX:
         message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
         yield "error", ("resources",), message, tree.position(("resources",)).key
+    backend: BackendChoice | None = None
     for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
+        if isinstance(result, Config):
+            backend = result.backend
+            continue
         if isinstance(result, Resource):
-            resources.append((base, result))
+            chosen = result.backend or backend
+            resources.append((base, result.model_copy(update={"backend": chosen})))
             continue
         errors = result.errors(include_url=False)
         for path, message, at in messages.shape_problems(errors, base, tree, reported):
@@ -192,13 +198,13 @@ def _check_together(
 
 def _validated(
     tree: Tree, items: Iterable[Any]
-) -> Iterator[tuple[Path, Resource | ValidationError]]:
-    """Validate the top level and each resource separately, so that all errors are found."""
+) -> Iterator[tuple[Path, Config | Resource | ValidationError]]:
+    """Validate the top level, then each resource separately, so that all errors are found."""
     data = tree.data
     if isinstance(data.get("resources"), list):
         data = data | {"resources": []}
     try:
-        Config.model_validate(data, by_alias=True, by_name=False)
+        yield (), Config.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         yield (), error
     for index, item in enumerate(items):

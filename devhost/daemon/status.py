@@ -1,7 +1,7 @@
 """The status of a running host, for people and probes. Reads, and changes nothing."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -72,18 +72,19 @@ def _config(file: ConfigFile) -> Json:
 
 def _resource(served: ServedResource, holders: Holders) -> Json:
     state, pods = served.status, holders.pods_by_id(served.name)
-    count = served.devices.count
+    count, published = served.devices.count, served.publication.status
     return {
         **resource_report(served, _with_last_checks(served)).as_json(),
         "state": state.state.value,
         "reason": state.reason,
         "since": _time(state.since),
         "registered": is_registered(served),
-        "streams": served.publication.status.streams,
+        "streams": published.streams,
         "expected": count.expected,
         "missing": count.missing,
         "unhealthy": sum(not device.healthy for device in served.devices.offered.present_devices),
         "holders": {offered.id: sorted(pods[offered]) for offered in sorted(pods)},
+        **({"dra": asdict(published.dra)} if published.dra is not None else {}),
     }
 
 

@@ -137,7 +137,7 @@ def report(
         identified, _ = resolver.resolve(finding)
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))
-        if resource.inject == "cdi":
+        if scanner.has_cdi_file:
             snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
         warnings = (*snapshot.notes, *snapshot.explain_empty(), *mistakes(resource, snapshot))
         details: _Json = {}
@@ -183,7 +183,7 @@ def _allocation(scanner: Scanner, snapshot: Snapshot, request: str, offer: Offer
         )
         answer = _answer(scanner.allocate(snapshot, chosen))
         shown = {**answer, "preStart": steps, "error": None}
-        if resource.inject == "cdi":
+        if scanner.has_cdi_file:
             injected = cdi_devices(scanner, Snapshot(devices), {})
             shown["cdiSpec"] = spec(resource.name, injected)
     except (AllocationError, PreStartError) as error:

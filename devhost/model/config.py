@@ -157,6 +157,19 @@ class Step(ConfigModel):
     one_of = ("run", "mode", "wait_for")
 
 
+class DraNodes(ConfigModel):
+    """The nodes on which resources are offered by Dynamic Resource Allocation (DRA)."""
+
+    dra: values.NodeNames
+    """Globs of node names; on other nodes, a device plugin offers it."""
+
+
+BackendChoice = Annotated[
+    Annotated[Literal["devicePlugin", "dra"], Tag("word")] | Annotated[DraNodes, Tag("mapping")],
+    Discriminator(lambda value: "mapping" if isinstance(value, dict | DraNodes) else "word"),
+]
+
+
 class Resource(ConfigModel):
     """An extended resource: where its devices come from and what a container receives."""
 
@@ -194,6 +207,8 @@ class Resource(ConfigModel):
     """Steps before a container starts."""
     node_names: values.NodeNames | None = None
     """Globs of node names; the resource is served only on these nodes."""
+    backend: BackendChoice | None = None
+    """How pods get devices: by a device plugin or DRA; default: that of the file."""
 
     @field_validator("min_devices")
     @classmethod
@@ -237,6 +252,12 @@ class Resource(ConfigModel):
         globs = self.node_names
         return globs is None or matches_any(node_name, globs)
 
+    def uses_dra(self, node_name: str | None = None) -> bool:
+        """Return whether DRA offers it on a node, or on any at all."""
+        if isinstance(self.backend, DraNodes):
+            return node_name is None or matches_any(node_name, self.backend.dra)
+        return self.backend == "dra"
+
 
 def _templates(
     value: object, path: tuple[str | int, ...], mapping: ConfigModel
@@ -263,5 +284,7 @@ class Config(ConfigModel):
 
     version: Literal["v1"]
     """The version of the configuration language."""
+    backend: BackendChoice | None = None
+    """How pods get devices of resources that do not say it; default: devicePlugin."""
     resources: Annotated[tuple[Resource, ...], AsTuple]
     """The resources to serve."""

@@ -45,6 +45,9 @@ CONNECTIONS_MAX: Final = 32
 CONNECTION_CALLS_MAX: Final = 256
 IDLE_CONNECTION_S: Final = 30.0
 
+# A value of a device's attribute (resource.k8s.io/v1): backends/dra/pool.py leaves out longer ones.
+ATTRIBUTE_BYTES_MAX: Final = 64
+
 # ── the size of a configuration, and of what is found ──
 
 # In config/loader.py. With 10 devices each they take 210 MiB, and 40 KiB of the node's status,

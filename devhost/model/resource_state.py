@@ -34,6 +34,15 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class DraStatus:
+    """Where Dynamic Resource Allocation publishes a resource, and the claims that have devices."""
+
+    driver: str
+    pool: str
+    claims: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PublicationStatus:
     """How many IDs a backend lists, and to how many connections; what is amiss with the list."""
 
@@ -42,6 +51,7 @@ class PublicationStatus:
     streams: int
     lists_sent: int
     warnings: tuple[str, ...] = ()
+    dra: DraStatus | None = None
 
 
 SetState = Callable[[State, str | None], None]

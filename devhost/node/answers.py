@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from devhost.allocation.cdi import OwnedEdits, owned_edits
+from devhost.allocation.host_paths import HostPaths
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -20,6 +22,7 @@ from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
+_LOOK_UP_S: Final = 5.0
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 
 
@@ -58,7 +61,7 @@ class Offer:
 
 
 class ResourceAnswers:
-    """Answers by the present offer (a `devhost.backends.backend.PluginHandler`).
+    """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`).
 
     Attributes:
         up_to_date: Set while the offer is by the specification in force.
@@ -93,11 +96,14 @@ class ResourceAnswers:
                     await self.up_to_date.wait()
         return self.offer
 
-    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
+    async def allocate(
+        self, ids: Sequence[OfferedId], *, pre_start: bool, holder: str | None = None
+    ) -> Allocation:
         """Return what a container receives for devices on offer.
 
         `pre_start` says whether the kubelet will call PreStartContainer: it asks for that once per
-        registration, which may be older than the specification.
+        registration, which may be older than the specification. `holder` is who gets the devices,
+        where that is known.
 
         Raises:
             AllocationError: A device is gone or refused; the text names it.
@@ -116,10 +122,33 @@ class ResourceAnswers:
                 ids,
                 steps="pending" if has_steps else "none",
                 waited=waited,
+                holder=holder,
             )
         except NoAnswerError as error:
             raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
         return allocation
+
+    async def look_up(self, ids: Sequence[OfferedId]) -> Allocation:
+        """Return what a container that has devices receives for them now, without a record.
+
+        What is unhealthy but there was allocated when it was healthy.
+
+        Raises:
+            AllocationError: A device is gone.
+        """
+        scanner, snapshot = self.offer.scanner, self.offer.snapshot
+        devices = {
+            device.id: replace(device, verdict=None) if device.is_present else device
+            for device in snapshot.devices.values()
+        }
+        present = replace(snapshot, devices=devices)
+        return await self._calls.run(lambda: scanner.allocate(present, ids), patience=_LOOK_UP_S)
+
+    async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
+        """Return an allocation as edits of a container, with the numbers that nodes have now."""
+        scanner = self.offer.scanner
+        work = functools.partial(owned_edits, allocation, HostPaths(scanner.files, scanner.policy))
+        return await self._calls.run(work, patience=_LOOK_UP_S)
 
     def observe_allocate(self, result: str, seconds: float) -> None:
         """Count an Allocate that has ended, with its result and duration."""

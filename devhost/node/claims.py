@@ -147,6 +147,7 @@ class Claims:
         *,
         steps: Steps = "none",
         waited: float = 0.0,
+        holder: str | None = None,
     ) -> None:
         """Record that IDs of devices are handed out, before a container has them.
 
@@ -161,7 +162,9 @@ class Claims:
         self._conflicts.refuse(resource, chosen)
         overlap = resource.overlap == "allow"
         handouts = [
-            self._handout(resource.name, offered.id, devices[offered.device], overlap, steps)
+            self._handout(
+                resource.name, offered.id, devices[offered.device], overlap, steps, holder
+            )
             for offered in ids
         ]
         new = [handout for handout in handouts if handout not in self._table or steps != "none"]
@@ -189,6 +192,7 @@ class Claims:
         device: HostDevice,
         overlap: bool,
         steps: Steps | None = None,
+        holder: str | None = None,
     ) -> Handout:
         """Return the record of an ID.
 
@@ -208,6 +212,7 @@ class Claims:
             nodes=tuple(nodes.values()),
             overlap=overlap,
             steps=steps or (former.steps if former else "none"),
+            holder=holder or (former.holder if former else None),
         )
 
     # ── records that are missing, and the end of claims ──
@@ -227,7 +232,7 @@ class Claims:
                     await self._due.wait()
 
     def end_free(self) -> float:
-        """End the claims of what kubelet can no longer allocate, and that no pod holds.
+        """End the claims of what kubelet can no longer allocate, and that nobody holds.
 
         Returns in how many seconds there may be more, if nothing happens.
         """
@@ -236,7 +241,8 @@ class Claims:
         ended = {
             handout.key: rest
             for handout in free
-            if (rest := self._ends.rest(handout)) != handout
+            if handout.holder not in self._table.claims
+            and (rest := self._ends.rest(handout)) != handout
             and not locked_by_other(handout.resource)
         }
         if ended:

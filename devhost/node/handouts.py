@@ -1,8 +1,9 @@
-"""The records of what pods were given, in one file of the state directory.
+"""The records of what pods and claims were given, in one file of the state directory.
 
 All instances on the machine share the file. Only what was allocated is in it, so it is small: it is
 read and replaced as a whole. A record that this process has made and the file has lost is written
-again, unless another instance serves the resource; whether its steps are done is lost. What a newer
+again, unless another instance serves the resource; whether its steps are done is lost. A claim may
+be ended by any instance: it is written again only where the whole file was lost. What a newer
 version has written is kept.
 """
 
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
 
 from devhost.model.advertised import AdvertisedName
+from devhost.model.claim_record import CLAIM, ClaimRecord
 from devhost.model.device import NodeId
 from devhost.node.state_dir import (
     CLOSE_S,
@@ -114,15 +116,21 @@ class Foreign(RootModel[Any]):
         return None, json.dumps(self.root, sort_keys=True)
 
 
-Changes = Mapping[HandoutKey, Handout | None]
-"""Handouts to set; ``None`` to end one."""
+Record = Handout | ClaimRecord
+Changes = Mapping[HandoutKey, Record | None]
+"""Records to set; ``None`` to end one."""
 
 
 class HandoutTable:
-    """All handouts as this process knows them, with indexes by node and by name."""
+    """All handouts as this process knows them, with indexes by node and by name; and all claims.
+
+    Attributes:
+        claims: The records of claims, by ID.
+    """
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
+        self.claims: dict[str, ClaimRecord] = {}
         self._by_id: dict[HandoutKey, Handout] = {}
         self._by_node: dict[str, dict[HandoutKey, Handout]] = {}
         self._by_name: dict[AdvertisedName, dict[HandoutKey, Handout]] = {}
@@ -133,8 +141,10 @@ class HandoutTable:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    def __contains__(self, handout: Handout) -> bool:
-        return self._by_id.get(handout.key) == handout
+    def __contains__(self, record: Record) -> bool:
+        if isinstance(record, ClaimRecord):
+            return self.claims.get(record.id) == record
+        return self._by_id.get(record.key) == record
 
     def find(self, key: HandoutKey) -> Handout | None:
         """Return the handout of a resource and an ID."""
@@ -157,13 +167,18 @@ class HandoutTable:
         """Return the handouts of a resource."""
         return [handout for handout in self if handout.resource == resource]
 
-    def snapshot(self) -> dict[HandoutKey, Handout]:
-        """Return all handouts, as they are now."""
-        return dict(self._by_id)
+    def snapshot(self) -> dict[HandoutKey, Record]:
+        """Return all records, as they are now."""
+        return {**self._by_id, **{claim.key: claim for claim in self.claims.values()}}
 
     def apply(self, changes: Changes) -> None:
-        """Set and end handouts."""
+        """Set and end records."""
         for key, handout in changes.items():
+            if key[0] == CLAIM:
+                self.claims.pop(key[1], None)
+            if isinstance(handout, ClaimRecord):
+                self.claims[handout.id] = handout
+                continue
             if (former := self._by_id.pop(key, None)) is not None:
                 _remove(self._by_name, former.name, key)
                 for node_key in former.node_keys(self.boot):
@@ -209,12 +224,12 @@ class HandoutFile:
         self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
         self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
 
-    def is_saved(self, handout: Handout) -> bool:
-        """Whether the state directory, if there is one, has what is known of an ID."""
-        return handout.key not in self._unsaved
+    def is_saved(self, record: Record) -> bool:
+        """Whether the state directory, if there is one, has what is known of an ID or a claim."""
+        return record.key not in self._unsaved
 
     def set(self, changes: Changes) -> None:
-        """Set and end handouts; they are written soon."""
+        """Set and end records; they are written soon."""
         if changes:
             self.table.apply(changes)
             if self._path is not None:
@@ -232,7 +247,11 @@ class HandoutFile:
         # What is known may be out of date if another instance has served the resource meanwhile,
         # so that an equal handout is written too.
         before = self.table.snapshot()
-        former = {key: before[key] for key in changes.keys() & before.keys() - self._unsaved.keys()}
+        former = {
+            key: record
+            for key in changes.keys() - self._unsaved.keys()
+            if isinstance(record := before.get(key), Handout)
+        }
         self.set(changes)
         problem = await self.sync(within)
         late = [handout for handout in changes.values() if not self.is_saved(handout)]
@@ -249,6 +268,12 @@ class HandoutFile:
         }
         self.table.apply(undone)
         return problem or self.problem
+
+    async def save_claim(self, claim: ClaimRecord, within: float) -> str | None:
+        """Set a claim, and write it in so many seconds; return why it is not written yet."""
+        self.set({claim.key: claim})
+        problem = await self.sync(within)
+        return None if self.is_saved(claim) else problem or self.problem or NO_ANSWER
 
     def sync_soon(self) -> None:
         """Write, soon, what has changed, and read what other instances have recorded."""
@@ -315,23 +340,24 @@ class HandoutFile:
         self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
         return None
 
-    def _merge(self, file: "_File", before: Mapping[HandoutKey, Handout]) -> None:
+    def _merge(self, file: "_File", before: Mapping[HandoutKey, Record]) -> None:
         """Take over what other instances have made and ended."""
-        entries: dict[HandoutKey, Handout | None] = {
-            key: entry for key, entry in file.entries.items() if isinstance(entry, Handout)
+        entries: dict[HandoutKey, Record | None] = {
+            key: entry for key, entry in file.entries.items() if isinstance(entry, Record)
         }
         for key in before.keys() - file.entries.keys():
-            # What cannot be written again now is not lost, but whether its steps are done is.
-            entries[key] = before[key].with_steps("none") if file.failure else None
+            # What cannot be written again now stays.
+            entries[key] = _lost(before[key]) if file.failure else None
         changes = {
             key: entry
             for key, entry in entries.items()
-            if key not in self._unsaved and self.table.find(key) != entry
+            if key not in self._unsaved and (entry is None or entry not in self.table)
         }
         ended = [before[key] for key, entry in changes.items() if entry is None and key in before]
         self.table.apply(changes)
         if changes:
-            self.on_read([*filter(None, changes.values()), *ended])
+            made = (*changes.values(), *ended)
+            self.on_read([record for record in made if isinstance(record, Handout)])
 
     def _report(self, problem: str | None) -> None:
         self.problem = log_transition("allocated devices", self.problem, problem)
@@ -353,7 +379,7 @@ def boot_id() -> str:
 
 
 class _File(NamedTuple):
-    entries: Mapping[HandoutKey, Handout | Foreign]
+    entries: Mapping[HandoutKey, Record | Foreign]
     stamp: tuple[int, ...] | None = None  # differs from one file to the next
     damage: str | None = None
     failure: OSError | None = None
@@ -362,32 +388,31 @@ class _File(NamedTuple):
 def _update(
     path: Path,
     changes: Changes,
-    handouts: Mapping[HandoutKey, Handout],
+    records: Mapping[HandoutKey, Record],
     last: _File,
     is_locked_by_other: Callable[[str], bool],
 ) -> _File:
     """Change the file, write again what it has lost, and return its content.
 
-    `handouts` are those of this process, and `last` the file as it has read or written it last.
+    `records` are those of this process, and `last` the file as it has read or written it last.
     Of a resource that another instance serves, that one knows which steps are done, and what pods
     no longer have: only nodes are added.
     """
-    if not (any(changes.values()) or handouts or path.exists()):
+    if not (any(changes.values()) or records or path.exists()):
         return _File({})
     with directory_lock(path.parent):
         file = _read(path, last)
-        lost = handouts.keys() - file.entries.keys() - changes.keys()
-        resources = {str(resource) for resource, _ in (*lost, *changes)}
+        lost = records.keys() - file.entries.keys() - changes.keys()
+        resources = {str(resource) for resource, _ in (*lost, *changes) if resource != CLAIM}
         served_elsewhere = set(filter(is_locked_by_other, resources))
-        # Whether the steps of what was lost are done cannot be told any longer.
-        again = {
-            key: handouts[key].with_steps("none") for key in lost if key[0] not in served_elsewhere
-        }
+        if file.stamp is not None:
+            served_elsewhere.add(CLAIM)
+        again = {key: _lost(records[key]) for key in lost if key[0] not in served_elsewhere}
         new = {
-            key: _merged(handout, file.entries.get(key))
-            if handout and key[0] in served_elsewhere
-            else handout
-            for key, handout in changes.items()
+            key: _merged(record, file.entries.get(key))
+            if isinstance(record, Handout) and key[0] in served_elsewhere
+            else record
+            for key, record in changes.items()
         }
         wanted = {**file.entries, **again, **new}
         entries = {key: entry for key, entry in wanted.items() if entry is not None}
@@ -404,7 +429,12 @@ def _update(
         return file._replace(entries=entries, stamp=_stamp(path))
 
 
-def _merged(handout: Handout, entry: Handout | Foreign | None) -> Handout:
+def _lost(record: Record) -> Record:
+    """Return a record that the file has lost: whether its steps are done cannot be told."""
+    return record.with_steps("none") if isinstance(record, Handout) else record
+
+
+def _merged(handout: Handout, entry: Record | Foreign | None) -> Handout:
     """Return a handout with the nodes of the other instance's, whose steps count."""
     if not isinstance(entry, Handout):
         return handout.with_steps("none")
@@ -456,13 +486,18 @@ class _OldSteps(_Entry):
 
 
 _CONTENT: Final = TypeAdapter(
-    list[Annotated[Handout | _OldNode | _OldSteps | Foreign, Field(union_mode="left_to_right")]]
+    list[
+        Annotated[
+            Handout | ClaimRecord | _OldNode | _OldSteps | Foreign,
+            Field(union_mode="left_to_right"),
+        ]
+    ]
 )
 
 
 def _current(
-    entries: Iterable[Handout | _OldNode | _OldSteps | Foreign],
-) -> Iterator[Handout | Foreign]:
+    entries: Iterable[Record | _OldNode | _OldSteps | Foreign],
+) -> Iterator[Record | Foreign]:
     """Yield the entries of a file; those of the first format as handouts."""
     former: dict[HandoutKey, Handout] = {}
     steps: dict[HandoutKey, bool] = {}

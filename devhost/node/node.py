@@ -20,6 +20,7 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config, Resource
 from devhost.node.answers import CodeResource
 from devhost.node.cdi_files import CdiFiles
+from devhost.node.claim_files import ClaimFiles
 from devhost.node.claims import Claims
 from devhost.node.config_file import ConfigFile
 from devhost.node.handouts import HandoutFile
@@ -71,6 +72,7 @@ class Host:
         self._config: Config | None = None
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
+        self._successors: dict[str, Resource] = {}  # by the other backend, when these have drained
         holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
         handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
         self.parts = NodeParts(
@@ -111,11 +113,12 @@ class Host:
                 parts.reconciler.locations.watcher as watcher,
                 asyncio.TaskGroup() as self._tasks,
             ):
-                self._keep("backend", functools.partial(parts.backend.run, watcher))
                 self._keep("holders", parts.holders.run)
                 self._keep("claims", parts.claims.run)
                 self._keep("state file", lambda: parts.handouts.follow(watcher))
                 await keep_running("task", "records", self._load)
+                claim_files = ClaimFiles(parts.handouts, parts.holders, parts.cdi_files)
+                self._keep("backend", lambda: parts.backend.run(watcher, claim_files))
                 self._keep("scan", parts.reconciler.run)
                 self._keep("first configuration", lambda: self._apply_first(first))
                 if source := self.source:
@@ -184,14 +187,20 @@ class Host:
         if change.action is not Action.KEEP and not quiet:
             fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
             _LOG.info(_DONE[change.action], extra={"fields": fields})
-        served = self._served.get(change.name)
-        if change.resource is None:
+        served, resource = self._served.get(change.name), change.resource
+        self._successors.pop(change.name, None)
+        if resource is None:
             if served is not None:
-                served.drain()
+                served.drain("removed from the configuration")
         elif served is None:
-            self._start(change.resource)
+            self._start(resource)
+        elif served.scanner.by_dra is not resource.uses_dra(self.settings.node_name):
+            # Of two backends that offer it, the scheduler would count the pods of one against the
+            # devices of the other.
+            self._successors[change.name] = resource
+            served.drain("its backend is another one")
         elif change.action is not Action.KEEP:
-            served.apply_spec(self._scanner(change.resource))
+            served.apply_spec(self._scanner(resource))
 
     def _start(self, resource: Resource) -> None:
         code = self._code.get(resource.name)
@@ -226,3 +235,5 @@ class Host:
         served.close()
         del self._served[served.name]
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
+        if (successor := self._successors.pop(served.name, None)) is not None:
+            self._start(successor)

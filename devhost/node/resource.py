@@ -22,7 +22,6 @@ from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
 
 _STEP_S: Final = 0.2  # while IDs are leaving
 _FIRST_ROUND_S: Final = 1.0
-_DRAINING: Final = "removed from the configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,7 @@ class ServedResource:
         self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None
     ) -> None:
         self.scanner, self._parts, self.draining = scanner, parts, False
+        self._drain_reason = ""
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
@@ -66,7 +66,7 @@ class ServedResource:
             on_left=self._publish_again,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
         )
-        self.publication = parts.backend.open(hooks)
+        self.publication = parts.backend.open(scanner.resource, hooks)
         offered_ids, request_scan = self.publication.offered_ids, self.scan.request
         injection = CdiInjection(self.name, parts.cdi_files, request_scan)
         self.devices = ResourceDevices(
@@ -98,9 +98,9 @@ class ServedResource:
         scan.apply_spec(scanner)
         self.resource_status.restore()
 
-    def drain(self) -> None:
+    def drain(self, reason: str) -> None:
         """Take all devices out of the kubelet's list, then end."""
-        self.draining = True
+        self.draining, self._drain_reason = True, reason
         self.devices.count = DeviceCount(self.name)
         self.scan.release()
         self._publish_again()
@@ -161,7 +161,7 @@ class ServedResource:
         if state is State.SERVING and reason is None:
             # Another instance may have served it until now.
             self._parts.handouts.sync_soon()
-            if self.scanner.resource.inject == "cdi":
+            if self.scanner.has_cdi_file:
                 self.scan.request()
 
     # ── its devices ──
@@ -170,7 +170,7 @@ class ServedResource:
         """Publish what a scan has found, after all that has to be so before."""
         devices, resource = self.devices, self.scanner.resource
         devices.check(self.scanner, snapshot)
-        if resource.inject == "cdi" and not self._parts.backend.locked_by_other(self.name):
+        if self.scanner.has_cdi_file and not self._parts.backend.locked_by_other(self.name):
             await devices.injection.write(self.scanner, snapshot)  # another has written its own
         if is_new_spec := not self.answers.up_to_date.is_set():
             await self.answers.pre_start.spec_changed(resource)
@@ -192,7 +192,7 @@ class ServedResource:
         if self.draining:
             pods = frozenset[str]().union(*self._parts.holders.pods_by_id(self.name).values())
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
-            self.resource_status.override(State.DRAINING, _DRAINING + held)
+            self.resource_status.override(State.DRAINING, self._drain_reason + held)
 
     def _held_changed(self) -> None:
         before, self._held = self._held, self._parts.holders.held_ids(self.name)

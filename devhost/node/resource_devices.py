@@ -67,7 +67,7 @@ class ResourceDevices:
             listed = with_all_leaving(snapshot, _REMOVED, asyncio.get_running_loop().time())
         judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._claims.judge]
         judges += [self.health.judge] if self.health is not None else []
-        judges += [self.injection.judge] if resource.inject == "cdi" else []
+        judges += [self.injection.judge] if scanner.has_cdi_file else []
         is_again = True
         while is_again:  # devices may have waited for IDs that have left
             offered = listed = without_unlisted(listed, offered_ids)

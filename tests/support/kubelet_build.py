@@ -8,12 +8,11 @@ mostly to compile Kubernetes packages that Go's own cache keeps for the next one
 """
 
 import argparse
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
-from tools.golang import find, find_go, made_once, run, version_key
+from tools.golang import find, find_go, hash_files, made_once, run, version_key
 
 SOURCES = Path(__file__).resolve().parent / "go" / "kubelet"
 MODFILES = {path.stem.removeprefix("v"): path for path in SOURCES.glob("v*.mod")}
@@ -92,11 +91,7 @@ def source_hash(modfile: Path) -> str:
         for source in sources
         if (text := source.read_text()).startswith(constraint) or not text.startswith("//go:build ")
     ]
-    digest = hashlib.sha256()
-    for source in sorted(sources):
-        content = hashlib.sha256(source.read_bytes()).hexdigest()
-        digest.update(f"{source.name} {content}\n".encode())
-    return digest.hexdigest()[:12]
+    return hash_files(sources)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from tests.support import actionlint, cdiverify, kubelet_build, promql
+from tests.support import actionlint, cdiverify, dra_build, kubelet_build, promql
 from tests.support.goprogram import ROOT
 from tests.support.realkubelet import real_kubelets
 from tools import helm
@@ -43,6 +43,7 @@ _BUILDERS: Final[dict[str, Callable[[], object]]] = {
     "promql": promql.ORACLE.build,
     "helm": _build_helms,
     "kubelet": _build_kubelets,
+    "dra": dra_build.build_all,
 }
 
 

@@ -41,6 +41,7 @@ SECTIONS: Final[dict[type, str]] = {
     config.Probe: "health.checks[]",
     config.FileCheck: "health.checks[].file",
     config.Step: "preStart[]",
+    config.DraNodes: "backend",
 }
 # Mappings that a page for users describes.
 _ELSEWHERE: Final = {"Usb": "usb", "Pci": "pci", "Sysfs": "sysfs"}

@@ -73,7 +73,7 @@ class PluginDirectory:
         """Whether an instance of devhost has served a resource on this node."""
         return self.locks.get(resource).exists
 
-    async def run(self, watcher: Watcher) -> None:
+    async def run(self, watcher: Watcher, _records: object = None) -> None:
         """Watch the directory; check it regularly too, in case the watch missed something.
 
         Raises:

@@ -23,6 +23,7 @@ from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.backends.sockets import SocketIdentity, start_server
 from devhost.errors import KubeletError
 from devhost.model import limits
+from devhost.model.config import Resource
 from devhost.model.resource_state import PublicationStatus, State
 
 STREAM_TIMEOUT_S: Final = 5.0
@@ -254,6 +255,6 @@ class Registration:
 class DevicePluginBackend(PluginDirectory):
     """The device plugins of a process (a `devhost.backends.backend.Backend`)."""
 
-    def open(self, hooks: ResourceHooks) -> Registration:
+    def open(self, _resource: Resource, hooks: ResourceHooks) -> Registration:
         """Return the publication of a resource, to be run."""
         return Registration(self, hooks)

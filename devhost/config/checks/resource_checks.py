@@ -6,6 +6,7 @@ from typing import Final
 from devhost.allocation.compiled import Rule, Rules, rules_of
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
+from devhost.config.checks.dra_checks import check_dra
 from devhost.config.checks.source_checks import check_amounts, check_sources, is_single, named_paths
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
@@ -57,6 +58,7 @@ def _check_resource(resource: Resource) -> Iterator[CheckProblem]:
     yield from check_templates(resource)
     yield from check_steps(resource)
     yield from check_owners(resource)
+    yield from check_dra(resource)
 
 
 def _check_constant_nodes(resources: Sequence[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
@@ -199,6 +201,8 @@ def _executed(resource: Resource) -> Iterator[Path]:
 def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[CheckProblem]:
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
+    if resource.uses_dra(policy.node_name) and not policy.dra:
+        yield CheckProblem(severity, ("backend",), "Dynamic Resource Allocation needs --dra")
     for executed in () if policy.allow_exec else _executed(resource):
         action = "changing a node's mode" if executed[-1] == "mode" else "running a command"
         yield CheckProblem(severity, executed, f"{action} needs --allow-exec", on_key=True)

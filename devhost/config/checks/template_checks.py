@@ -194,8 +194,9 @@ def _check_link_paths(resource: Resource) -> Iterator[CheckProblem]:
 
 def check_owners(resource: Resource) -> Iterator[CheckProblem]:
     """Yield owners and modes of nodes, which kubelet does not know."""
+    by_cdi = resource.inject == "cdi" or resource.uses_dra()
     for index, node in enumerate(resource.allocate.devices or ()):
-        for option in ("uid", "gid", "mode") if resource.inject != "cdi" else ():
+        for option in () if by_cdi else ("uid", "gid", "mode"):
             if getattr(node, option) is not None:
                 message = "only takes effect with `inject: cdi`: kubelet passes the node unchanged"
                 yield error(("allocate", "devices", index, option), message, on_key=True)

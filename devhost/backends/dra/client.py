@@ -1,0 +1,145 @@
+"""A client of the API server: plain JSON over HTTPS, with a token and a CA that may be replaced."""
+
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from devhost.watch.threads import run_in_thread
+
+Json = dict[str, Any]
+NO_ANSWER: Final = 0  # in the place of an HTTP status
+_TIMEOUT: Final = httpx2.Timeout(10.0, connect=5.0)
+_WATCH_S: Final = 300  # then the API server ends a watch
+_WATCH_TIMEOUT: Final = httpx2.Timeout(_WATCH_S + 30.0, connect=5.0)
+_TEXT_MAX: Final = 1000
+
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # else it logs each request
+
+
+class ApiError(Exception):
+    """The API server refused a request or did not answer; the text is its own."""
+
+    def __init__(self, status: int, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(f"API server: {status or ''} {reason}".replace("  ", " "))
+        self.status, self.retry_after = status, retry_after
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the same request would be refused again: by rights, a policy or the schema."""
+        return 400 <= self.status < 500 and self.status not in (401, 404, 408, 409, 410, 429)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAddress:
+    """Where the API server is, and the files that prove who is who; ``None`` for plain HTTP."""
+
+    url: str
+    ca: Path | None
+    token: Path | None
+
+
+class ApiClient:
+    """Sends requests; its token is read for each, its CA when that has changed."""
+
+    def __init__(self, address: ApiAddress) -> None:
+        self._address = address
+        self._ca_stamp: int | None = None
+        self._tls: ssl.SSLContext | None = None  # ``None``: by the CAs of the machine
+        self._http: httpx2.AsyncClient | None = None
+
+    async def call(self, verb: str, path: str, body: Json | None = None, **query: str) -> Json:
+        """Return the answer to a request, or raise `ApiError`."""
+        http, headers = await self._prepare()
+        try:
+            answer = await http.request(verb, path, json=body, params=query, headers=headers)
+        except httpx2.HTTPError as error:
+            raise ApiError(NO_ANSWER, _describe(error)) from None
+        _check(answer)
+        return _json(answer.content)
+
+    async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[Json]:
+        """Yield the events since a version until the API server ends that; may raise `ApiError`."""
+        http, headers = await self._prepare()
+        query |= {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(_WATCH_S)}
+        request = http.stream("GET", path, params=query, headers=headers, timeout=_WATCH_TIMEOUT)
+        try:
+            async with request as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    _check(answer)
+                async for line in answer.aiter_lines():
+                    if line:
+                        event = _json(line.encode())
+                        if event["type"] == "ERROR":
+                            problem = event["object"]
+                            raise ApiError(problem.get("code", 410), str(problem.get("message")))
+                        yield event
+        except httpx2.HTTPError as error:
+            raise ApiError(NO_ANSWER, _describe(error)) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+    async def _prepare(self) -> tuple[httpx2.AsyncClient, Mapping[str, str]]:
+        """Return the connections, by the present CA, and the headers with the present token."""
+        try:
+            tls, headers = await run_in_thread("API token", self._read_files)
+        except (OSError, ssl.SSLError) as error:
+            raise ApiError(NO_ANSWER, f"no token or CA: {error}") from None
+        if tls is not None:
+            self._tls = tls
+            await self.close()
+        if self._http is None:
+            self._http = httpx2.AsyncClient(
+                base_url=self._address.url,
+                verify=self._tls or True,
+                trust_env=False,
+                timeout=_TIMEOUT,
+            )
+        return self._http, headers
+
+    def _read_files(self) -> tuple[ssl.SSLContext | None, Mapping[str, str]]:
+        """Return TLS by another CA than before, if that has changed, and the headers. Blocks."""
+        tls, address = None, self._address
+        if address.ca is not None and (stamp := address.ca.stat().st_mtime_ns) != self._ca_stamp:
+            # Not `create_default_context`, which refuses CAs without key identifier (Python 3.13).
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            tls.load_verify_locations(address.ca)
+            self._ca_stamp = stamp
+        if address.token is None:
+            return tls, {}
+        return tls, {"Authorization": f"Bearer {address.token.read_text().strip()}"}
+
+
+def _check(answer: httpx2.Response) -> None:
+    """Raise an answer that is an error, with the API server's sentence."""
+    if not answer.is_error:
+        return
+    try:
+        text = str(json.loads(answer.content)["message"])
+    except (ValueError, TypeError, KeyError):
+        text = answer.text
+    pause = answer.headers.get("Retry-After", "")
+    retry_after = float(pause) if pause.isdecimal() else 0.0
+    raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase, retry_after)
+
+
+def _json(content: bytes) -> Json:
+    try:
+        value = json.loads(content)
+    except ValueError:
+        raise ApiError(NO_ANSWER, "the answer is no JSON") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _describe(error: httpx2.HTTPError) -> str:
+    return f"no answer ({str(error) or type(error).__name__})"

@@ -1,0 +1,192 @@
+"""A resource's devices as a pool of ResourceSlices, and the writes that publish it; pure.
+
+The API is resource.k8s.io/v1 of Kubernetes v1.37.1 (k8s.io/api/resource/v1/types.go). A pool is
+complete when there are as many slices of its newest generation as each of them says; pods are given
+no device of an incomplete one.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
+
+from devhost.backends.share_ids import offered_ids
+from devhost.model.device import HostDevice, Snapshot
+from devhost.model.limits import ATTRIBUTE_BYTES_MAX
+
+Json = dict[str, Any]
+DeviceEntry = Mapping[str, Any]
+"""A device in a slice."""
+
+SLICE_MAX: Final = 64  # devices; more with a taint are refused
+_ATTRIBUTES_MAX: Final = 32  # of a device
+_NAME_MAX: Final = 253
+_READABLE: Final = 52  # of a device's name that is made
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
+_NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+_OWN_ATTRIBUTES: Final = ("resource", "id")
+
+
+class PoolWrite(NamedTuple):
+    """One request that brings a pool closer to what is wanted."""
+
+    verb: Literal["DELETE", "PUT", "POST"]
+    name: str
+    body: Json | None = None
+
+
+# ── names ──
+
+
+def device_name(advertised_id: str) -> str:
+    """Return the name of a device, a DNS label: its ID if that is one."""
+    if _LABEL.fullmatch(advertised_id):
+        return advertised_id
+    readable = re.sub(r"[^a-z0-9]+", "-", advertised_id.lower()).strip("-")
+    readable = readable[:_READABLE].strip("-") or "d"
+    return f"{readable}-{_hash(advertised_id)}"
+
+
+def pool_name(node_name: str, resource: str) -> str:
+    """Return the name of a resource's pool on a node, which no other pool of the cluster has."""
+    domain, _, name = resource.lower().partition("/")
+    slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+    is_same = f"{domain}/{slug}" == resource
+    place = f"{node_name}/{domain}/{slug if is_same else f'{slug}-{_hash(resource)}'}"
+    return place if len(place) <= _NAME_MAX else f"{_hash(node_name)}/{domain}/{_hash(resource)}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+
+
+# ── devices ──
+
+
+def device_entries(resource: str, snapshot: Snapshot, replicas: int) -> dict[str, DeviceEntry]:
+    """Return the devices that pods may be given, by advertised ID; the shares of all in turn.
+
+    All have the same attributes, empty where a device has no value: a selector fails for a pod on
+    this node where an attribute is missing.
+    """
+    present = [device for device in snapshot.devices.values() if not device.is_leaving]
+    values = {device.id: _named_values(device) for device in present}
+    names = sorted({name for own in values.values() for name in own})
+    names = names[: _ATTRIBUTES_MAX - len(_OWN_ATTRIBUTES) - 1]
+    is_numa = all(len(device.numa_nodes) == 1 for device in present)
+    ids = {device.id: offered_ids(device.id, replicas) for device in present if device.healthy}
+    entries: dict[str, DeviceEntry] = {}
+    for share in range(replicas):
+        for device in present:
+            if not device.healthy:
+                continue
+            advertised_id = ids[device.id][share].id
+            texts = {name: values[device.id].get(name, "") for name in names}
+            texts |= {"resource": resource, "id": _fitting(advertised_id) or ""}
+            attributes: Json = {name: {"string": text} for name, text in texts.items()}
+            if is_numa:
+                attributes[_NUMA_NODE] = {"int": device.numa_nodes[0]}
+            entries[advertised_id] = {"name": device_name(advertised_id), "attributes": attributes}
+    return entries
+
+
+def _named_values(device: HostDevice) -> dict[str, str]:
+    """Return the values of a device's variables, by the names of attributes: ``usbSerial``."""
+    values: dict[str, str] = {}
+    for node in device.nodes:
+        for variable, value in node.variables.items():
+            name = re.sub(r"\W+(\w)", lambda match: match[1].upper(), variable)
+            is_usable = _IDENTIFIER.fullmatch(name) and name not in _OWN_ATTRIBUTES
+            if is_usable and _fitting(value) is not None:
+                values.setdefault(name, value)
+    return values
+
+
+def _fitting(value: str) -> str | None:
+    return value if len(value.encode("utf-8", "replace")) <= ATTRIBUTE_BYTES_MAX else None
+
+
+# ── slices ──
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKey:
+    """The pool of a resource of a driver on a node, which is the owner of its slices."""
+
+    driver: str
+    node_name: str
+    node_uid: str
+    name: str
+
+    def slices(self, devices: Sequence[DeviceEntry], generation: int) -> dict[str, Json]:
+        """Return the slices of a generation, by name."""
+        parts = [devices[at : at + SLICE_MAX] for at in range(0, len(devices), SLICE_MAX)]
+        pool = {
+            "name": self.name,
+            "generation": generation,
+            "resourceSliceCount": len(parts),
+        }
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self.node_name,
+            "uid": self.node_uid,
+            "controller": True,
+        }
+        return {
+            name: {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": name, "ownerReferences": [owner]},
+                "spec": {
+                    "driver": self.driver,
+                    "nodeName": self.node_name,
+                    "pool": pool,
+                    "devices": list(part),
+                },
+            }
+            for name, part in zip(self._slice_names(), parts, strict=False)
+        }
+
+    def _slice_names(self) -> Iterator[str]:
+        """Yield names: the same for one place in the pool, so that a lost answer is a conflict."""
+        index = 0
+        while True:
+            whole = f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
+            yield whole[:_NAME_MAX].rstrip("-.")
+            index += 1
+
+
+def pool_of(found: Json) -> str:
+    """Return the pool of a slice as it was read."""
+    return str(found["spec"]["pool"]["name"])
+
+
+def writes(
+    key: PoolKey, devices: Sequence[DeviceEntry], found: Mapping[str, Json]
+) -> list[PoolWrite]:
+    """Return what brings the slices of a pool, as they were read, to these devices; in order.
+
+    With as many slices as before, only those change that differ. Else there is a new generation:
+    slices that are not needed go first and new ones come last, so that neither generation is
+    complete before the new one is whole.
+    """
+    newest = max((one["spec"]["pool"]["generation"] for one in found.values()), default=0)
+    wanted = key.slices(devices, newest)
+    is_same_shape = wanted.keys() == found.keys() and all(
+        found[name]["spec"]["pool"] == wanted[name]["spec"]["pool"] for name in wanted
+    )
+    if not is_same_shape:
+        wanted = key.slices(devices, newest + 1)
+    deleted = [PoolWrite("DELETE", name) for name in sorted(found.keys() - wanted.keys())]
+    changed, created = [], []
+    for name, body in wanted.items():
+        if name not in found:
+            created.append(PoolWrite("POST", name, body))
+        elif any(found[name]["spec"].get(field) != body["spec"][field] for field in body["spec"]):
+            version = found[name]["metadata"]["resourceVersion"]
+            metadata = {**body["metadata"], "resourceVersion": version}
+            changed.append(PoolWrite("PUT", name, {**body, "metadata": metadata}))
+    return [*deleted, *changed, *created]

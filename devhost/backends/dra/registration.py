@@ -1,0 +1,218 @@
+"""Registers the driver with kubelet's plugin watcher: one server, two sockets.
+
+Kubelet finds a socket below plugins_registry, also after its own restart, asks it for the endpoint
+and says whether it has registered that (k8s.io/kubernetes v1.37.1 pkg/kubelet/pluginmanager). It
+takes a socket's name for what was there before, so each server has names of its own.
+"""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import itertools
+import logging
+import os
+import re
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import grpc
+
+from devhost.api.dra.v1 import dra_pb2_grpc
+from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
+from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
+from devhost.backends.sockets import connect_error, start_server
+from devhost.model import limits
+
+_SERVICES: Final = ("v1.DRAPlugin",)
+_SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
+_INSTANCE: Final = "00000000-00"  # as long as one
+_STOP_GRACE_S: Final = 5.0
+_PAUSE_S: Final = 1.0
+_LOCK_POLL_S: Final = 0.05
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
+    ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
+    ("grpc.max_allowed_incoming_connections", limits.CONNECTIONS_MAX),
+    ("grpc.so_reuseport", 0),
+)
+_LOG: Final = logging.getLogger(__name__)
+
+
+class DriverSockets:
+    """The places of a driver's sockets in kubelet's directory, and the driver's lock.
+
+    Who has the lock publishes the slices: of two instances of devhost, kubelet calls the newer.
+    """
+
+    def __init__(self, kubelet_dir: Path, driver: str) -> None:
+        self.directory, self.registry = kubelet_dir / "plugins" / driver, _registry(kubelet_dir)
+        self._driver, self._descriptor = driver, -1
+        self._serial = itertools.count(1)
+        self._process = secrets.token_hex(4)
+
+    @property
+    def length_problem(self) -> str | None:
+        """Why the paths leave no room for the names of sockets, or ``None``."""
+        paths = self._paths(_INSTANCE)
+        longest = max(len(os.fsencode(path)) for path in paths)
+        if longest <= _SOCKET_PATH_MAX:
+            return None
+        return f"a socket's path has {longest} bytes, more than {_SOCKET_PATH_MAX}"
+
+    def fresh_paths(self) -> tuple[Path, Path, Path]:
+        """Return where a server listens: for claims, to be registered, and for that hidden."""
+        return self._paths(f"{self._process}-{next(self._serial)}")
+
+    def _paths(self, instance: str) -> tuple[Path, Path, Path]:
+        name = f"{self._driver}-{instance}-reg.sock"
+        visible, hidden = self.registry / name, self.registry / f".{name}"
+        return self.directory / f"{instance}.sock", visible, hidden
+
+    @property
+    def locked(self) -> bool:
+        """Whether this process has the lock."""
+        return self._descriptor >= 0
+
+    @property
+    def locked_by_other(self) -> bool:
+        """Whether another process has the lock; may be asked in any thread."""
+        if self.locked:
+            return False
+        descriptor = self._try_lock()
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
+
+    async def wait_until_locked(self, waiting: Callable[[], None]) -> None:
+        """Take the lock; `waiting` is called while another process has it."""
+        while not self.locked:
+            if (descriptor := self._try_lock()) is not None:
+                self._descriptor = descriptor
+            else:
+                waiting()
+                await asyncio.sleep(_LOCK_POLL_S)
+
+    def unlock(self) -> None:
+        """Give the lock up."""
+        if self.locked:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def remove_dead(self) -> None:
+        """Remove the sockets that instances which were killed have left. Blocks."""
+        name = re.compile(rf"\.?{re.escape(self._driver)}-[0-9a-f]{{8}}-\d+-reg\.sock")
+        paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
+        for path in (*paths, *self.directory.glob("*.sock")):
+            if connect_error(path) == errno.ECONNREFUSED:
+                path.unlink(missing_ok=True)
+
+    def _try_lock(self) -> int | None:
+        """Return the descriptor that has the lock; ``None`` if another process has it."""
+        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
+        return descriptor
+
+
+def _registry(kubelet_dir: Path) -> Path:
+    return kubelet_dir / "plugins_registry"
+
+
+class Registrar(pb_grpc.RegistrationServicer):
+    """Keeps a driver registered; `on_change` is called when kubelet has registered it, or not.
+
+    Attributes:
+        problem: Why kubelet has not registered it; ``None`` once it has.
+        registrations: How often it has.
+    """
+
+    def __init__(
+        self,
+        sockets: DriverSockets,
+        driver: str,
+        servicer: dra_pb2_grpc.DRAPluginServicer,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._sockets, self._driver, self._servicer = sockets, driver, servicer
+        self._on_change = on_change
+        self._refused = asyncio.Event()
+        self._endpoint = ""
+        self.problem: str | None = f"waiting for kubelet to register the driver {driver}"
+        self.registrations = 0
+
+    async def run(self) -> None:
+        """Serve until cancelled, with fresh sockets each time that kubelet refuses them."""
+        while True:
+            self._refused.clear()
+            try:
+                await self._serve_once()
+            except OSError as error:
+                self._set_problem(f"cannot listen below {self._sockets.directory}: {error}")
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _serve_once(self) -> None:
+        endpoint, visible, hidden = self._sockets.fresh_paths()
+        self._endpoint = str(endpoint)
+        endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        server = grpc.aio.server(options=_OPTIONS)
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
+        pb_grpc.add_RegistrationServicer_to_server(self, server)
+        try:
+            for path in (endpoint, hidden):
+                try:
+                    server.add_insecure_port(f"unix:{quote(str(path))}")
+                except RuntimeError:
+                    raise OSError(f"cannot listen in {path.parent}") from None
+            await start_server(server)
+            # Kubelet asks immediately what it sees, and gives it a second to answer.
+            hidden.rename(visible)
+            await self._refused.wait()
+        finally:
+            visible.unlink(missing_ok=True)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_GRACE_S + 1.0):
+                    await server.stop(_STOP_GRACE_S)
+            for path in (endpoint, hidden):
+                path.unlink(missing_ok=True)
+
+    async def GetInfo(  # noqa: N802 (the protocol's name)
+        self, _request: pb.InfoRequest, _context: object
+    ) -> pb.PluginInfo:
+        """Return what is to be registered."""
+        return pb.PluginInfo(
+            type="DRAPlugin",
+            name=self._driver,
+            endpoint=self._endpoint,
+            supported_versions=_SERVICES,
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, status: pb.RegistrationStatus, _context: object
+    ) -> pb.RegistrationStatusResponse:
+        """Take kubelet's verdict; after a refusal it does not ask again."""
+        if status.plugin_registered:
+            self.registrations += 1
+            self._set_problem(None)
+        else:
+            self._set_problem(f"kubelet refused the driver {self._driver}: {status.error}")
+            self._refused.set()
+        return pb.RegistrationStatusResponse()
+
+    def _set_problem(self, problem: str | None) -> None:
+        fields = {"driver": self._driver, **({"reason": problem} if problem else {})}
+        if problem is None:
+            _LOG.info("driver registered", extra={"fields": fields})
+        elif problem != self.problem:
+            _LOG.warning("driver not registered", extra={"fields": fields})
+        self.problem = problem
+        self._on_change()

@@ -1,0 +1,255 @@
+"""A stand-in for the API server, as far as a DRA driver and kubelet use it: in memory, over HTTP.
+
+It has nodes, ResourceSlices and ResourceClaims, with versions, field selectors, watches and the
+conflicts of a real one, and faults that a test sets.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import uvicorn
+
+Json = dict[str, Any]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_Message = MutableMapping[str, Any]
+_KINDS: Final = {"nodes": "Node", "resourceslices": "ResourceSlice"}
+_KINDS_IN_NAMESPACE: Final = {"resourceclaims": "ResourceClaim"}
+_STOP_S: Final = 1
+
+
+class StatusError(Exception):
+    """An answer that is an error, with its HTTP status and text."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class StandInApiServer:
+    """Serves objects on a port of this machine while `running`.
+
+    Attributes:
+        version: What it says that it is.
+        objects: By path, such as ``/api/v1/nodes/node-1``.
+        requests: The writes that were asked for: verb, path and HTTP status.
+        fault: Called with the verb and the path of each request; raises `StatusError`, or returns.
+        admit: Returns the object that is kept of a written one, or raises `StatusError`.
+    """
+
+    def __init__(self) -> None:
+        self.version = "v1.37.1"
+        self.objects: dict[str, Json] = {}
+        self.requests: list[tuple[str, str, int]] = []
+        self.fault: Callable[[str, str], None] = lambda _verb, _path: None
+        self.admit: Callable[[Json], Json] = lambda written: written
+        self._version = 1
+        self._events: list[tuple[int, str, Json]] = []  # version, type and object
+        self._changed = asyncio.Event()  # another one after each change
+        self._socket: socket.socket | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        assert self._socket is not None  # noqa: S101 (while it runs)
+        return "http://{}:{}".format(*self._socket.getsockname())
+
+    def put(self, path: str, content: Json) -> Json:
+        """Set an object, as somebody else would, and tell those who watch."""
+        self._version += 1
+        kind = "MODIFIED" if path in self.objects else "ADDED"
+        metadata = {"name": path.rpartition("/")[2], **content.get("metadata", {})}
+        kept = {**content, "metadata": {**metadata, "resourceVersion": str(self._version)}}
+        self.objects[path] = kept
+        self._tell(kind, kept)
+        return kept
+
+    def remove(self, path: str) -> Json:
+        """Remove an object, as somebody else would."""
+        self._version += 1
+        content = self.objects.pop(path)
+        metadata = {**content["metadata"], "resourceVersion": str(self._version)}
+        self._tell("DELETED", {**content, "metadata": metadata})
+        return content
+
+    def listed(self, path: str, selector: str = "") -> list[Json]:
+        """Return the objects below a path that a field selector chooses."""
+        below = (content for place, content in self.objects.items() if place.startswith(f"{path}/"))
+        return [content for content in below if _matches(content, selector)]
+
+    def break_watches(self) -> None:
+        """Have all watches end with an error, as one whose version is too old does."""
+        self._events = [(self._version + 1, "ERROR", {"code": 410, "message": "too old"})]
+        self._wake()
+
+    @contextlib.asynccontextmanager
+    async def running(self, port: int = 0) -> AsyncIterator["StandInApiServer"]:
+        """Serve until the block ends."""
+        self._socket = socket.create_server(("127.0.0.1", port))
+        config = uvicorn.Config(
+            self._app,
+            interface="asgi3",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="API server")
+        try:
+            yield self
+        finally:
+            self._socket = None  # which ends the watches
+            self._wake()
+            server.should_exit = True
+            await serving
+
+    def _tell(self, kind: str, content: Json) -> None:
+        self._events.append((self._version, kind, content))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _app(
+        self, scope: Mapping[str, Any], receive: Callable[[], Awaitable[_Message]], send: _Send
+    ) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+        verb, path = scope["method"], scope["path"]
+        query = dict(parse_qsl(scope["query_string"].decode()))
+        code = 200
+        try:
+            self.fault(verb, path)
+            if query.get("watch") in ("1", "true"):
+                await self._watch(path, query, receive, send)
+                return
+            code, answer = self._answer(verb, path, query, json.loads(body) if body else {})
+        except StatusError as error:
+            code = error.code
+            answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+            answer |= {"message": str(error), "code": code}
+        if verb != "GET":
+            self.requests.append((verb, path, code))
+        await _respond(send, code, json.dumps(answer).encode())
+
+    def _answer(
+        self, verb: str, path: str, query: Mapping[str, str], body: Json
+    ) -> tuple[int, Json]:
+        if path == "/version":
+            return 200, {"gitVersion": self.version}
+        if path.rpartition("/")[2] in (*_KINDS, *_KINDS_IN_NAMESPACE):
+            return self._answer_all(verb, path, query, body)
+        if path not in self.objects:
+            raise StatusError(404, f'"{path.rpartition("/")[2]}" not found')
+        if verb == "DELETE":
+            return 200, self.remove(path)
+        former = self.objects[path]
+        if verb == "GET":
+            return 200, former
+        expected = body["metadata"].get("resourceVersion")
+        if expected not in (None, former["metadata"]["resourceVersion"]):
+            raise StatusError(409, "the object has been modified")
+        return 200, self.put(path, self.admit(body))
+
+    def _answer_all(
+        self, verb: str, path: str, query: Mapping[str, str], body: Json
+    ) -> tuple[int, Json]:
+        kind = {**_KINDS, **_KINDS_IN_NAMESPACE}[path.rpartition("/")[2]]
+        listed = self.listed(path, query.get("fieldSelector", ""))
+        if verb == "POST":
+            place = f"{path}/{body['metadata']['name']}"
+            if place in self.objects:
+                raise StatusError(409, f'"{body["metadata"]["name"]}" already exists')
+            return 201, self.put(place, self.admit(body))
+        if verb == "DELETE":
+            for content in listed:
+                self.remove(f"{path}/{content['metadata']['name']}")
+        metadata = {"resourceVersion": str(self._version)}
+        group = path.removeprefix("/apis/").partition("/v1")[0]
+        version = "v1" if path.startswith("/api/") else f"{group}/v1"
+        return 200, {
+            "kind": f"{kind}List",
+            "apiVersion": version,
+            "metadata": metadata,
+            "items": listed,
+        }
+
+    async def _watch(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        receive: Callable[[], Awaitable[_Message]],
+        send: _Send,
+    ) -> None:
+        since = int(query.get("resourceVersion") or 0)
+        await _start(send, 200)
+        ended = asyncio.ensure_future(_disconnected(receive))
+        try:
+            while self._socket is not None and not ended.done():
+                changed = asyncio.ensure_future(self._changed.wait())
+                for version, kind, content in [one for one in self._events if one[0] > since]:
+                    since = version
+                    place = path.rpartition("/")[2]
+                    of_kind = {**_KINDS, **_KINDS_IN_NAMESPACE}[place]
+                    if kind == "ERROR" or (
+                        content.get("kind") == of_kind
+                        and _matches(content, query.get("fieldSelector", ""))
+                    ):
+                        line = json.dumps({"type": kind, "object": content}).encode() + b"\n"
+                        await _send_body(send, line, more=True)
+                    if kind == "ERROR":
+                        return
+                await asyncio.wait({changed, ended}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        finally:
+            ended.cancel()
+            with contextlib.suppress(OSError, RuntimeError):
+                await _send_body(send, b"", more=False)
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        """Leave the signals to the process."""
+        yield
+
+
+def _matches(content: Json, selector: str) -> bool:
+    """Whether an object has the values of a field selector, such as ``spec.driver=a``."""
+    for part in filter(None, selector.split(",")):
+        path, _, wanted = part.partition("=")
+        value: Any = content
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value != wanted.removeprefix("="):
+            return False
+    return True
+
+
+async def _disconnected(receive: Callable[[], Awaitable[_Message]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _respond(send: _Send, code: int, body: bytes) -> None:
+    await _start(send, code)
+    await _send_body(send, body, more=False)
+
+
+async def _start(send: _Send, code: int) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
+
+
+async def _send_body(send: _Send, body: bytes, *, more: bool) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})

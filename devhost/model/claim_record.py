@@ -1,0 +1,75 @@
+"""The record of a claim: what Dynamic Resource Allocation has given to the pods of one."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+CLAIM: Final = "claim"  # in the key of a claim, in the place of a resource's name
+
+
+def claim_id(driver: str, uid: str) -> str:
+    """Return the ID of the record of a claim, by its UID."""
+    return f"{driver} {uid}"
+
+
+class _Recorded(BaseModel):
+    # After a rollback, the fields that a newer version has added are kept.
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+
+class ClaimedDevice(_Recorded):
+    """A device that a claim was given.
+
+    Attributes:
+        id: The advertised ID.
+        pool: The pool in which it was published, as `device`.
+        share: Which of the device's shares it is, where the API server has made them.
+        cdi: The qualified names that the container runtime gets.
+        scope: The devices of one scope were allocated together, as for one container.
+        admin: Whether it is access beside the pod that holds the device.
+    """
+
+    resource: str
+    id: str
+    request: str
+    pool: str
+    device: str
+    share: str | None = None
+    cdi: list[str]
+    scope: int
+    admin: bool = False
+
+
+class ClaimRecord(_Recorded):
+    """What a claim was given when it was prepared, which no edit of the configuration changes.
+
+    Attributes:
+        claim: Its UID.
+        driver: Which of the drivers that the claim has devices of.
+        boot: The kernel's ID of the boot in which its nodes were looked up.
+        entries: The edits of its CDI file, by name.
+    """
+
+    claim: str
+    driver: str
+    namespace: str
+    name: str
+    boot: str
+    devices: list[ClaimedDevice]
+    entries: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def id(self) -> str:
+        """What no other record has: a claim may have devices of two drivers."""
+        return claim_id(self.driver, self.claim)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What no other entry of the state file has: a resource's name has a slash."""
+        return CLAIM, self.id
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages."""
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,580 @@
+"""The host with DRA against the stand-in API server: publishing, preparing, restarts."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from devhost.backends.dra.slices import PATH
+from devhost.fake_kubelet.api_server import Json, StatusError
+from devhost.model.resource_state import State
+from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
+
+TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
+TOKENS: Final = """
+version: v1
+backend: dra
+resources:
+  - {name: example.com/token, sources: [static: 3], allocate: {env: {TOKENS: "${id}"}}}
+"""
+# Two nodes that every machine has.
+SERIALS: Final = """
+version: v1
+resources:
+  - name: example.com/serial
+    backend: dra
+    sources: [{dev: "(?P<port>null|zero)"}]
+    id: "fake-${port}"
+    allocate:
+      devices: [{hostPath: "${path}", containerPath: "/dev/serial${index}"}]
+      env: {SERIAL_PORTS: "/dev/serial${index}"}
+"""
+
+
+async def registered(world: World, resource: str) -> None:
+    await world.kubelet.register()
+    await world.until(resource, State.REGISTERED)
+
+
+def writes(world: World) -> list[tuple[str, str, int]]:
+    return [asked for asked in world.api.requests if asked[1].startswith(PATH)]
+
+
+# ── publishing ──
+
+
+async def test_a_slice_is_as_the_scheduler_needs_it(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        (published,) = world.slices()
+    assert published["spec"] == {
+        "driver": "devhost",
+        "nodeName": NODE,
+        "pool": {"name": f"{NODE}/{SERIAL}", "generation": 1, "resourceSliceCount": 1},
+        "devices": [
+            {
+                "name": f"fake-{port}",
+                "attributes": {
+                    "resource": {"string": SERIAL},
+                    "id": {"string": f"fake-{port}"},
+                    "port": {"string": port},
+                },
+            }
+            for port in ("null", "zero")
+        ],
+    }
+    assert published["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+    assert world.slices() == [published], "SIGTERM leaves the slices"
+
+
+async def test_slices_that_kubelet_deletes_come_back(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        for content in world.slices():
+            world.api.remove(f"{PATH}/{content['metadata']['name']}")
+        await world.until_published("0", "1", "2")
+
+
+async def test_a_restart_writes_nothing(world: World) -> None:
+    for _ in range(2):
+        async with world.run(TOKENS):
+            await registered(world, TOKEN)
+    assert [verb for verb, _, _ in writes(world)] == ["POST"]
+
+
+async def test_pools_that_nobody_has_are_deleted(world: World) -> None:
+    async with world.run(TOKENS.replace("/token", "/former")):
+        await registered(world, "example.com/former")
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        await world.until_published("0", "1", "2")
+        assert {one["spec"]["pool"]["name"] for one in world.slices()} == {f"{NODE}/{TOKEN}"}
+
+
+async def test_devices_that_vanish_leave_and_come_back(world: World) -> None:
+    config = f"""
+version: v1
+resources:
+  - {{name: {TOKEN}, backend: dra, sources: [directory: {world.devices}], allocate: {{env: {{A: "${{id}}"}}}}}}
+"""
+    (world.devices / "a").touch()
+    (world.devices / "b").touch()
+    async with world.run(config):
+        await registered(world, TOKEN)
+        await world.until_published("a", "b")
+        (world.devices / "a").unlink()
+        await world.until_published("b")
+        (world.devices / "a").touch()
+        await world.until_published("a", "b")
+
+
+async def test_more_devices_than_a_slice_has_are_several(world: World) -> None:
+    def tokens(count: int) -> str:
+        return TOKENS.replace("static: 3", f"static: {count}")
+
+    async with world.run(tokens(70)):
+        await registered(world, TOKEN)
+        for count, slices in ((70, 2), (60, 1), (70, 2)):
+            world.reload(tokens(count))
+            await eventually(lambda count=count: len(world.published()) == count)  # type: ignore[misc]
+            await eventually(
+                lambda slices=slices: (
+                    {  # type: ignore[misc]
+                        one["spec"]["pool"]["resourceSliceCount"] for one in world.slices()
+                    }
+                    == {slices}
+                )
+            )
+        assert {one["spec"]["pool"]["generation"] for one in world.slices()} == {3}
+
+
+async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
+    def away(_verb: str, _path: str) -> None:
+        raise StatusError(503, "etcd is being restored")
+
+    world.api.fault = away
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "API server: 503 etcd is being restored")
+        assert any("etcd is being restored" in trouble for trouble in world.troubles())
+        world.api.fault = lambda _verb, _path: None
+        await world.until(TOKEN, State.REGISTERED)
+        world.api.break_watches()
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+        await world.until_published("0", "1", "2")
+
+
+async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) -> None:
+    config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+
+    def refuse(content: Json) -> Json:
+        if content["spec"]["pool"]["name"].endswith("/token"):
+            raise StatusError(403, "devhost may only write its own node's ResourceSlices")
+        return content
+
+    world.api.admit = refuse
+    async with world.run(config):
+        await registered(world, OTHER)
+        await world.until(TOKEN, State.BACKING_OFF, "403 devhost may only write its own node's")
+        assert any("403 devhost may only" in trouble for trouble in world.troubles())
+        world.api.admit = lambda content: content
+        await world.until(TOKEN, State.REGISTERED)
+
+
+async def test_what_the_api_server_does_not_keep_is_sent_once(world: World) -> None:
+    def drop(content: Json) -> Json:
+        devices = [{"name": device["name"]} for device in content["spec"]["devices"]]
+        return {**content, "spec": {**content["spec"], "devices": devices}}
+
+    world.api.admit = drop
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        served = world.served(TOKEN)
+        assert served is not None
+        assert "did not keep `attributes`" in served.publication.status.warnings[0]
+        world.api.put(f"{PATH}/other", {"kind": "ResourceSlice", "spec": {"driver": "x"}})
+        world.api.put(NODE_PATH, world.api.objects[NODE_PATH])
+    assert len(writes(world)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "server", "reason"),
+    [
+        ("v1.35.4", "v1.37.1", "needs kubelet 1.36, this node has 1.35.4"),
+        ("v1.36.3", "v1.35.0", "needs Kubernetes 1.36, the API server has 1.35.0"),
+    ],
+)
+async def test_an_older_kubernetes_is_named_and_gets_no_devices(
+    world: World, kubelet: str, server: str, reason: str
+) -> None:
+    world.api.put(NODE_PATH, {**node(kubelet), "metadata": {"uid": "node-uid"}})
+    world.api.version = server
+    async with world.run(TOKENS):
+        await world.until(TOKEN, State.WAITING, reason)
+        assert not world.slices()
+        world.api.put(NODE_PATH, node("v1.36.3", "containerd://1.7.2"))
+        world.api.version = "v1.36.3"
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        served = world.served(TOKEN)
+        assert served is not None
+        assert "containerd 2" in served.publication.status.warnings[0]
+
+
+# ── registration ──
+
+
+async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
+    async with world.run(TOKENS):
+        await world.until(
+            TOKEN, State.WAITING, "waiting for kubelet to register the driver devhost"
+        )
+        await world.kubelet.register()
+        info = world.kubelet.info
+        assert (info.type, info.name, [*info.supported_versions]) == (
+            "DRAPlugin",
+            "devhost",
+            ["v1.DRAPlugin"],
+        )
+        assert Path(info.endpoint).parent == world.directory / "plugins" / "devhost"
+        await world.until(TOKEN, State.REGISTERED)
+    assert not [*world.kubelet.registry.iterdir()]
+    assert not [*Path(info.endpoint).parent.glob("*.sock")]
+
+
+async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
+    async with world.run(TOKENS):
+        await world.kubelet.register(accept=False, error="already registered")
+        first = world.kubelet.info.endpoint
+        await world.until(TOKEN, State.WAITING, "already registered")
+        await eventually(lambda: not Path(first).exists())
+        await registered(world, TOKEN)
+        assert world.kubelet.info.endpoint != first
+
+
+async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> None:
+    dead = world.kubelet.registry / "devhost-0123abcd-1-reg.sock"
+    others = world.kubelet.registry / "devhost-a-0123abcd-1-reg.sock"
+    for path in (dead, others):
+        await (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).__aexit__()
+        if not path.exists():  # newer Pythons remove it
+            _dead_socket(path)
+    async with world.run(TOKENS):
+        await eventually(lambda: not dead.exists())
+        assert others.exists()
+
+
+def _dead_socket(path: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
+    second = World.beside(world)
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        async with second.run(TOKENS.replace("static: 3", "static: 2")):
+            await second.kubelet.register()
+            await second.until(TOKEN, State.WAITING, "another instance of devhost")
+            name = world.claim("u1", TOKEN, "0")
+            assert not (await second.kubelet.prepare(name, "u1")).error
+            assert len(world.published()) == 3
+            assert not await world.kubelet.unprepare(name, "u1")
+            assert not world.records()
+            assert not world.cdi_files()
+            await world.stop()
+            await second.until(TOKEN, State.REGISTERED)
+            await second.until_published("0", "1")
+
+
+# ── claims ──
+
+
+async def test_a_claim_gets_names_of_a_file_with_its_nodes_and_env(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("7e8e", SERIAL, "fake-null", "fake-zero")
+        answer = await world.kubelet.prepare(name, "7e8e")
+        given = [(device.device_name, [*device.cdi_device_ids]) for device in answer.devices]
+        kind = "dra.devhost/claim"
+        assert given == [
+            ("fake-null", [f"{kind}=c7e8e-0", f"{kind}=c7e8e-s0"]),
+            ("fake-zero", [f"{kind}=c7e8e-1"]),
+        ]
+        assert [[*device.request_names] for device in answer.devices] == [["r"], ["r"]]
+        assert answer.devices[0].pool_name == f"{NODE}/{SERIAL}"
+        assert not answer.devices[0].HasField("share_id")
+        entries = world.spec()
+        first = entries["c7e8e-0"]["deviceNodes"][0]
+        assert (first["path"], first["hostPath"], first["major"], first["minor"]) == (
+            "/dev/serial0",
+            "/dev/null",
+            1,
+            3,
+        )
+        assert entries["c7e8e-1"]["deviceNodes"][0]["path"] == "/dev/serial1"
+        assert entries["c7e8e-s0"] == {"env": ["SERIAL_PORTS=/dev/serial0,/dev/serial1"]}
+        assert [path.name for path in world.cdi_files()] == ["devhost-claim_7e8e.json"]
+
+
+@pytest.mark.parametrize("extended", [True, False])
+async def test_a_scope_is_a_request_of_extended_names_else_the_claim(
+    world: World, extended: bool
+) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0", "1", extended=extended)
+        results = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]["devices"][
+            "results"
+        ]
+        results[0]["request"], results[1]["request"] = "first", "second/alternative"
+        answer = await world.kubelet.prepare(name, "u")
+        assert [[*device.request_names] for device in answer.devices] == [["first"], ["second"]]
+        envs = [entry["env"][0] for entry in world.spec().values()]
+        assert envs == (["TOKENS=0", "TOKENS=1"] if extended else ["TOKENS=0,1"])
+        assert all(device.cdi_device_ids for device in answer.devices)
+
+
+async def test_a_prepared_claim_needs_neither_api_server_nor_cdi_directory(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        first = await world.kubelet.prepare(name, "u")
+        spec = world.spec()
+        shutil.rmtree(world.cdi)
+        world.api.fault = _broken
+        assert await world.kubelet.prepare(name, "u") == first
+        assert world.spec() == spec
+        assert not await world.kubelet.unprepare(name, "u")
+        assert not await world.kubelet.unprepare("never seen", "other")
+        assert not world.records()
+        assert not world.cdi_files()
+
+
+def _broken(_verb: str, _path: str) -> None:
+    raise StatusError(500, "broken")
+
+
+async def test_a_container_can_start_again_after_a_kill_and_a_lost_directory(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        await world.kubelet.prepare(name, "u")
+        spec = world.spec()
+    shutil.rmtree(world.cdi)
+    world.api.fault = _broken
+    async with world.run(SERIALS):
+        await eventually(world.cdi_files)
+        assert world.spec() == spec, "before anybody asks"
+
+
+async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        await world.kubelet.prepare(name, "u")
+    shutil.rmtree(world.cdi)
+    _edit_records(world, lambda record: record.update(boot="an earlier one"))
+    _edit_records(world, _with_other_numbers)
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        assert not world.cdi_files()
+        assert not (await world.kubelet.prepare(name, "u")).error
+        first = world.spec()["cu-0"]["deviceNodes"][0]
+        assert (first["major"], first["minor"]) == (1, 3), "as they are in this boot"
+
+
+def _edit_records(world: World, edit: Any) -> None:
+    path = world.state / "state.json"
+    entries = json.loads(path.read_text())
+    for entry in entries:
+        if "claim" in entry:
+            edit(entry)
+    path.write_text(json.dumps(entries))
+
+
+def _with_other_numbers(record: dict[str, Any]) -> None:
+    for edits in record["entries"].values():
+        for one in edits.get("deviceNodes", ()):
+            one |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}
+
+
+async def test_an_edit_does_not_change_a_prepared_claim(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        first = await world.kubelet.prepare(name, "u")
+        spec = world.spec()
+        world.reload(
+            SERIALS.replace("SERIAL_PORTS", "OTHER").replace("/dev/serial$", "/dev/other$")
+        )
+        served = world.served(SERIAL)
+        assert served is not None
+        await served.answers.up_to_date.wait()
+        assert await world.kubelet.prepare(name, "u") == first
+        assert world.spec() == spec
+        fresh = world.claim("v", SERIAL, "fake-zero")
+        await world.kubelet.prepare(fresh, "v")
+        assert "OTHER=/dev/other0" in world.cdi_files()[1].read_text()
+
+
+async def test_a_held_node_under_another_id_is_withheld(world: World) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        await world.kubelet.prepare(name, "u")
+        world.reload(SERIALS.replace("fake-$", "new-$"))
+        await world.until_published("new-zero")
+        served = world.served(SERIAL)
+        assert served is not None
+        device = served.devices.offered.devices["new-null"]
+        assert device.reason is not None
+        assert device.reason.startswith(
+            "withheld: it was handed out as example.com/serial fake-null"
+        )
+        await world.kubelet.unprepare(name, "u")
+        await world.until_published("new-null", "new-zero")
+
+
+async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
+    link = world.devices / "tty0"
+    link.symlink_to("/dev/null")
+    config = f"""
+version: v1
+resources:
+  - name: {SERIAL}
+    backend: dra
+    sources: ["{world.devices}/tty*"]
+    allocate: {{devices: [{{hostPath: "${{path}}", containerPath: /dev/serial0}}]}}
+"""
+    async with world.run(config):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "tty0")
+        first = await world.kubelet.prepare(name, "u")
+        fresh = link.with_name("fresh")
+        fresh.symlink_to("/dev/zero")
+        fresh.rename(link)
+        await eventually(lambda: world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, world.spec)
+        assert await world.kubelet.prepare(name, "u") == first
+        link.unlink()
+        await world.until_published()
+        assert "tty0" in (await world.kubelet.prepare(name, "u")).error
+        assert world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, "the file stays as it was"
+        assert not await world.kubelet.unprepare(name, "u")
+
+
+async def test_claims_that_cannot_be_prepared_say_why(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        gone = await world.kubelet.prepare("none", "u")
+        assert gone.error == 'API server: 404 "none" not found'
+        reused = world.claim("another", TOKEN, "0")
+        assert "is another claim now" in (await world.kubelet.prepare(reused, "u")).error
+        unknown = world.claim("u", TOKEN, "7")
+        assert (await world.kubelet.prepare(unknown, "u")).error == f"{TOKEN}: there is no device 7"
+        elsewhere = world.claim("w", "example.com/none", "0")
+        assert "there is no pool" in (await world.kubelet.prepare(elsewhere, "w")).error
+        assert not world.records()
+
+
+async def test_a_device_that_another_claim_has_is_refused(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        first, second = world.claim("u", TOKEN, "0"), world.claim("v", TOKEN, "0")
+        assert not (await world.kubelet.prepare(first, "u")).error
+        refused = await world.kubelet.prepare(second, "v")
+        assert refused.error == f"{TOKEN}: 0 is held by claim default/{first}"
+        watching = world.claim("w", TOKEN, "0", adminAccess=True)
+        assert not (await world.kubelet.prepare(watching, "w")).error
+        await world.kubelet.unprepare(first, "u")
+        assert not (await world.kubelet.prepare(second, "v")).error
+
+
+async def test_parameters_for_the_driver_are_refused(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        allocated = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]
+        allocated["devices"]["config"] = [{"opaque": {"driver": "devhost", "parameters": {}}}]
+        assert "has parameters for devhost" in (await world.kubelet.prepare(name, "u")).error
+
+
+async def test_a_record_that_cannot_be_written_is_no_answer(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        await world.kubelet.prepare(world.claim("first", TOKEN, "1"), "first")
+        shutil.rmtree(world.state)
+        world.state.write_text("a file")
+        name = world.claim("u", TOKEN, "0")
+        assert "cannot be recorded" in (await world.kubelet.prepare(name, "u")).error
+        world.state.unlink()
+        assert not (await world.kubelet.prepare(name, "u")).error
+        assert {record["claim"] for record in world.records()} == {"first", "u"}
+
+
+async def test_steps_run_once_for_a_claim(world: World) -> None:
+    marks = world.devices / "marks"
+    config = TOKENS.rstrip().removesuffix("}") + (
+        f", preStart: [{{run: [sh, -c, 'echo run >> {marks}']}}]}}\n"
+    )
+    async with world.run(config):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        for _ in range(2):
+            assert not (await world.kubelet.prepare(name, "u")).error
+        assert marks.read_text() == "run\n"
+
+
+# ── the end of resources ──
+
+
+async def test_a_removed_resource_drains_until_its_claims_have_ended(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        await world.kubelet.prepare(name, "u")
+        world.reload("{version: v1, resources: []}")
+        await world.until(TOKEN, State.DRAINING)
+        await world.until_published()
+        assert world.served(TOKEN)
+        assert not await world.kubelet.unprepare(name, "u")
+        await eventually(lambda: world.served(TOKEN) is None)
+
+
+async def test_a_resource_goes_from_device_plugin_to_dra_and_back(world: World) -> None:
+    plain = TOKENS.replace("backend: dra\n", "")
+    async with world.run(plain):
+        await world.until(TOKEN, State.WAITING, "kubelet.sock")
+        assert not world.slices()
+        world.reload(TOKENS)
+        await registered(world, TOKEN)
+        await world.until_published("0", "1", "2")
+        world.reload(plain)
+        await world.until(TOKEN, State.WAITING, "kubelet.sock")
+        assert not world.slices()
+
+
+async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -> None:
+    here = TOKENS.replace("backend: dra", f"backend: {{dra: [edge-*, {NODE}]}}")
+    async with world.run(here):
+        await registered(world, TOKEN)
+    async with world.run(here.replace(NODE, "other")):
+        await world.until(TOKEN, State.WAITING, "kubelet.sock")
+        await eventually(lambda: not world.slices())
+
+
+# ── what is shown ──
+
+
+async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
+    async with world.run(TOKENS):
+        world.host.parts.metrics.register(world.dra)
+        await registered(world, TOKEN)
+        await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
+        text = world.host.parts.metrics.text().decode()
+    for line in (
+        "devhost_dra_slices 1.0",
+        "devhost_dra_claims 1.0",
+        'devhost_dra_writes_total{code="201",verb="POST"} 1.0',
+        "devhost_dra_prepare_seconds_count 1.0",
+    ):
+        assert line in text
+
+
+async def test_status_names_driver_pool_and_claims(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        await world.kubelet.prepare(name, "u")
+        (shown,) = world.status()["resources"]
+        assert shown["dra"] == {
+            "driver": "devhost",
+            "pool": f"{NODE}/{TOKEN}",
+            "claims": [f"default/{name}"],
+        }
+        assert shown["registered"]

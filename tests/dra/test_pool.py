@@ -1,0 +1,219 @@
+"""Pools, without any IO: names, attributes, and writes that bring what was found to what is wanted."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devhost.backends.dra.pool import (
+    SLICE_MAX,
+    PoolKey,
+    PoolWrite,
+    device_entries,
+    device_name,
+    pool_name,
+    writes,
+)
+from devhost.model.device import Cause, HostDevice, Leaving, Node, Snapshot, Verdict
+
+Json = dict[str, Any]
+SERIAL: Final = "example.com/serial"
+KEY: Final = PoolKey("devhost", "node-1", "uid", "node-1/example.com/serial")
+LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+SUBDOMAIN: Final = re.compile(rf"{LABEL.pattern}(\.{LABEL.pattern})*")
+ids = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=70)
+
+
+def device(device_id: str, **variables: str) -> HostDevice:
+    return HostDevice(device_id, (Node("", None, 0, device_id, variables),))
+
+
+def snapshot(*devices: HostDevice) -> Snapshot:
+    return Snapshot({device.id: device for device in devices})
+
+
+def entries_of(*devices: HostDevice, replicas: int = 1) -> dict[str, Mapping[str, Any]]:
+    return device_entries(SERIAL, snapshot(*devices), replicas)
+
+
+# ── names ──
+
+
+@given(ids)
+def test_a_device_has_a_name_that_the_api_takes(advertised_id: str) -> None:
+    name = device_name(advertised_id)
+    assert LABEL.fullmatch(name)
+    assert len(name) <= 63
+    assert device_name(advertised_id) == name
+
+
+@given(st.sets(st.one_of(ids, st.sampled_from(["a", "A", "a-", "a_", "á", "a" * 64, "a" * 65]))))
+def test_two_devices_never_share_a_name(advertised_ids: set[str]) -> None:
+    assert len({device_name(one) for one in advertised_ids}) == len(advertised_ids)
+
+
+@pytest.mark.parametrize("advertised_id", ["fake-0", "0", "a" * 63])
+def test_an_id_that_is_a_label_is_the_name(advertised_id: str) -> None:
+    assert device_name(advertised_id) == advertised_id
+
+
+@given(
+    st.from_regex(SUBDOMAIN, fullmatch=True).filter(lambda name: len(name) < 254),
+    st.from_regex(r"[a-z]{1,9}\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,50}[A-Za-z0-9])?", fullmatch=True),
+)
+def test_a_pool_has_a_name_that_the_api_takes(node: str, resource: str) -> None:
+    name = pool_name(node, resource)
+    assert len(name) <= 253
+    assert all(SUBDOMAIN.fullmatch(part) for part in name.split("/"))
+
+
+def test_pools_of_names_that_differ_in_case_differ() -> None:
+    assert pool_name("n", SERIAL) == f"n/{SERIAL}"
+    assert (
+        len({pool_name("n", f"example.com/{name}") for name in ("a.b", "a-b", "A-b", "a_b")}) == 4
+    )
+
+
+# ── devices ──
+
+
+def test_all_devices_have_the_same_attributes() -> None:
+    first, second = device("a", port="1", **{"usb.serial": "X"}), device("b", index="long" * 17)
+    entries = entries_of(first, second)
+    assert [entry["name"] for entry in entries.values()] == ["a", "b"]
+    assert entries["a"]["attributes"] == {
+        "resource": {"string": SERIAL},
+        "id": {"string": "a"},
+        "port": {"string": "1"},
+        "usbSerial": {"string": "X"},
+    }
+    assert entries["b"]["attributes"]["usbSerial"] == {"string": ""}
+
+
+@given(st.lists(st.dictionaries(ids, ids, max_size=40), min_size=1, max_size=3))
+def test_attributes_stay_within_the_limits_of_the_api(named: list[dict[str, str]]) -> None:
+    devices = [
+        HostDevice(str(place), (Node("", None, 0, "", values),))
+        for place, values in enumerate(named)
+    ]
+    entries = [*entries_of(*devices).values()]
+    assert len({frozenset(entry["attributes"]) for entry in entries}) == 1
+    for entry in entries:
+        assert len(entry["attributes"]) <= 32
+        for name, value in entry["attributes"].items():
+            assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,31}", name)
+            assert len(value["string"].encode()) <= 64
+
+
+def test_what_pods_may_not_be_given_is_not_published() -> None:
+    unhealthy = replace(device("b"), verdict=Verdict(Cause.CHECK_FAILED, "check failed"))
+    leaving = replace(device("c"), absence=Leaving(0.0))
+    assert [*entries_of(device("a"), unhealthy, leaving)] == ["a"]
+
+
+def test_a_numa_node_is_shown_for_all_devices_or_none() -> None:
+    near = replace(device("a"), numa_nodes=(1,))
+    key = "resource.kubernetes.io/numaNode"
+    assert entries_of(near)["a"]["attributes"][key] == {"int": 1}
+    assert key not in entries_of(near, device("b"))["a"]["attributes"]
+
+
+def test_shares_are_devices_that_are_taken_in_turn() -> None:
+    entries = entries_of(device("a"), device("b"), replicas=2)
+    assert [*entries] == ["a::0", "b::0", "a::1", "b::1"]
+    assert len({entry["name"] for entry in entries.values()}) == 4
+
+
+# ── writes ──
+
+
+class Cluster:
+    """The slices as the API server has them; after each write it counts complete generations."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, Json] = {}
+        self._version = 0
+
+    def write(self, write: PoolWrite) -> None:
+        self._version += 1
+        if write.verb == "DELETE":
+            del self.slices[write.name]
+        else:
+            assert write.body is not None
+            assert (write.verb == "PUT") is (write.name in self.slices)
+            former = self.slices.get(write.name)
+            version = write.body["metadata"].get("resourceVersion")
+            assert version == (former and former["metadata"]["resourceVersion"])
+            metadata = {**write.body["metadata"], "resourceVersion": str(self._version)}
+            self.slices[write.name] = {**write.body, "metadata": metadata}
+        assert len(self.complete()) <= 1
+
+    def complete(self) -> list[int]:
+        pools = [one["spec"]["pool"] for one in self.slices.values()]
+        return [
+            generation
+            for generation in {pool["generation"] for pool in pools}
+            if {generation: sum(pool["generation"] == generation for pool in pools)}
+            == {
+                pool["generation"]: pool["resourceSliceCount"]
+                for pool in pools
+                if pool["generation"] == generation
+            }
+        ]
+
+    def devices(self) -> list[object]:
+        return [
+            device for _, one in sorted(self.slices.items()) for device in one["spec"]["devices"]
+        ]
+
+
+def listed(count: int, first: int = 0) -> Sequence[Json]:
+    return [{"name": f"d{number}"} for number in range(first, first + count)]
+
+
+sizes = st.sampled_from([0, 1, 2, SLICE_MAX, SLICE_MAX + 1, 3 * SLICE_MAX])
+steps = st.lists(st.tuples(sizes, st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=5)
+
+
+@given(steps)
+def test_writes_lead_to_what_is_wanted_from_wherever_they_were_interrupted(
+    wanted: list[tuple[int, int, int]],
+) -> None:
+    cluster = Cluster()
+    for size, first, done in wanted:
+        for write in writes(KEY, listed(size, first), cluster.slices)[:done]:
+            cluster.write(write)
+    final = listed(*wanted[-1][:2])
+    for write in writes(KEY, final, cluster.slices):
+        cluster.write(write)
+    assert cluster.devices() == final
+    assert len(cluster.complete()) == bool(final), "else no pod is given a device"
+    assert not writes(KEY, final, cluster.slices), "equal input needs no write"
+
+
+@given(sizes, st.integers(0, 70))
+def test_an_edit_of_one_device_is_one_write(size: int, place: int) -> None:
+    cluster = Cluster()
+    for write in writes(KEY, listed(size), cluster.slices):
+        cluster.write(write)
+    changed = [*listed(size)]
+    if changed:
+        changed[place % size] = {"name": "other"}
+    needed = writes(KEY, changed, cluster.slices)
+    assert [write.verb for write in needed] == ["PUT"] * bool(changed)
+    assert all(
+        write.body is not None and write.body["spec"]["pool"]["generation"] == 1 for write in needed
+    )
+
+
+def test_a_slice_belongs_to_the_node() -> None:
+    (write,) = writes(KEY, listed(1), {})
+    assert write.body is not None
+    assert re.fullmatch(r"00000-[0-9a-f]{10}-node-1", write.name)
+    (owner,) = write.body["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "node-1", "uid")
+    assert write.body["spec"]["nodeName"] == "node-1"

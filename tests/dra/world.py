@@ -1,0 +1,233 @@
+"""A node with DRA: the host, the stand-in API server, and who calls the driver as kubelet does."""
+
+import asyncio
+import contextlib
+import copy
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from devhost.allocation.policy import Policy
+from devhost.api.dra.v1 import dra_pb2 as pb
+from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
+from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as reg
+from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as reg_grpc
+from devhost.backends.backend import Backends
+from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.dra.backend import DraBackend, DraSettings
+from devhost.backends.dra.client import ApiAddress
+from devhost.backends.dra.slices import PATH
+from devhost.backends.sockets import open_channel
+from devhost.config.loader import loads
+from devhost.daemon.status import status
+from devhost.fake_kubelet.api_server import Json, StandInApiServer
+from devhost.model.resource_state import State
+from devhost.node.node import Host, Settings
+from devhost.node.resource import ServedResource
+
+_PATIENCE_S: Final = 15.0
+NODE: Final = "node-1"
+NODE_PATH: Final = f"/api/v1/nodes/{NODE}"
+CLAIMS: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+_EXTENDED: Final = {"resource.kubernetes.io/extended-resource-claim": "true"}
+
+
+def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> Json:
+    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
+    return {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {"uid": "node-uid"},
+        "status": {"nodeInfo": info},
+    }
+
+
+def claim(
+    uid: str, pool: str, devices: Iterable[str], *, extended: bool = True, **result: Any
+) -> Json:
+    results = [
+        {"request": "r", "driver": "devhost", "pool": pool, "device": device, **result}
+        for device in devices
+    ]
+    return {
+        "kind": "ResourceClaim",
+        "apiVersion": "resource.k8s.io/v1",
+        "metadata": {
+            "uid": uid,
+            "namespace": "default",
+            "annotations": _EXTENDED if extended else {},
+        },
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
+
+
+class CallingKubelet:
+    """Finds and calls the driver as kubelet does, without keeping anything."""
+
+    def __init__(self, directory: Path) -> None:
+        self.registry = directory / "plugins_registry"
+        self.registry.mkdir(parents=True)
+        self.info = reg.PluginInfo()
+        self._seen: set[str] = set()
+
+    async def register(self, *, accept: bool = True, error: str = "") -> None:
+        """Find a socket that is new, ask it, and answer."""
+
+        def unseen() -> Path | None:
+            paths = self.registry.glob("[!.]*.sock")
+            return next((path for path in paths if path.name not in self._seen), None)
+
+        path = await eventually(unseen)
+        self._seen.add(path.name)
+        async with open_channel(path) as channel:
+            stub = reg_grpc.RegistrationStub(channel)
+            self.info = await stub.GetInfo(reg.InfoRequest(), timeout=10)
+            verdict = reg.RegistrationStatus(plugin_registered=accept, error=error)
+            await stub.NotifyRegistrationStatus(verdict, timeout=10)
+
+    async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
+        request = pb.NodePrepareResourcesRequest(
+            claims=[pb.Claim(namespace="default", name=name, uid=uid)]
+        )
+        async with open_channel(self.info.endpoint) as channel:
+            answer = await pb_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
+        return answer.claims[uid]
+
+    async def unprepare(self, name: str, uid: str) -> str:
+        request = pb.NodeUnprepareResourcesRequest(
+            claims=[pb.Claim(namespace="default", name=name, uid=uid)]
+        )
+        async with open_channel(self.info.endpoint) as channel:
+            answer = await pb_grpc.DRAPluginStub(channel).NodeUnprepareResources(
+                request, timeout=60
+            )
+        assert uid in answer.claims
+        return answer.claims[uid].error
+
+
+class World:
+    """One node; `run` may be entered again, as devhost starts again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.api = directory, StandInApiServer()
+        self.kubelet = CallingKubelet(directory)
+        self.cdi, self.state = directory / "cdi", directory / "state"
+        self.plugins, self.devices = directory / "device-plugins", directory / "devices"
+        self.plugins.mkdir()
+        self.devices.mkdir()
+        self.api.objects[NODE_PATH] = {**node(), "metadata": {"name": NODE, "uid": "node-uid"}}
+        self.host: Host
+        self.dra: DraBackend
+        self.url = ""
+        self.pod_resources: Path | None = None
+        self._names = itertools.count(1)
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    def beside(cls, first: "World") -> "World":
+        """Return another instance on the node of the first."""
+        second = copy.copy(first)
+        second.kubelet = copy.copy(first.kubelet)
+        second._task = None
+        return second
+
+    @contextlib.asynccontextmanager
+    async def run(self, config: str, driver: str = "devhost") -> AsyncIterator["World"]:
+        """Run the host by a configuration."""
+        settings = Settings(
+            NODE,
+            policy=Policy(dra=True, allow_exec=True, allow_paths=("*",)),
+            settle_s=0.0,
+            state_dir=self.state,
+            assume_free=self.pod_resources is None,
+            cdi_dir=self.cdi,
+        )
+        plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
+        api = ApiAddress(self.url or self.api.url, None, None)
+        self.dra = DraBackend(DraSettings(driver, NODE, self.directory, api), plugins.pods)
+        backends = Backends(plugins, self.dra, NODE)
+        self.host = Host(loads(config).require(), settings, backends)
+        self._task = asyncio.create_task(self.host.run())
+        try:
+            yield self
+        finally:
+            await self.stop()
+
+    async def stop(self) -> None:
+        """End the host, as SIGTERM does."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def reload(self, config: str) -> None:
+        self.host.apply(loads(config).require())
+
+    # ── what is seen ──
+
+    def slices(self) -> list[Json]:
+        return sorted(self.api.listed(PATH), key=lambda one: str(one["metadata"]["name"]))
+
+    def published(self) -> list[str]:
+        """Return the names of all devices in slices, in order."""
+        return [device["name"] for one in self.slices() for device in one["spec"]["devices"]]
+
+    async def until_published(self, *names: str) -> None:
+        await eventually(lambda: self.published() == [*names], self.published)
+
+    def served(self, resource: str) -> ServedResource | None:
+        return next((one for one in self.host.resources if one.name == resource), None)
+
+    def state_of(self, resource: str) -> tuple[State, str | None]:
+        served = self.served(resource)
+        return (served.status.state, served.status.reason) if served else (State.PENDING, None)
+
+    async def until(self, resource: str, state: State, reason: str = "") -> None:
+        def seen() -> bool:
+            now, why = self.state_of(resource)
+            return now is state and reason in (why or "")
+
+        await eventually(seen, lambda: self.state_of(resource))
+
+    def status(self) -> Json:
+        return status(self.host)
+
+    def troubles(self) -> Sequence[str]:
+        return list(self.status()["troubles"])
+
+    def records(self) -> list[Json]:
+        """Return the entries of claims in the state file."""
+        path = self.state / "state.json"
+        entries = json.loads(path.read_text()) if path.exists() else []
+        return [entry for entry in entries if "claim" in entry]
+
+    def cdi_files(self) -> list[Path]:
+        return sorted(self.cdi.glob("*.json")) if self.cdi.exists() else []
+
+    def spec(self) -> dict[str, Json]:
+        """Return the edits of the only CDI file, by name."""
+        (path,) = self.cdi_files()
+        content = json.loads(path.read_text())
+        return {device["name"]: device["containerEdits"] for device in content["devices"]}
+
+    # ── what is done ──
+
+    def claim(self, uid: str, resource: str, *devices: str, name: str = "", **result: Any) -> str:
+        """Make a claim that the scheduler has given devices; return its name."""
+        name = name or f"claim-{next(self._names)}"
+        self.api.put(f"{CLAIMS}/{name}", claim(uid, f"{NODE}/{resource}", devices, **result))
+        return name
+
+
+async def eventually(seen: Callable[[], Any], shown: Callable[[], object] = lambda: "") -> Any:
+    """Return what is seen when it is true."""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            while not (value := seen()):
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not seen: {shown()}") from None
+    return value

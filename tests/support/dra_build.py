@@ -1,0 +1,49 @@
+"""The DRA manager of a real kubelet as a program, built once for each version.
+
+The program is in tests/support/go/dra; it is built for the kubelets that DEVHOST_TEST_KUBELET
+names, as far as they have DRA for extended resources.
+"""
+
+from pathlib import Path
+
+from tests.support.kubelet_build import version_of
+from tests.support.realkubelet import real_kubelets
+from tools.golang import find, find_go, hash_files, made_once, run
+
+SOURCES = Path(__file__).resolve().parent / "go" / "dra"
+TOOLS = Path(__file__).resolve().parents[2] / ".tools"
+MODFILES = {path.stem.removeprefix("v"): path for path in SOURCES.glob("v*.mod")}
+
+
+def versions() -> list[str]:
+    """Return the minor versions that tests are to drive, such as 1.37."""
+    minors = [version.rpartition(".")[0] for version in real_kubelets()]
+    return [minor for minor in minors if minor in MODFILES]
+
+
+def build(minor: str) -> Path:
+    """Return the binary of a version, which may take minutes."""
+    modfile = MODFILES[minor]
+    version = version_of(modfile)
+    sources = [SOURCES / "main.go", modfile, modfile.with_suffix(".sum")]
+
+    def write(unfinished: Path) -> None:
+        run(
+            find_go(find(r"go (\S+)", modfile), TOOLS),
+            "build",
+            f"-modfile={modfile.name}",
+            "-trimpath",
+            "-buildvcs=false",
+            f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=v{version}",
+            f"-o={unfinished}",
+            ".",
+            cwd=SOURCES,
+        )
+
+    return made_once(TOOLS / f"dra-v{version}-{hash_files(sources)}", write)
+
+
+def build_all() -> None:
+    """Build those that tests are to drive."""
+    for minor in versions():
+        build(minor)

@@ -1,0 +1,182 @@
+// Command dra runs the DRA manager of a real kubelet with its plugin manager, and
+// nothing else of it, in any directory and without privileges: it finds drivers by
+// their sockets, prepares and unprepares the claims of pods, and keeps a checkpoint.
+//
+// Tests drive it with JSON lines on its input, one answer each; a kubelet crash is
+// the end of this process, and another one in the same directory goes on.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+	pluginapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	"k8s.io/kubernetes/pkg/kubelet/cm/dra"
+	"k8s.io/kubernetes/pkg/kubelet/pluginmanager"
+)
+
+const container = "app"
+
+// sources says that the list of active pods is to be trusted.
+type sources struct{}
+
+func (sources) AddSource(string) {}
+func (sources) AllReady() bool   { return true }
+
+// request is a line of the input: what to do with a pod, by its name.
+type request struct {
+	Command string `json:"command"` // prepare or unprepare
+	Pod     string `json:"pod"`
+	// Claim is that of the pod's own, or of its extended resource if Resource is set.
+	Claim    string `json:"claim"`
+	Resource string `json:"resource"`
+}
+
+// answer is a line of the output.
+type answer struct {
+	Error string   `json:"error,omitempty"`
+	CDI   []string `json:"cdi"` // the names of CDI devices that the container runtime gets
+}
+
+// pods are the active ones, by UID.
+type pods struct {
+	sync.Mutex
+	active map[types.UID]*v1.Pod
+}
+
+func (p *pods) list() []*v1.Pod {
+	p.Lock()
+	defer p.Unlock()
+	var all []*v1.Pod
+	for _, pod := range p.active {
+		all = append(all, pod)
+	}
+	return all
+}
+
+func (p *pods) set(pod *v1.Pod, active bool) {
+	p.Lock()
+	defer p.Unlock()
+	if active {
+		p.active[pod.UID] = pod
+	} else {
+		delete(p.active, pod.UID)
+	}
+}
+
+func main() {
+	klog.InitFlags(nil) // -v and its kin; logs go to stderr
+	root := flag.String("root", "", "kubelet's directory")
+	server := flag.String("api", "", "the URL of the API server")
+	nodeName := flag.String("node", "", "the name of the node")
+	running := flag.String("running", "", "the names of pods that run already, separated by commas")
+	flag.Parse()
+	if err := run(*root, *server, *nodeName, *running); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(root, server, nodeName, running string) error {
+	ctx := context.Background()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server, ContentConfig: rest.ContentConfig{
+		AcceptContentTypes: "application/json", ContentType: "application/json"}})
+	if err != nil {
+		return err
+	}
+	known := &pods{active: map[types.UID]*v1.Pod{}}
+	for _, name := range strings.FieldsFunc(running, func(r rune) bool { return r == ',' }) {
+		known.set(newPod(request{Pod: name}), true)
+	}
+	manager, err := dra.NewManager(klog.Background(), client, root)
+	if err != nil {
+		return err
+	}
+	node := func(ctx context.Context) (*v1.Node, error) {
+		return client.CoreV1().Nodes().Get(ctx, nodeName, metav1.GetOptions{})
+	}
+	if err := manager.Start(ctx, known.list, node, sources{}); err != nil {
+		return err
+	}
+	plugins := pluginmanager.NewPluginManager(
+		filepath.Join(root, "plugins_registry"), &record.FakeRecorder{})
+	plugins.AddHandler(pluginapi.DRAPlugin, manager.GetWatcherHandler())
+	go plugins.Run(ctx, sources{}, make(chan struct{}))
+
+	lines, answers := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	for lines.Scan() {
+		var asked request
+		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
+			return err
+		}
+		if err := answers.Encode(do(ctx, manager, known, asked)); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+func do(ctx context.Context, manager *dra.Manager, known *pods, asked request) answer {
+	pod := newPod(asked)
+	switch asked.Command {
+	case "prepare":
+		known.set(pod, true)
+		if err := manager.PrepareResources(ctx, pod); err != nil {
+			return answer{Error: err.Error()}
+		}
+		info, err := manager.GetResources(pod, &pod.Spec.Containers[0])
+		if err != nil {
+			return answer{Error: err.Error()}
+		}
+		names := []string{}
+		for _, device := range info.CDIDevices {
+			names = append(names, device.Name)
+		}
+		return answer{CDI: names}
+	case "unprepare":
+		if err := manager.UnprepareResources(ctx, pod); err != nil {
+			return answer{Error: err.Error()}
+		}
+		known.set(pod, false)
+		return answer{}
+	}
+	return answer{Error: "no such command: " + asked.Command}
+}
+
+// newPod makes a pod with one container, which has one claim.
+func newPod(asked request) *v1.Pod {
+	pod := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: asked.Pod, Namespace: "default", UID: types.UID("pod-" + asked.Pod)},
+		Spec: v1.PodSpec{Containers: []v1.Container{{Name: container}}},
+	}
+	switch {
+	case asked.Resource != "":
+		pod.Spec.Containers[0].Resources.Requests = v1.ResourceList{
+			v1.ResourceName(asked.Resource): resource.MustParse("1")}
+		pod.Status.ExtendedResourceClaimStatus = &v1.PodExtendedResourceClaimStatus{
+			ResourceClaimName: asked.Claim,
+			RequestMappings: []v1.ContainerExtendedResourceRequest{
+				{ContainerName: container, ResourceName: asked.Resource, RequestName: "r"}},
+		}
+	case asked.Claim != "":
+		pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c", ResourceClaimName: &asked.Claim}}
+		pod.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "c"}}
+	}
+	return pod
+}
