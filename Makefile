@@ -118,6 +118,7 @@ generate: .generate-offline ## Write all files that are made from others: schema
 	@$(BIN)/devhost schema > config/.schema.json.new && mv config/.schema.json.new config/schema.json
 	@$(BIN)/python -m tools.chart
 	@$(BIN)/python -m tools.helm >/dev/null && $(BIN)/python -m tools.manifest
+	@$(BIN)/python -m tools.examples
 	@$(BIN)/python -m tools.site.reference
 
 docs: .venv/.docs ## Build the documentation below .tools/site; any broken link is an error

@@ -66,7 +66,10 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     "hostPaths": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
     # The variable that they become is split at blanks.
     "allow.paths": _list_of(r"^[/*?\[]\S*$", "a glob of absolute paths, without blanks"),
-    "allow.resources": _list_of(RESOURCE_NAME_PATTERN, "domain/name", UNFIT_NAME_PATTERN),
+    **dict.fromkeys(
+        ("allow.resources", "dra.deviceClasses.extra"),
+        _list_of(RESOURCE_NAME_PATTERN, "domain/name", UNFIT_NAME_PATTERN),
+    ),
     "allow.devices": _list_of(
         rf"^([*?\[]\S*/\S*|/\S*|{PAIR_PATTERN}|[^\s/:*?\[]+)$",
         "a class, vendor:product, or a glob of absolute paths",
@@ -74,6 +77,8 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("allow.cdi", "allow.annotations"), _list_of(r"^\S+$", "one word")),
     "stateDir": {"type": "string", "pattern": "^(/.+)?$"},
     "cdi.dir": _HOST_PATH,
+    "dra.driver": {"type": "string", "pattern": rf"^({_LABEL}(\.{_LABEL})*)?$", "maxLength": 63},
+    "dra.backend": {"enum": ["devicePlugin", "dra"]},
     "kubelet.rootDir": _HOST_PATH,
     "log.level": {"enum": ["debug", "info", "warning", "error"]},
     "log.format": {"enum": ["json", "text"]},

@@ -20,6 +20,7 @@ _COMMANDS = {
     "init": "Write a configuration for the devices of this host.",
     "convert": "Convert the settings of other device plugins.",
     "status": "Show the state of a running devhost.",
+    "deviceclasses": "Print the DeviceClasses that DRA needs for a configuration.",
     "schema": "Print the JSON Schema of configuration files.",
 }
 

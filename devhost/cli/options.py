@@ -1,7 +1,6 @@
 """Options that several commands share, with their environment variables."""
 
 import functools
-import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
+from devhost.model.names import driver_name_problem
 from devhost.observe.address import Address
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -30,8 +30,6 @@ FILE: Final = _PathName("file")
 _SOCKET: Final = _PathName("socket", Path)
 _DIRECTORY: Final = _PathName("directory", Path)
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
-_DRIVER_MAX: Final = 63
-_DRIVER_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
 def together(*options: _Decorator[Any]) -> _Decorator[Any]:
@@ -87,11 +85,16 @@ def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> 
 
 def _driver_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """Return the name; raise `BadParameter` if it is not one of a driver."""
-    if len(name) > _DRIVER_MAX or not all(map(_DRIVER_LABEL.fullmatch, name.split("."))):
-        raise click.BadParameter(
-            f"{name!r} is not a DNS subdomain of at most {_DRIVER_MAX} characters"
-        )
+    if problem := driver_name_problem(name):
+        raise click.BadParameter(problem)
     return name
+
+
+def driver_names(
+    context: click.Context, parameter: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the names; raise `BadParameter` if one is not of a driver."""
+    return tuple(_driver_name(context, parameter, name) for name in names)
 
 
 def address_option(flag: str, text: str, default: str = "") -> _Decorator[Any]:

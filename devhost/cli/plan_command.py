@@ -191,7 +191,8 @@ def _print_allocation(allocation: Mapping[str, Any]) -> None:
     ids = ", ".join(allocation["deviceIds"]) or "no devices"
     printer.echo(f"  a container with {ids} receives")
     printer.echo(*(f"    {line}" for line in printer.allocation_lines(allocation)))
-    for device in allocation.get("cdiSpec", {}).get("devices", ()):
+    document = allocation.get("cdiSpec") or {}  # none if no device has anything for it
+    for device in document.get("devices", ()):
         printer.echo(f"      {device['name']}: {json.dumps(device['containerEdits'])}")
     for step in allocation["preStart"]:
         how = "once per pod" if step["every"] == "holder" else "at every start"

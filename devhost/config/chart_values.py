@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -15,6 +15,7 @@ from devhost.config import messages
 from devhost.config.documents import ChartPart
 from devhost.config.yaml_tree import Tree, TreeProblem
 from devhost.hostfs.files import is_wild
+from devhost.model.names import driver_name_problem
 from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
 
 # Keys that only matter to the cluster: the chart's schema says what their values may be.
@@ -97,8 +98,23 @@ class PodResourcesAccess(ConfigModel):
     assume_free: bool = False
 
 
-class InstanceValues(ConfigModel):
-    """The values of one DaemonSet.
+class ResourceClasses(ConfigModel):
+    """How pods of the cluster can request resources that DRA offers."""
+
+    create: bool = True
+    extra: Annotated[tuple[_Resource, ...], AsTuple] = ()
+
+
+class Dra(Enabled):
+    """Whether resources may be offered by DRA, and by which driver."""
+
+    driver: Annotated[str, refuses(lambda name: driver_name_problem(name) if name else None)] = ""
+    backend: Literal["devicePlugin", "dra"] = "devicePlugin"
+    device_classes: ResourceClasses = ResourceClasses()
+
+
+class DaemonSetValues(ConfigModel):
+    """The values of one DaemonSet that a profile may change.
 
     Attributes:
         unexamined: Keys of which the values are not examined here.
@@ -120,6 +136,12 @@ class InstanceValues(ConfigModel):
         if not isinstance(data, dict):
             return data
         return {key: value for key, value in data.items() if key not in cls.unexamined}
+
+
+class InstanceValues(DaemonSetValues):
+    """The values of one DaemonSet, with those of the chart that decide what it may offer."""
+
+    dra: Dra = Dra()
 
     @property
     def allows_more(self) -> bool:
@@ -152,16 +174,25 @@ class InstanceValues(ConfigModel):
                     f"allow.{key}: {glob} is not below a mounted directory, so devhost could not "
                     f"check it; add {directory} to hostPaths"
                 )
-        return None
+        return self._dra_problem()
+
+    def _dra_problem(self) -> str | None:
+        """Return what Dynamic Resource Allocation lacks."""
+        if not self.dra.enabled:
+            return "dra.backend: dra needs dra.enabled" if self.dra.backend == "dra" else None
+        needed = {"podResources": self.pod_resources.enabled, "cdi": self.cdi.enabled}
+        key = next((key for key, is_enabled in needed.items() if not is_enabled), None)
+        return key and f"dra.enabled: needs {key}.enabled"
 
     def extend(self, policy: Policy) -> Policy:
         """Return a policy with what the values allow in addition."""
         allow: dict[str, Any] = {f"allow_{key}": value for key, value in self.allow}
         added = {key: getattr(policy, key) + value for key, value in allow.items() if value}
-        return replace(policy, **added | {"allow_exec": policy.allow_exec or self.allow.exec})
+        added["allow_exec"] = policy.allow_exec or self.allow.exec
+        return replace(policy, **added, dra=policy.dra or self.dra.enabled)
 
 
-class Profile(InstanceValues):
+class Profile(DaemonSetValues):
     """Nodes with a configuration of their own."""
 
     unexamined = _OF_PODS
@@ -245,4 +276,5 @@ def check_values(tree: Tree, part: ChartPart) -> Iterator[TreeProblem]:
 def name_values(message: str) -> str:
     """Return a message that names flags with the values of the chart that they are made of."""
     plural = {"cdi": "cdi", "exec": "exec"}
-    return _FLAG.sub(lambda flag: f"allow.{plural.get(flag[1], f'{flag[1]}s')}", message)
+    message = _FLAG.sub(lambda flag: f"allow.{plural.get(flag[1], f'{flag[1]}s')}", message)
+    return message.replace("--dra", "dra.enabled")

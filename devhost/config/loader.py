@@ -161,10 +161,10 @@ def _check_tree(
     if len(listed) > limits.RESOURCES_MAX:
         message = f"{len(listed)} resources, more than {limits.RESOURCES_MAX}"
         yield "error", ("resources",), message, tree.position(("resources",)).key
-    backend: BackendChoice | None = None
+    backend: BackendChoice | None = values.dra.backend if values is not None else None
     for base, result in _validated(tree, listed[: limits.RESOURCES_MAX]):
         if isinstance(result, Config):
-            backend = result.backend
+            backend = result.backend or backend
             continue
         if isinstance(result, Resource):
             chosen = result.backend or backend

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from devhost.drafts.draft import DraftEntry
-from devhost.drafts.kinds import Kind, Row
+from devhost.drafts.kinds import DeviceKind, KindRow
 from devhost.drafts.machine import DescribedNode, Machine, class_name
 from devhost.drafts.rights import needed_rights
 from devhost.hostfs.files import HostFiles
@@ -47,7 +47,7 @@ _CARRIES_NETWORK: Final = (
     "its network interface is up or has virtual functions, so it may carry the node's own network"
 )
 
-Options = dict[str, Any]
+_Options = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class DraftDevice:
         is_stable: Whether its kind selects it by nothing that the kernel counts.
     """
 
-    kind: Kind
+    kind: DeviceKind
     owner: SysfsDevice | None
     nodes: tuple[KernelNode, ...]
     title: str
@@ -96,7 +96,7 @@ class EntryWriter:
 
     # ── which devices ──
 
-    def of_kind(self, kind: Kind, device: HostDevice) -> DraftDevice:
+    def of_kind(self, kind: DeviceKind, device: HostDevice) -> DraftDevice:
         """Return a device that was found to be of a kind."""
         nodes = list[KernelNode]()
         for node in device.nodes:
@@ -120,7 +120,7 @@ class EntryWriter:
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
         owner, node, note, is_stable = device.owner, device.node, "", True
-        resource: Options
+        resource: _Options
         nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
         link = device.variables.get("byId")
         if node is not None and node.subsystem == "block" and link is not None:
@@ -138,7 +138,7 @@ class EntryWriter:
             path = str(node.path) if node is not None else ""
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
             is_stable = not _is_counted(path)
-        kind = Kind(resource, Row(resources=(), note=note))
+        kind = DeviceKind(resource, KindRow(resources=(), note=note))
         return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
 
     # ── entries ──
@@ -196,7 +196,7 @@ class EntryWriter:
         kind, resource = first.kind, dict(first.kind.resource)
         resource["sources"] = [resource["sources"][index] for index in first.sources]
         owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
-        identity: Options = {}
+        identity: _Options = {}
         source = resource["sources"][0]
         match source:
             case {"usb": options}:
@@ -228,7 +228,7 @@ class EntryWriter:
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
         return DraftEntry(resource, (*titles, *notes), not reason, rights)
 
-    def _add_container_path(self, draft: _Draft, resource: Options) -> None:
+    def _add_container_path(self, draft: _Draft, resource: _Options) -> None:
         """Have containers get nodes by a path that stays, where programs have it in a setting."""
         rules = resource.get("allocate", {}).get("devices")
         if not (rules is None or any("containerPath" in rule for rule in rules)):
@@ -243,7 +243,7 @@ class EntryWriter:
         interfaces = [
             {self._machine.sysfs.interface(node.syspath) for node in group} for group in nodes
         ]
-        is_clear = all(map(lambda group, found: len(group) == len(found), nodes, interfaces))
+        is_clear = all(map(lambda group, numbers: len(group) == len(numbers), nodes, interfaces))
         if subsystems and subsystems <= set(_OPENED_BY_PATH) and is_clear:
             allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
             resource |= {"maxDevices": 1} if len(nodes) == 1 else {}
@@ -252,23 +252,23 @@ class EntryWriter:
 
     # ── what selects a device ──
 
-    def _usb_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> Options:
+    def _usb_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> _Options:
         """Return what tells USB devices of a number, or of several, from the others of the host."""
-        options: Options = {"device": numbers}
+        options: _Options = {"device": numbers}
         twins = [twin for twin in self._machine.usb_devices if twin.facts["device"] in numbers]
         places = {owner.syspath for owner in owners}
-        others = [twin for twin in twins if twin.syspath not in places]
+        rest = [twin for twin in twins if twin.syspath not in places]
         product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
         everyones = [twin.facts["serial"] for twin in twins]
         if all(_is_good(serial) and everyones.count(serial) == 1 for serial in serials):
             options["serial"] = _few([*map(glob.escape, serials)])
-        elif others and product and product not in {twin.facts["product"] for twin in others}:
+        elif rest and product and product not in {twin.facts["product"] for twin in rest}:
             options["product"] = glob.escape(product)
-        elif others and all(owner.place for owner in owners):
+        elif rest and all(owner.place for owner in owners):
             options["port"] = _few([glob.escape(owner.place) for owner in owners])
         return options | ({"class": "hub"} if owners[0].is_hub_or_bridge else {})
 
-    def _usb_node(self, device: DescribedNode) -> tuple[Options, tuple[KernelNode, ...], bool]:
+    def _usb_node(self, device: DescribedNode) -> tuple[_Options, tuple[KernelNode, ...], bool]:
         """Return the options that choose nodes of a USB device, these, and whether they last."""
         node, nodes = device.node, device.nodes
         if node is None or node.subsystem == USB_NODE:
@@ -277,7 +277,7 @@ class EntryWriter:
                 return {}, (node,) if node is not None else (), True
             chosen = tuple(node for node in nodes if node.subsystem in subsystems)
             return {"node": _few(subsystems)}, chosen, True
-        options: Options = {}
+        options: _Options = {}
         sysfs, interface = self._machine.sysfs, self._machine.sysfs.interface(node.syspath)
         alike = [twin for twin in nodes if twin.subsystem == node.subsystem]
         if len(alike) > 1 and "usb.interface" in device.variables:
@@ -292,9 +292,9 @@ class EntryWriter:
             choice = {"subsystem": node.subsystem, "attr": {"index": index}}
         return {**options, "node": choice}, (node,), bool(name or index)
 
-    def _pci_options(self, owners: Sequence[SysfsDevice]) -> Options:
+    def _pci_options(self, owners: Sequence[SysfsDevice]) -> _Options:
         number = owners[0].facts["device"]
-        options: Options = {"device": number}
+        options: _Options = {"device": number}
         if owners[0].is_hub_or_bridge:
             options["class"] = "bridge"
         twins = [twin for twin in self._machine.pci_functions if twin.facts["device"] == number]
@@ -302,7 +302,7 @@ class EntryWriter:
             options["address"] = _few([owner.name for owner in owners])
         return options
 
-    def _place(self, node: KernelNode, name: str) -> Options:
+    def _place(self, node: KernelNode, name: str) -> _Options:
         """Return what makes the ID of a device of a subsystem: no name that the kernel counts."""
         if self._machine.sysfs.place(node.syspath) is not None:
             return {"id": "${place}"}
@@ -359,7 +359,7 @@ def _pci_node(device: DescribedNode) -> Any:
     return f"{node.subsystem}/{name}" if name is not None else None
 
 
-def _options_of_kind(options: object, without: str = "") -> Options:
+def _options_of_kind(options: object, without: str = "") -> _Options:
     kept = (key for key in _OF_KIND if key != without)
     return (
         {key: options[key] for key in kept if key in options} if isinstance(options, dict) else {}

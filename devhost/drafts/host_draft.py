@@ -25,12 +25,12 @@ def build_host_entries(
     """
     machine = Machine(files)
     writer = EntryWriter(machine, files)
-    found = [writer.of_kind(kind, device) for kind, device in kinds.find_devices(files)]
+    host_devices = [writer.of_kind(kind, device) for kind, device in kinds.find_devices(files)]
     if chosen is None:
-        devices = [device for device in found if device.kind.row.init == "always"]
+        devices = [device for device in host_devices if device.kind.row.init == "always"]
         entries = writer.entries(devices, domain, named=False)
     else:
-        devices = [device for node in chosen for device in _devices_of(node, found, writer)]
+        devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
     config = loads(draft.render((), entries)).require()
     reports = iter(report(config, files, Policy(trusted=True), ""))
@@ -38,7 +38,7 @@ def build_host_entries(
 
 
 def _devices_of(
-    node: DescribedNode, found: Sequence[DraftDevice], writer: EntryWriter
+    node: DescribedNode, host_devices: Sequence[DraftDevice], writer: EntryWriter
 ) -> Iterator[DraftDevice]:
     """Yield what is of a kind and is exactly what a person has named, or else what was named."""
     unit, file = node.owner.syspath if node.owner else "", node.node.file if node.node else None
@@ -46,7 +46,7 @@ def _devices_of(
         unit = ""  # a node of it
     of_kinds = [
         device
-        for device in found
+        for device in host_devices
         if (unit and device.owner is not None and device.owner.syspath == unit)
         or (
             file

@@ -21,7 +21,7 @@ from devhost.model.device import HostDevice
 _EVERYTHING: Final = Policy(trusted=True)  # what a file needs is said in it
 
 
-class Row(BaseModel):
+class KindRow(BaseModel):
     """A part of kinds.yaml; the comment at its top explains the keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,11 +35,11 @@ class Row(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class DeviceKind:
     """A resource of a row."""
 
     resource: Mapping[str, Any]
-    row: Row
+    row: KindRow
 
     @property
     def name(self) -> str:
@@ -48,19 +48,19 @@ class Kind:
 
 
 @functools.cache
-def rows() -> Mapping[str, Row]:
+def rows() -> Mapping[str, KindRow]:
     """Return the rows by name."""
     text = importlib.resources.files("devhost.drafts").joinpath("kinds.yaml").read_text("utf-8")
-    return TypeAdapter(dict[str, Row]).validate_python(yaml_tree.parse(text).data)
+    return TypeAdapter(dict[str, KindRow]).validate_python(yaml_tree.parse(text).data)
 
 
-def find_devices(files: HostFiles) -> Iterator[tuple[Kind, HostDevice]]:
+def find_devices(files: HostFiles) -> Iterator[tuple[DeviceKind, HostDevice]]:
     """Yield the devices of a host that are of a kind: each node of the first that finds it. Blocks.
 
     Raises `OSError` if the host cannot be read.
     """
     kinds = [
-        Kind(resource, row)
+        DeviceKind(resource, row)
         for row in rows().values()
         if row.init != "never"
         for resource in row.resources
@@ -71,7 +71,7 @@ def find_devices(files: HostFiles) -> Iterator[tuple[Kind, HostDevice]]:
     ]
     config = loads(draft.render((), entries)).require()
     reports = report(config, files, _EVERYTHING, "")
-    found = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
+    by_kind = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
     return itertools.chain.from_iterable(
-        ((kind, device) for device in devices if device.healthy) for kind, devices in found
+        ((kind, device) for device in devices if device.healthy) for kind, devices in by_kind
     )

@@ -86,7 +86,7 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     allocate, classes = resource.allocate, DeviceClasses(files)
     gives_nodes = allocate.devices != ()
     for source in resource.sources if gives_nodes else ():
-        if source.usb is not None and USB_NODE in (one.subsystem for one in source.usb.node):
+        if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             yield from (("allow_devices", pair) for pair in source.usb.device or ())
     constants = [
         str(rule.host_path) for rule in allocate.devices or () if not _varies(rule.host_path)

@@ -21,6 +21,8 @@ UNFIT_NAME_PATTERN: Final = (
 )
 _RESOURCE_NAME: Final = re.compile(RESOURCE_NAME_PATTERN.replace("$", r"\Z"))
 _UNFIT_NAME: Final = re.compile(UNFIT_NAME_PATTERN)
+_DRIVER_NAME: Final = re.compile(_PREFIX)
+_DRIVER_NAME_MAX: Final = 63  # k8s.io/api/resource/v1/types.go
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The last ones are those that `runc features` and `crun features` call unsafe.
 _RESERVED_ANNOTATIONS: Final = (
@@ -114,6 +116,13 @@ def text_problem(text: str) -> str | None:
     if unfit := _UNFIT.search(text):
         return f"{text!r} contains {unfit[0]!r}, a control character or no UTF-8"
     return None
+
+
+def driver_name_problem(name: str) -> str | None:
+    """Check the name of a driver of Dynamic Resource Allocation."""
+    if len(name) <= _DRIVER_NAME_MAX and _DRIVER_NAME.fullmatch(name):
+        return None
+    return f"{name!r} is not a DNS subdomain of at most {_DRIVER_NAME_MAX} characters"
 
 
 def id_problem(device_id: str) -> str | None:

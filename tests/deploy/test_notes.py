@@ -76,6 +76,13 @@ WARNINGS: list[tuple[Values, list[str]]] = [
 ]
 
 
+def test_notes_with_dra_say_what_it_is_to_be_handled_with(helm: Helm) -> None:
+    notes = helm.notes({"config": TOKENS, "cdi": {"enabled": True}, "dra": {"enabled": True}})
+    assert "  devhost deviceclasses --dra-driver=test-devhost FILE\n" in notes
+    assert "Delete the pods that have devices before you uninstall" in notes
+    assert "deviceclasses" not in helm.notes({"config": TOKENS})
+
+
 @pytest.mark.parametrize(("values", "said"), WARNINGS)
 def test_notes_warn_of_what_the_values_lack(helm: Helm, values: Values, said: list[str]) -> None:
     found = warnings(helm.notes(values))

@@ -16,6 +16,12 @@ from tests.deploy.values import EVERYTHING, EXAMPLES, SETS, TOKENS, Values, exam
 from tools.helm import CHART, RefusedError
 
 GOLDEN: Final = Path(__file__).with_name("golden")
+CLUSTER_SCOPED: Final = {
+    *("ClusterRole", "ClusterRoleBinding", "DeviceClass"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+}
+
+
 # ── each set of values ──────────────────────────────────────────────────────
 
 
@@ -75,12 +81,18 @@ def test_selectors_find_their_own_pods_and_names_are_short(helm: Helm, values: s
         selector = monitor["spec"]["selector"]["matchLabels"].items()
         assert all(selector <= one.items() for one in labels)
     for document in rendered.documents:
-        assert document["metadata"]["namespace"] == NAMESPACE
-        assert len(document["metadata"]["name"]) <= (63 if document["kind"] != "Pod" else 253)
+        is_clusters = document["kind"] in CLUSTER_SCOPED
+        assert document["metadata"].get("namespace") == (None if is_clusters else NAMESPACE)
+        is_long = is_clusters or document["kind"] == "Pod"
+        assert len(document["metadata"]["name"]) <= (253 if is_long else 63)
         assert all(len(value) <= 63 for value in document["metadata"]["labels"].values())
 
 
 # ── what is refused ─────────────────────────────────────────────────────────
+
+
+RESOURCE: Final[Values] = TOKENS["resources"][0]
+DRA: Final[Values] = {"dra": {"enabled": True}, "cdi": {"enabled": True}}
 
 
 def profile(**more: Any) -> Values:
@@ -140,6 +152,18 @@ REFUSED: Final[list[tuple[Values, str]]] = [
         {"hostPaths": ["/srv"], "allow": {"paths": ["/[sx]rv/*"]}},
         '"/[sx]rv/*" is not below a mounted directory',
     ),
+    ({"dra": {"backend": "dra"}}, "dra.backend: dra needs dra.enabled"),
+    ({"dra": {"enabled": True}}, "dra.enabled: test-devhost needs cdi.enabled"),
+    (
+        DRA | {"profiles": [profile(podResources={"enabled": False})]},
+        "dra.enabled: test-devhost-a needs podResources.enabled",
+    ),
+    (
+        DRA | {"kubelet": {"rootDir": f"/{'a' * 60}/"}},
+        "the paths of sockets of the driver test-devhost would be too long",
+    ),
+    ({"config": {"resources": [RESOURCE | {"backend": "dra"}]}}, "e.com/t: Dynamic Resource All"),
+    ({"config": {"backend": {"dra": ["*"]}, "resources": [RESOURCE]}}, "n needs dra.enabled"),
     *(
         ({"image": image}, "set image.registry, or image.digest, or image.pullP")
         for image in ({"repository": "library/devhost", "tag": "1"}, {"pullPolicy": "Always"})

@@ -64,6 +64,8 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
             if key != variable["name"].lower():
                 words = tuple(variable["value"].split())
                 flags[f"allow_{key}{'s' * (key in _PLURAL)}"] = key == "exec" or words
+            elif variable["name"] == "DEVHOST_DRA":
+                flags["dra"] = True
         if "--allow-exec" in container["args"]:
             flags["allow_exec"] = True
         if (config_map := maps.get(daemon_set["metadata"]["name"])) is not None:

@@ -254,6 +254,15 @@ def _dead_socket(path: Path) -> None:
         bound.bind(str(path))
 
 
+async def test_state_may_be_in_the_directory_of_the_driver(world: World) -> None:
+    """As in the chart, if the release is called devhost: each of the two has a lock there."""
+    world.state = world.directory / "plugins" / "devhost"
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
+        assert len(world.records()) == 1
+
+
 async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
     second = World.beside(world)
     async with world.run(TOKENS):
@@ -524,6 +533,26 @@ async def test_a_removed_resource_drains_until_its_claims_have_ended(world: Worl
         assert world.served(TOKEN)
         assert not await world.kubelet.unprepare(name, "u")
         await eventually(lambda: world.served(TOKEN) is None)
+
+
+async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:
+    nothing = "{version: v1, resources: []}"
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        await world.kubelet.prepare(name, "u")
+        world.reload(nothing)
+        await world.until(TOKEN, State.DRAINING)
+        await world.until_published()
+        world.reload(TOKENS)
+        await world.until_published("0", "1", "2")
+        await world.until(TOKEN, State.REGISTERED)
+        await world.kubelet.unprepare(name, "u")
+        world.reload(nothing)
+        await eventually(lambda: world.served(TOKEN) is None)
+        world.reload(TOKENS)
+        await world.until(TOKEN, State.REGISTERED)
+        await world.until_published("0", "1", "2")
 
 
 async def test_a_resource_goes_from_device_plugin_to_dra_and_back(world: World) -> None:

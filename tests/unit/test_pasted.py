@@ -61,7 +61,9 @@ def test_entry_offers_its_node_also_after_a_replug(path: Path, tmp_path: Path) -
                 continue
             (device,) = offered(entry, before)
             assert line.name in names(device), entry
-            if (line.name, path.stem) in COUNTED_ALONE:
+            if (line.name, path.stem) in COUNTED_ALONE or (
+                path.stem == "camera-csi" and line.subsystem == "video4linux"
+            ):
                 assert not is_active
                 continue
             assert is_active, entry

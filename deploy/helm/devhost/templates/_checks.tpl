@@ -15,7 +15,11 @@ may. What several values get wrong together only `devhost validate` and devhost 
 {{- $names = append $names $resource.name }}
 {{- include "devhost.checkVariables" (dict "resource" $resource "place" $place) }}
 {{- if $judged }}
-{{- include "devhost.checkRights" (dict "resource" $resource "place" (printf "%s: %s" $place $resource.name) "allow" $.values.allow) }}
+{{- $place := printf "%s: %s" $place $resource.name }}
+{{- include "devhost.checkRights" (dict "resource" $resource "place" $place "allow" $.values.allow) }}
+{{- if and (include "devhost.usesDra" (dict "resource" $resource "config" $.config)) (not $.values.dra.enabled) }}
+{{- fail (printf "%s: Dynamic Resource Allocation needs dra.enabled" $place) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

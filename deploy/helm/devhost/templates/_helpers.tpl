@@ -58,7 +58,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 `config`, and one for each profile. `values` are the chart's values merged with the profile's.
 */}}
 {{- define "devhost.instances" -}}
-{{- range $key := list "allow" "cdi" "config" "deviceAccess" "hostRoot" "http" "image" "kubelet" "log" "metrics" "networkPolicy" "podAnnotations" "podLabels" "podResources" "probes" "securityContext" "serviceAccount" }}
+{{- range $key := list "allow" "cdi" "config" "deviceAccess" "dra" "hostRoot" "http" "image" "kubelet" "log" "metrics" "networkPolicy" "podAnnotations" "podLabels" "podResources" "probes" "securityContext" "serviceAccount" }}
 {{- if not (kindIs "map" (index $.Values $key)) }}
 {{- fail (printf "%s: has no value; remove the key, or set what belongs below it" $key) }}
 {{- end }}
@@ -99,6 +99,13 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- end }}
 {{- $_ := set .values "hostPaths" (include "devhost.hostPaths" . | fromJsonArray) }}
 {{- include "devhost.checkAllowed" . }}
+{{- $driver := printf "%s-%s" $.Values.dra.driver .profile | trimSuffix "-" }}
+{{- $driver = $.Values.dra.driver | empty | ternary .name $driver }}
+{{- $_ := set .values "dra" (merge (dict "driver" $driver) $.Values.dra) }}
+{{- if and (eq $.Values.dra.backend "dra") (not .config.backend) }}
+{{- $_ := set . "config" (merge (dict "backend" "dra") .config) }}
+{{- end }}
+{{- include "devhost.checkDra" (dict "instance" . "capabilities" $.Capabilities) }}
 {{- end }}
 {{- toJson $instances }}
 {{- end }}
@@ -186,6 +193,57 @@ are replaced.
 {{- end }}
 {{- end }}
 
+{{- /* Fails if an instance lacks what Dynamic Resource Allocation needs. */}}
+{{- define "devhost.checkDra" -}}
+{{- $values := .instance.values }}
+{{- if $values.dra.enabled }}
+{{- if not (.capabilities.APIVersions.Has "resource.k8s.io/v1") }}
+{{- fail "dra.enabled: the cluster does not have resource.k8s.io/v1; devhost needs Kubernetes 1.36 or newer for it" }}
+{{- end }}
+{{- range $key := list "podResources" "cdi" }}
+{{- if not (index $values $key).enabled }}
+{{- fail (printf "dra.enabled: %s needs %s.enabled" $.instance.name $key) }}
+{{- end }}
+{{- end }}
+{{- /* The path of a Unix socket has at most 107 bytes, of which devhost's names of sockets take 40. */}}
+{{- if gt (add (len (trimSuffix "/" $values.kubelet.rootDir)) (len $values.dra.driver)) 67 }}
+{{- fail (printf "dra.driver: the paths of sockets of the driver %s would be too long; set a shorter one" $values.dra.driver) }}
+{{- end }}
+{{- else if eq $values.dra.backend "dra" }}
+{{- fail "dra.backend: dra needs dra.enabled" }}
+{{- end }}
+{{- end }}
+
+{{- /* The drivers of all instances, as a JSON list, which is also one of CEL. */}}
+{{- define "devhost.drivers" -}}
+{{- $drivers := list }}
+{{- range include "devhost.instances" . | fromJsonArray }}
+{{- $drivers = append $drivers .values.dra.driver }}
+{{- end }}
+{{- toJson $drivers }}
+{{- end }}
+
+{{- /* Whether DRA offers a `resource` of a `config` on any node: else empty. */}}
+{{- define "devhost.usesDra" -}}
+{{- $backend := default .config.backend .resource.backend }}
+{{- if or (kindIs "map" $backend) (eq (toString $backend) "dra") }}yes{{ end }}
+{{- end }}
+
+{{- /* The name of a resource's DeviceClass, as `devhost deviceclasses` makes it. */}}
+{{- define "devhost.className" -}}
+{{- $name := regexReplaceAll ".*/" . "" }}
+{{- $plain := regexReplaceAll "[^a-z0-9]+" (lower $name) "-" | trimAll "-" }}
+{{- if ne $plain $name }}
+{{- $plain = printf "%s-%s" $plain (sha256sum . | trunc 10) }}
+{{- end }}
+{{- printf "%s.%s" $plain (regexReplaceAll "/.*" . "") }}
+{{- end }}
+
+{{- /* The name of what is the cluster's own, which no release in another namespace has. */}}
+{{- define "devhost.clusterName" -}}
+{{- printf "%s.%s" .Release.Namespace (include "devhost.fullname" .) }}
+{{- end }}
+
 {{- /*
 The affinity of the chart's own DaemonSet, as JSON: that of the values, without the nodes that profiles
 select by labels. The labels of a profile are combined with "and", so their negation is an "or": each
@@ -234,6 +292,10 @@ label adds a term for every term so far.
 {{- end }}
 {{- if .allow.exec }}
 - name: DEVHOST_ALLOW_EXEC
+  value: "true"
+{{- end }}
+{{- if .dra.enabled }}
+- name: DEVHOST_DRA
   value: "true"
 {{- end }}
 {{- end }}

@@ -1,0 +1,133 @@
+"""What the chart makes for Dynamic Resource Allocation: drivers, mounts, classes and rights."""
+
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from devhost.backends.dra.plugin_watcher import DriverSockets
+from devhost.cli import main
+from tests.deploy.helm import Helm
+from tests.deploy.values import SETS, TOKENS, Values
+from tools.helm import CHART, IMAGE, RefusedError
+
+DRA: Final = SETS["dra"]
+OF_DRA: Final = {
+    *("ClusterRole", "ClusterRoleBinding", "DeviceClass"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+}
+
+
+def drivers(helm: Helm, values: Values) -> list[str]:
+    """Return the names of the drivers of the pods."""
+    flags = [flag for one in helm.render(values).of("DaemonSet") for flag in arguments(one)]
+    return [flag.partition("=")[2] for flag in flags if flag.startswith("--dra-driver=")]
+
+
+def arguments(daemon_set: Any) -> list[str]:
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    args: list[str] = container["args"]
+    return args
+
+
+def mounted(helm: Helm, values: Values) -> list[str]:
+    """Return the paths of the host that the container of the first DaemonSet sees as they are."""
+    spec = helm.render(values).of("DaemonSet")[0]["spec"]["template"]["spec"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one}
+    mounts = [
+        (one["mountPath"], paths.get(one["name"])) for one in spec["containers"][0]["volumeMounts"]
+    ]
+    return [here for here, there in mounts if here == there]
+
+
+def test_nothing_of_it_is_rendered_unless_it_is_enabled(helm: Helm) -> None:
+    off = DRA | {"dra": {"enabled": False}, "config": TOKENS}
+    rendered = helm.render(off)
+    assert {one["kind"] for one in rendered.documents} & OF_DRA == set()
+    assert drivers(helm, off) == []
+    assert rendered.one("NetworkPolicy")["spec"]["egress"] == []
+
+
+def test_cluster_without_the_api_is_refused(helm: Helm, tmp_path: Path) -> None:
+    """Helm cannot be told that a cluster lacks an API: here, the chart asks for another one."""
+    chart = tmp_path / "devhost"
+    shutil.copytree(CHART, chart)
+    helpers = chart / "templates" / "_helpers.tpl"
+    helpers.write_text(
+        helpers.read_text().replace('Has "resource.k8s.io/v1"', 'Has "resource.k8s.io/v9"')
+    )
+    with pytest.raises(
+        RefusedError, match=r"does not have resource\.k8s\.io/v1; devhost needs Kub"
+    ):
+        helm.run("template", "test", str(chart), "--kube-version=1.37.0", values=DRA)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (DRA, ["test-devhost", "test-devhost-gpu"]),
+        (DRA | {"dra": DRA["dra"] | {"driver": "own"}}, ["own", "own-gpu"]),
+    ],
+)
+def test_each_daemon_set_has_its_own_driver(helm: Helm, values: Values, named: list[str]) -> None:
+    """Two of one driver on a node would be one to kubelet."""
+    assert drivers(helm, values) == named
+
+
+def test_sockets_are_where_kubelet_sees_them(helm: Helm) -> None:
+    values = DRA | {"kubelet": {"rootDir": "/data/kubelet/"}}
+    sockets = DriverSockets(Path("/data/kubelet/"), drivers(helm, values)[0])
+    assert {str(sockets.directory), str(sockets.registry)} <= {*mounted(helm, values)}
+
+
+def test_driver_with_the_directory_of_the_state_has_one_mount(helm: Helm) -> None:
+    values = DRA | {"fullnameOverride": "devhost"}
+    assert mounted(helm, values).count("/var/lib/kubelet/plugins/devhost") == 1
+
+
+@pytest.mark.parametrize("length", [51, 52])
+def test_driver_is_refused_whose_sockets_have_too_long_paths(helm: Helm, length: int) -> None:
+    name = "d" * length
+    values = DRA | {"dra": DRA["dra"] | {"driver": name}, "profiles": []}
+    if DriverSockets(Path("/var/lib/kubelet"), name).length_problem is None:
+        assert drivers(helm, values) == [name]
+    else:
+        with pytest.raises(RefusedError, match="too long"):
+            helm.render(values)
+
+
+def test_classes_are_those_of_the_command(helm: Helm, tmp_path: Path) -> None:
+    """Also of resources of profiles, with names that are none of classes."""
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(DRA | {"image": IMAGE}))
+    flags = [f"--dra-driver={name}" for name in drivers(helm, DRA)]
+    done = CliRunner().invoke(main, ["deviceclasses", str(file), *flags])
+    assert done.exit_code == 0, done.output
+    printed = {one["metadata"]["name"]: one["spec"] for one in yaml.safe_load_all(done.stdout)}
+    rendered = {one["metadata"]["name"]: one["spec"] for one in helm.render(DRA).of("DeviceClass")}
+    extra = rendered.pop("elsewhere.example.com")
+    assert extra["extendedResourceName"] == "example.com/elsewhere"
+    assert printed == rendered
+    assert "example.com/plugin" not in {one["extendedResourceName"] for one in rendered.values()}
+
+
+def test_classes_can_be_made_by_another(helm: Helm) -> None:
+    values = DRA | {"dra": DRA["dra"] | {"deviceClasses": {"create": False}}}
+    assert helm.render(values).of("DeviceClass") == []
+
+
+def test_rights_are_those_of_the_service_account_of_the_pods(helm: Helm) -> None:
+    rendered = helm.render(DRA | {"serviceAccount": {"name": "own"}})
+    (subject,) = rendered.one("ClusterRoleBinding")["subjects"]
+    account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    assert {
+        one["spec"]["template"]["spec"]["serviceAccountName"] for one in rendered.of("DaemonSet")
+    } == {subject["name"]}
+    policy = rendered.one("ValidatingAdmissionPolicy")
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    binding = rendered.one("ValidatingAdmissionPolicyBinding")["spec"]
+    assert binding == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
