@@ -97,7 +97,7 @@ class StandInApiServer:
         self._wake()
 
     def end_watches(self) -> None:
-        """End all watches, as it does every few minutes; each is told the version before."""
+        """Tell all watches the present version, then end them, as a real one does in time."""
         self._version += 1
         bookmark = {"metadata": {"resourceVersion": str(self._version)}}
         self._events = [(self._version, "BOOKMARK", bookmark)]
