@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
-Json = dict[str, Any]
+ApiObject = dict[str, Any]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _Message = MutableMapping[str, Any]
 _KINDS: Final = {
@@ -50,14 +50,14 @@ class StandInApiServer:
 
     def __init__(self) -> None:
         self.version = "v1.37.1"
-        self.objects: dict[str, Json] = {}
+        self.objects: dict[str, ApiObject] = {}
         self.tokens: list[str] = []
         self.lists = 0
         self.requests: list[tuple[str, str, int]] = []
         self.fault: Callable[[str, str], None] = lambda _verb, _path: None
-        self.admit: Callable[[Json], Json] = lambda written: written
+        self.admit: Callable[[ApiObject], ApiObject] = lambda written: written
         self._version = 1
-        self._events: list[tuple[int, str, Json]] = []  # version, type and object
+        self._events: list[tuple[int, str, ApiObject]] = []  # version, type and object
         self._changed = asyncio.Event()  # another one after each change
         self._socket: socket.socket | None = None
         self._scheme = "http"
@@ -68,7 +68,7 @@ class StandInApiServer:
         assert self._socket is not None  # noqa: S101 (while it runs)
         return "{}://{}:{}".format(self._scheme, *self._socket.getsockname())
 
-    def put(self, path: str, content: Json) -> Json:
+    def put(self, path: str, content: ApiObject) -> ApiObject:
         """Set an object, as somebody else would, and tell those who watch."""
         self._version += 1
         kind = "MODIFIED" if path in self.objects else "ADDED"
@@ -78,7 +78,7 @@ class StandInApiServer:
         self._tell(kind, kept)
         return kept
 
-    def remove(self, path: str) -> Json:
+    def remove(self, path: str) -> ApiObject:
         """Remove an object, as somebody else would."""
         self._version += 1
         content = self.objects.pop(path)
@@ -86,7 +86,7 @@ class StandInApiServer:
         self._tell("DELETED", {**content, "metadata": metadata})
         return content
 
-    def listed(self, path: str, selector: str = "") -> list[Json]:
+    def listed(self, path: str, selector: str = "") -> list[ApiObject]:
         """Return the objects below a path that a field selector chooses."""
         below = (content for place, content in self.objects.items() if place.startswith(f"{path}/"))
         return [content for content in below if _matches(content, selector)]
@@ -130,7 +130,7 @@ class StandInApiServer:
             server.should_exit = True
             await serving
 
-    def _tell(self, kind: str, content: Json) -> None:
+    def _tell(self, kind: str, content: ApiObject) -> None:
         self._events.append((self._version, kind, content))
         self._wake()
 
@@ -168,8 +168,8 @@ class StandInApiServer:
         await _respond(send, code, json.dumps(answer).encode())
 
     def _answer(
-        self, verb: str, path: str, query: Mapping[str, str], body: Json
-    ) -> tuple[int, Json]:
+        self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
+    ) -> tuple[int, ApiObject]:
         if path == "/version":
             return 200, {"gitVersion": self.version}
         if path.rpartition("/")[2] in _KINDS:
@@ -187,8 +187,8 @@ class StandInApiServer:
         return 200, self.put(path, self.admit(body))
 
     def _answer_all(
-        self, verb: str, path: str, query: Mapping[str, str], body: Json
-    ) -> tuple[int, Json]:
+        self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
+    ) -> tuple[int, ApiObject]:
         kind = _KINDS[path.rpartition("/")[2]]
         listed = self.listed(path, query.get("fieldSelector", ""))
         if verb == "POST":
@@ -248,7 +248,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _matches(content: Json, selector: str) -> bool:
+def _matches(content: ApiObject, selector: str) -> bool:
     """Whether an object has the values of a field selector, such as ``spec.driver=a``."""
     for part in filter(None, selector.split(",")):
         path, _, wanted = part.partition("=")

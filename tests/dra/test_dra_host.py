@@ -10,7 +10,7 @@ import pytest
 
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
-from devhost.fake_kubelet.api_server import Json, StatusError
+from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.model.resource_state import State
 from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
 
@@ -161,7 +161,7 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
 async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) -> None:
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
 
-    def refuse(content: Json) -> Json:
+    def refuse(content: ApiObject) -> ApiObject:
         if content["spec"]["pool"]["name"].endswith("/token"):
             raise StatusError(403, "devhost may only write its own node's ResourceSlices")
         return content
@@ -176,7 +176,7 @@ async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) 
 
 
 async def test_what_the_api_server_does_not_keep_is_sent_once(world: World) -> None:
-    def drop(content: Json) -> Json:
+    def drop(content: ApiObject) -> ApiObject:
         devices = [{"name": device["name"]} for device in content["spec"]["devices"]]
         return {**content, "spec": {**content["spec"], "devices": devices}}
 

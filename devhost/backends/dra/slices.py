@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.backends.dra.api_client import ApiClient, ApiError
-from devhost.backends.dra.pool import DeviceEntry, PoolKey, PoolWrite, pool_of, writes
+from devhost.backends.dra.pool import PoolKey, PoolWrite, SliceDevice, pool_of, writes
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SETTLE_S: Final = 0.1  # a burst of changes is written together
 _BETWEEN_WRITES_S: Final = 1.0  # of a pool
@@ -41,7 +41,7 @@ class WantedPool:
         refusals: How many writes were refused in a row.
     """
 
-    devices: Mapping[str, DeviceEntry] | None = None
+    devices: Mapping[str, SliceDevice] | None = None
     confirmed: bool = False
     problem: str | None = None
     left_out: str | None = None
@@ -76,14 +76,14 @@ class SliceWriter:
         self.problem: str | None = "the API server was not asked yet"
         self.may_write = False
         self.requests: Counter[tuple[str, int]] = Counter()
-        self._present: dict[str, Json] = {}  # by name, as read or written last
+        self._present: dict[str, _Json] = {}  # by name, as read or written last
         self._changed, self._again = asyncio.Event(), asyncio.Event()
         self._failures = 0
 
     def __len__(self) -> int:
         return len(self._present)
 
-    def want(self, pool: str, devices: Mapping[str, DeviceEntry]) -> None:
+    def want(self, pool: str, devices: Mapping[str, SliceDevice]) -> None:
         """Publish these devices in a pool, in this order."""
         wanted = self.pools[pool]
         if wanted.devices is None or [*wanted.devices.items()] != [*devices.items()]:
@@ -155,7 +155,7 @@ class SliceWriter:
                     self.compare_soon()
             await asyncio.sleep(_jitter(0))  # all drivers of a cluster may have been cut off
 
-    def _take(self, kind: str, content: Json) -> None:
+    def _take(self, kind: str, content: _Json) -> None:
         name = content["metadata"]["name"]
         former = self._present.get(name)
         if kind == "DELETED":
@@ -257,7 +257,7 @@ def _jitter(failures: int) -> float:
     return random.uniform(0.0, min(_PAUSE_S * 2**failures, _PAUSE_MAX_S))  # noqa: S311 (no herd)
 
 
-def _difference(sent: Json, kept: Json) -> str | None:
+def _difference(sent: _Json, kept: _Json) -> str | None:
     """Return what an answer lacks of what was sent, or ``None``."""
     for sent_device, kept_device in zip(sent["devices"], kept.get("devices") or (), strict=False):
         for field, value in sent_device.items():
@@ -266,5 +266,5 @@ def _difference(sent: Json, kept: Json) -> str | None:
     return None
 
 
-def _version(content: Json) -> object:
+def _version(content: _Json) -> object:
     return content["metadata"].get("resourceVersion")
