@@ -281,6 +281,9 @@ async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> 
         async with second.run(TOKENS.replace("static: 3", "static: 2")):
             await second.kubelet.register()
             await second.until(TOKEN, State.WAITING, "another instance of devhost")
+            world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+            await world.until_published("0", "1", "2")
+            assert not second.dra.slices.requests
             name = world.claim("u1", TOKEN, "0")
             assert not (await second.kubelet.prepare(name, "u1")).error
             assert len(world.published()) == 3
