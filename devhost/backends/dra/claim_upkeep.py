@@ -61,7 +61,8 @@ class ClaimUpkeep:
             if clock() >= self._look_at:
                 self._look_at = clock() + _LOOK_S
                 records = [record for record in self._claims if await self._is_gone(record)]
-                self._gone = {record.id: clock() for record in records}
+                now, known = clock(), self._gone
+                self._gone = {record.id: known.get(record.id, now) for record in records}
             await self._end_gone()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CONFIRM_S if self._gone else _LOOK_S):
