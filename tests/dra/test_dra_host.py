@@ -158,6 +158,26 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         assert world.api.lists == before
 
 
+async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alone(
+    world: World,
+) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        first = await world.kubelet.prepare(name, "u")
+        content = world.api.objects[NODE_PATH]
+        world.api.objects[NODE_PATH] = {"metadata": {}}
+        world.api.break_watches()
+        await world.until(TOKEN, State.WAITING, "API server: an answer that cannot be read")
+        assert await world.kubelet.prepare(name, "u") == first
+        other = world.claim("v", TOKEN, "1")
+        world.api.objects[f"{CLAIMS}/{other}"]["status"] = "none"
+        assert "cannot be read" in (await world.kubelet.prepare(other, "v")).error
+        assert "is no UID" in await world.kubelet.unprepare(other, "../v")
+        world.api.objects[NODE_PATH] = content
+        await world.until(TOKEN, State.REGISTERED)
+
+
 async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) -> None:
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
 

@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from devhost.backends.dra import claim_content
-from devhost.backends.dra.api_client import ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
@@ -84,7 +84,9 @@ class ClaimUpkeep:
         """Whether the API server says that there is no such claim; never because of an error."""
         name = ClaimName(record.namespace, record.name, record.claim)
         try:
-            return bool((await self._api.call("GET", name.path))["metadata"]["uid"] != name.uid)
+            content = await self._api.call("GET", name.path)
+            with reading_answer():
+                return bool(content["metadata"]["uid"] != name.uid)
         except ApiError as error:
             return error.status == 404
 
