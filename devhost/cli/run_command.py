@@ -30,7 +30,7 @@ _LOG: Final = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from devhost.allocation.policy import Policy
     from devhost.backends.deviceplugin.registration import DevicePluginBackend
-    from devhost.backends.dra.backend import DraBackend
+    from devhost.backends.dra.dra_backend import DraBackend
     from devhost.node.answers import CodeResource
     from devhost.node.config_file import ConfigFile
     from devhost.node.node import Host
@@ -100,8 +100,8 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
 
 def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]) -> "DraBackend":
     """Return the backend of Dynamic Resource Allocation, or exit if the flags do not do."""
-    from devhost.backends.dra.backend import DraBackend, DraSettings
-    from devhost.backends.dra.client import ApiAddress
+    from devhost.backends.dra.api_client import ApiAddress
+    from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 
     if flags["state_dir"] is None:
         logs.exit_with_error("--dra needs --state-dir, for what claims were given")

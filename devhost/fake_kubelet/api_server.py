@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -36,6 +37,7 @@ class StandInApiServer:
     Attributes:
         version: What it says that it is.
         objects: By path, such as ``/api/v1/nodes/node-1``.
+        tokens: The headers by which clients have proved who they are.
         requests: The writes that were asked for: verb, path and HTTP status.
         fault: Called with the verb and the path of each request; raises `StatusError`, or returns.
         admit: Returns the object that is kept of a written one, or raises `StatusError`.
@@ -44,6 +46,7 @@ class StandInApiServer:
     def __init__(self) -> None:
         self.version = "v1.37.1"
         self.objects: dict[str, Json] = {}
+        self.tokens: list[str] = []
         self.requests: list[tuple[str, str, int]] = []
         self.fault: Callable[[str, str], None] = lambda _verb, _path: None
         self.admit: Callable[[Json], Json] = lambda written: written
@@ -51,12 +54,13 @@ class StandInApiServer:
         self._events: list[tuple[int, str, Json]] = []  # version, type and object
         self._changed = asyncio.Event()  # another one after each change
         self._socket: socket.socket | None = None
+        self._scheme = "http"
 
     @property
     def url(self) -> str:
         """Where it listens."""
         assert self._socket is not None  # noqa: S101 (while it runs)
-        return "http://{}:{}".format(*self._socket.getsockname())
+        return "{}://{}:{}".format(self._scheme, *self._socket.getsockname())
 
     def put(self, path: str, content: Json) -> Json:
         """Set an object, as somebody else would, and tell those who watch."""
@@ -87,9 +91,12 @@ class StandInApiServer:
         self._wake()
 
     @contextlib.asynccontextmanager
-    async def running(self, port: int = 0) -> AsyncIterator["StandInApiServer"]:
-        """Serve until the block ends."""
-        self._socket = socket.create_server(("127.0.0.1", port))
+    async def running(
+        self, tls: tuple[Path, Path] | None = None
+    ) -> AsyncIterator["StandInApiServer"]:
+        """Serve until the block ends; with TLS if there are a certificate and its key."""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._scheme = "https" if tls else "http"
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
@@ -97,6 +104,8 @@ class StandInApiServer:
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=_STOP_S,
+            ssl_certfile=tls and tls[0],
+            ssl_keyfile=tls and tls[1],
         )
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="API server")
@@ -126,6 +135,9 @@ class StandInApiServer:
                 return
             body, more = body + message.get("body", b""), message.get("more_body", False)
         verb, path = scope["method"], scope["path"]
+        self.tokens += [
+            value.decode() for key, value in scope["headers"] if key == b"authorization"
+        ]
         query = dict(parse_qsl(scope["query_string"].decode()))
         code = 200
         try:

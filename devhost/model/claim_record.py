@@ -70,6 +70,16 @@ class ClaimRecord(_Recorded):
         return CLAIM, self.id
 
     @property
+    def resources(self) -> set[str]:
+        """The resources of its devices."""
+        return {device.resource for device in self.devices}
+
+    def held_ids(self, resource: str) -> set[str]:
+        """Return the IDs of a resource that no other claim may have."""
+        devices = (device for device in self.devices if device.resource == resource)
+        return {device.id for device in devices if not device.admin}
+
+    @property
     def shown(self) -> str:
         """Its name in messages."""
         return f"{self.namespace}/{self.name}"

@@ -342,14 +342,17 @@ class HandoutFile:
 
     def _merge(self, file: "_File", before: Mapping[HandoutKey, Record]) -> None:
         """Take over what other instances have made and ended."""
-        changes: dict[HandoutKey, Record | None] = {
-            key: entry
-            for key, entry in file.entries.items()
-            if isinstance(entry, Record) and entry not in self.table
+        entries: dict[HandoutKey, Record | None] = {
+            key: entry for key, entry in file.entries.items() if isinstance(entry, Record)
         }
-        if file.failure is None:  # else the file lacks what is to be written again
-            changes |= dict.fromkeys(before.keys() - file.entries.keys())
-        changes = {key: entry for key, entry in changes.items() if key not in self._unsaved}
+        for key in before.keys() - file.entries.keys():
+            # What cannot be written again now stays.
+            entries[key] = _lost(before[key]) if file.failure else None
+        changes = {
+            key: entry
+            for key, entry in entries.items()
+            if key not in self._unsaved and (entry is None or entry not in self.table)
+        }
         ended = [before[key] for key, entry in changes.items() if entry is None and key in before]
         self.table.apply(changes)
         if changes:
@@ -404,13 +407,7 @@ def _update(
         served_elsewhere = set(filter(is_locked_by_other, resources))
         if file.stamp is not None:
             served_elsewhere.add(CLAIM)
-        # Whether the steps of what was lost are done cannot be told any longer.
-        again = {
-            key: record.with_steps("none") if isinstance(record, Handout) else record
-            for key in lost
-            if key[0] not in served_elsewhere
-            for record in (records[key],)
-        }
+        again = {key: _lost(records[key]) for key in lost if key[0] not in served_elsewhere}
         new = {
             key: _merged(record, file.entries.get(key))
             if isinstance(record, Handout) and key[0] in served_elsewhere
@@ -430,6 +427,11 @@ def _update(
                 "%s had lost %d allocated devices: they are written again", path, len(again)
             )
         return file._replace(entries=entries, stamp=_stamp(path))
+
+
+def _lost(record: Record) -> Record:
+    """Return a record that the file has lost: whether its steps are done cannot be told."""
+    return record.with_steps("none") if isinstance(record, Handout) else record
 
 
 def _merged(handout: Handout, entry: Record | Foreign | None) -> Handout:

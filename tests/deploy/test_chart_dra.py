@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from devhost.backends.dra.registration import DriverSockets
+from devhost.backends.dra.plugin_watcher import DriverSockets
 from devhost.cli import main
 from tests.deploy.helm import Helm
 from tests.deploy.values import SETS, TOKENS, Values

@@ -535,6 +535,26 @@ async def test_a_removed_resource_drains_until_its_claims_have_ended(world: Worl
         await eventually(lambda: world.served(TOKEN) is None)
 
 
+async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:
+    nothing = "{version: v1, resources: []}"
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        await world.kubelet.prepare(name, "u")
+        world.reload(nothing)
+        await world.until(TOKEN, State.DRAINING)
+        await world.until_published()
+        world.reload(TOKENS)
+        await world.until_published("0", "1", "2")
+        await world.until(TOKEN, State.REGISTERED)
+        await world.kubelet.unprepare(name, "u")
+        world.reload(nothing)
+        await eventually(lambda: world.served(TOKEN) is None)
+        world.reload(TOKENS)
+        await world.until(TOKEN, State.REGISTERED)
+        await world.until_published("0", "1", "2")
+
+
 async def test_a_resource_goes_from_device_plugin_to_dra_and_back(world: World) -> None:
     plain = TOKENS.replace("backend: dra\n", "")
     async with world.run(plain):

@@ -16,8 +16,8 @@ from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as reg
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as reg_grpc
 from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.backend import DraBackend, DraSettings
-from devhost.backends.dra.client import ApiAddress
+from devhost.backends.dra.api_client import ApiAddress
+from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 from devhost.backends.dra.slices import PATH
 from devhost.backends.sockets import open_channel
 from devhost.config.loader import loads

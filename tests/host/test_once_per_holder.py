@@ -447,9 +447,18 @@ SERVED_BY_ANOTHER_IN_BETWEEN: Final = [
     for what in ("allocate", "take_over", "start", "take_over", "end", "allocate", "start")
 ]
 
+LOST_ON_A_FULL_DISK: Final = [
+    (what, "a")
+    for what in (
+        *("allocate", "take_over", "start", "take_over"),
+        *("lose_state", "fill_disk_or_make_room", "start"),
+    )
+]
+
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("aab")), min_size=10))
 @example(SERVED_BY_ANOTHER_IN_BETWEEN)
+@example(LOST_ON_A_FULL_DISK)
 @example([("allocate", "a"), ("start_and_be_replaced", "a"), ("start", "a")])
 @settings(max_examples=200)
 def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:

@@ -165,7 +165,8 @@ class DeviceList:
         for device in snapshot.devices.values():
             if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
-                wanted |= dict.fromkeys(advertised_ids(device.id, replicas), entry)
+                for advertised_id in advertised_ids(device.id, replicas):
+                    wanted[advertised_id] = entry
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()
         if held:
             # What a pod holds is listed, as on its way out, even if it was gone before this

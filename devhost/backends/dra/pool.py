@@ -7,7 +7,7 @@ no device of an incomplete one.
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -78,22 +78,20 @@ def device_entries(resource: str, snapshot: Snapshot, replicas: int) -> dict[str
     """
     present = [device for device in snapshot.devices.values() if not device.is_leaving]
     values = {device.id: _named_values(device) for device in present}
-    names = sorted({name for own in values.values() for name in own})
+    names = sorted(frozenset[str]().union(*values.values()))
     names = names[: _ATTRIBUTES_MAX - len(_OWN_ATTRIBUTES) - 1]
     is_numa = all(len(device.numa_nodes) == 1 for device in present)
-    ids = {device.id: offered_ids(device.id, replicas) for device in present if device.healthy}
+    healthy = [device for device in present if device.healthy]
+    ids = {device.id: offered_ids(device.id, replicas) for device in healthy}
     entries: dict[str, DeviceEntry] = {}
-    for share in range(replicas):
-        for device in present:
-            if not device.healthy:
-                continue
-            advertised_id = ids[device.id][share].id
-            texts = {name: values[device.id].get(name, "") for name in names}
-            texts |= {"resource": resource, "id": _fitting(advertised_id) or ""}
-            attributes: Json = {name: {"string": text} for name, text in texts.items()}
-            if is_numa:
-                attributes[_NUMA_NODE] = {"int": device.numa_nodes[0]}
-            entries[advertised_id] = {"name": device_name(advertised_id), "attributes": attributes}
+    for device, share in ((device, share) for share in range(replicas) for device in healthy):
+        advertised_id = ids[device.id][share].id
+        texts = {name: values[device.id].get(name, "") for name in names}
+        texts |= {"resource": resource, "id": _fitting(advertised_id) or ""}
+        attributes: Json = {name: {"string": text} for name, text in texts.items()}
+        if is_numa:
+            attributes[_NUMA_NODE] = {"int": device.numa_nodes[0]}
+        entries[advertised_id] = {"name": device_name(advertised_id), "attributes": attributes}
     return entries
 
 
@@ -128,11 +126,7 @@ class PoolKey:
     def slices(self, devices: Sequence[DeviceEntry], generation: int) -> dict[str, Json]:
         """Return the slices of a generation, by name."""
         parts = [devices[at : at + SLICE_MAX] for at in range(0, len(devices), SLICE_MAX)]
-        pool = {
-            "name": self.name,
-            "generation": generation,
-            "resourceSliceCount": len(parts),
-        }
+        pool = {"name": self.name, "generation": generation, "resourceSliceCount": len(parts)}
         owner = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -152,25 +146,23 @@ class PoolKey:
                     "devices": list(part),
                 },
             }
-            for name, part in zip(self._slice_names(), parts, strict=False)
+            for index, part in enumerate(parts)
+            for name in (self._slice_name(index),)
         }
 
-    def _slice_names(self) -> Iterator[str]:
-        """Yield names: the same for one place in the pool, so that a lost answer is a conflict."""
-        index = 0
-        while True:
-            whole = f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
-            yield whole[:_NAME_MAX].rstrip("-.")
-            index += 1
+    def _slice_name(self, index: int) -> str:
+        """Return a name: that of a place in the pool, so that a lost answer is a conflict."""
+        whole = f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
+        return whole[:_NAME_MAX].rstrip("-.")
 
 
-def pool_of(found: Json) -> str:
+def pool_of(content: Json) -> str:
     """Return the pool of a slice as it was read."""
-    return str(found["spec"]["pool"]["name"])
+    return str(content["spec"]["pool"]["name"])
 
 
 def writes(
-    key: PoolKey, devices: Sequence[DeviceEntry], found: Mapping[str, Json]
+    key: PoolKey, devices: Sequence[DeviceEntry], present: Mapping[str, Json]
 ) -> list[PoolWrite]:
     """Return what brings the slices of a pool, as they were read, to these devices; in order.
 
@@ -178,20 +170,21 @@ def writes(
     slices that are not needed go first and new ones come last, so that neither generation is
     complete before the new one is whole.
     """
-    newest = max((one["spec"]["pool"]["generation"] for one in found.values()), default=0)
+    specs = {name: content["spec"] for name, content in present.items()}
+    newest = max((spec["pool"]["generation"] for spec in specs.values()), default=0)
     wanted = key.slices(devices, newest)
-    is_same_shape = wanted.keys() == found.keys() and all(
-        found[name]["spec"]["pool"] == wanted[name]["spec"]["pool"] for name in wanted
+    is_same_shape = wanted.keys() == specs.keys() and all(
+        specs[name]["pool"] == body["spec"]["pool"] for name, body in wanted.items()
     )
     if not is_same_shape:
         wanted = key.slices(devices, newest + 1)
-    deleted = [PoolWrite("DELETE", name) for name in sorted(found.keys() - wanted.keys())]
+    deleted = [PoolWrite("DELETE", name) for name in sorted(specs.keys() - wanted.keys())]
     changed, created = [], []
     for name, body in wanted.items():
-        if name not in found:
+        if name not in specs:
             created.append(PoolWrite("POST", name, body))
-        elif any(found[name]["spec"].get(field) != body["spec"][field] for field in body["spec"]):
-            version = found[name]["metadata"]["resourceVersion"]
+        elif any(specs[name].get(field) != value for field, value in body["spec"].items()):
+            version = present[name]["metadata"]["resourceVersion"]
             metadata = {**body["metadata"], "resourceVersion": version}
             changed.append(PoolWrite("PUT", name, {**body, "metadata": metadata}))
     return [*deleted, *changed, *created]

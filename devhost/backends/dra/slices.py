@@ -1,9 +1,9 @@
 """Keeps the ResourceSlices of a driver on a node as they are wanted.
 
-Everything is level-triggered: an event, a new list of devices or an answer only says that found and
-wanted are to be compared again. Kubelet deletes all slices of its node when it starts, and those of
-a driver 30 s after its last connection to it has gone (k8s.io/kubernetes v1.37.1
-pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go, wipeResourceSlices): the watch shows it.
+Everything is level-triggered: an event, a new list of devices or an answer only says that what is
+there and what is wanted are to be compared again. Kubelet deletes all slices of its node when it
+starts, and those of a driver 30 s after its last connection to it has gone (k8s.io/kubernetes
+v1.37.1 pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go, wipeResourceSlices): the watch shows it.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from devhost.backends.dra.client import ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient, ApiError
 from devhost.backends.dra.pool import DeviceEntry, PoolKey, PoolWrite, pool_of, writes
 
 Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
-_SETTLE_S: Final = 0.1  # a burst of changes is one
-_BETWEEN_WRITES_S: Final = 1.0  # of one pool
+_SETTLE_S: Final = 0.1  # a burst of changes is written together
+_BETWEEN_WRITES_S: Final = 1.0  # of a pool
 _PAUSE_S, _PAUSE_MAX_S = 0.5, 60.0  # after a failure, with full jitter
 _POOLS_AT_ONCE: Final = 8
 _CONFLICTS_MAX: Final = 3
@@ -30,25 +30,27 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class WantedPool:
-    """The pool of one resource.
+    """The pool of a resource.
 
     Attributes:
         devices: Those that pods may be given, by advertised ID; ``None`` before the first look.
         confirmed: Whether the API server has had exactly these.
         problem: Why the API server refused a write.
         left_out: What the API server did not keep of what was sent, because a feature is off.
+        not_before: When it may be written again, on the event loop's clock.
+        refusals: How many writes were refused in a row.
     """
 
     devices: Mapping[str, DeviceEntry] | None = None
     confirmed: bool = False
     problem: str | None = None
     left_out: str | None = None
-    not_before: float = 0.0  # on the event loop's clock: the next write
-    failures: int = 0
+    not_before: float = 0.0
+    refusals: int = 0
 
 
 class SliceWriter:
-    """The slices of one driver on one node.
+    """The slices of a driver on a node.
 
     `connect` is called before each list: it returns the UID of the node, ``None`` while nothing may
     be published, or raises `ApiError`. `on_change` is called when a pool may have another state.
@@ -70,21 +72,20 @@ class SliceWriter:
     ) -> None:
         self._api, self._driver, self._node_name = api, driver, node_name
         self._connect, self._on_change = connect, on_change
-        self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self.pools: dict[str, WantedPool] = {}
-        self.problem: str | None = "not asked yet"
+        self.problem: str | None = "the API server was not asked yet"
         self.may_write = False
         self.requests: Counter[tuple[str, int]] = Counter()
-        self._found: dict[str, Json] = {}  # by name, as read or written last
+        self._present: dict[str, Json] = {}  # by name, as read or written last
         self._changed, self._again = asyncio.Event(), asyncio.Event()
         self._failures = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._present)
 
     def want(self, pool: str, devices: Mapping[str, DeviceEntry]) -> None:
         """Publish these devices in a pool, in this order."""
-        wanted = self.pools.setdefault(pool, WantedPool())
+        wanted = self.pools[pool]
         if wanted.devices is None or [*wanted.devices.items()] != [*devices.items()]:
             wanted.devices, wanted.confirmed = devices, False
             self.compare_soon()
@@ -93,15 +94,17 @@ class SliceWriter:
         """Whether the API server may have slices of a pool that this instance has to delete."""
         if not self.may_write:
             return False
-        return self.problem is not None or pool in map(pool_of, self._found.values())
+        return self.problem is not None or pool in map(pool_of, self._present.values())
 
     def compare_soon(self) -> None:
-        """Compare what was found with what is wanted."""
+        """Compare what is there with what is wanted."""
         self._changed.set()
 
     def reconnect(self) -> None:
         """Begin again, with what `connect` asks for."""
         self._again.set()
+
+    # ── reading ──
 
     async def run(self) -> None:
         """Read, follow and write until cancelled."""
@@ -125,12 +128,14 @@ class SliceWriter:
 
     async def _session(self, node_uid: str) -> None:
         """Keep the slices until the watch ends, something fails or `reconnect` is called."""
-        listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
-        self._found = {one["metadata"]["name"]: one for one in listed.get("items") or ()}
+        selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
+        listed = await self._api.call("GET", PATH, fieldSelector=selector)
+        contents = listed.get("items") or ()
+        self._present = {content["metadata"]["name"]: content for content in contents}
         self._set_problem(None)
         self.compare_soon()
         version = str(listed["metadata"]["resourceVersion"])
-        works = self._follow(version), self._write_all(node_uid), self._again.wait()
+        works = self._follow(version, selector), self._write_all(node_uid), self._again.wait()
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -141,20 +146,25 @@ class SliceWriter:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, version: str) -> None:
-        async for event in self._api.watch(PATH, version, fieldSelector=self._selector):
-            found = event["object"]
-            name = found["metadata"]["name"]
+    async def _follow(self, version: str, selector: str) -> None:
+        async for event in self._api.watch(PATH, version, fieldSelector=selector):
+            content = event["object"]
+            name, before = (
+                content["metadata"]["name"],
+                self._present.get(content["metadata"]["name"]),
+            )
             if event["type"] == "DELETED":
-                self._found.pop(name, None)
-            elif _version(found) != _version(self._found.get(name)):
-                self._found[name] = found
+                self._present.pop(name, None)
+            elif before is None or _version(before) != _version(content):
+                self._present[name] = content
             self.compare_soon()
+
+    # ── writing ──
 
     async def _write_all(self, node_uid: str) -> None:
         limit = asyncio.Semaphore(_POOLS_AT_ONCE)
 
-        async def write_one(pool: str) -> None:
+        async def write(pool: str) -> None:
             async with limit:
                 await self._write_pool(PoolKey(self._driver, self._node_name, node_uid, pool))
 
@@ -163,25 +173,26 @@ class SliceWriter:
             await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             if self.may_write:
-                looked = all(wanted.devices is not None for wanted in self.pools.values())
-                unknown = {pool_of(one) for one in self._found.values()} if looked else set()
+                pools = {*self.pools}
+                if all(wanted.devices is not None for wanted in self.pools.values()):
+                    pools |= {*map(pool_of, self._present.values())}  # also those nobody has
                 try:
                     async with asyncio.TaskGroup() as tasks:
-                        for pool in {*self.pools, *unknown}:
-                            tasks.create_task(write_one(pool))
+                        for pool in pools:
+                            tasks.create_task(write(pool))
                 except* ApiError as errors:
                     raise errors.exceptions[0] from None
             self._on_change()
 
     async def _write_pool(self, key: PoolKey) -> None:
-        """Write what differs, unless that is too early; it is compared again then."""
+        """Write what differs, unless that is too early: then it is compared again in time."""
         wanted = self.pools.get(key.name) or WantedPool({})
-        if wanted.devices is None:
+        if (devices := wanted.devices) is None:
             return
-        found = {name: one for name, one in self._found.items() if pool_of(one) == key.name}
-        devices = wanted.devices
-        needed = writes(key, [*devices.values()], found)
-        loop = asyncio.get_running_loop()
+        present = {
+            name: content for name, content in self._present.items() if pool_of(content) == key.name
+        }
+        needed, loop = writes(key, [*devices.values()], present), asyncio.get_running_loop()
         if needed and loop.time() < wanted.not_before:
             loop.call_at(wanted.not_before, self.compare_soon)
             return
@@ -196,13 +207,13 @@ class SliceWriter:
                     raise
                 self._refused(key.name, wanted, error)
                 return
-        wanted.failures, self._failures, wanted.problem = 0, 0, None
+        wanted.refusals, self._failures, wanted.problem = 0, 0, None
         wanted.confirmed = wanted.devices is devices
 
     def _refused(self, pool: str, wanted: WantedPool, error: ApiError) -> None:
         loop = asyncio.get_running_loop()
-        wanted.not_before = loop.time() + max(_jitter(wanted.failures), error.retry_after)
-        wanted.failures, wanted.confirmed = wanted.failures + 1, False
+        wanted.not_before = loop.time() + max(_jitter(wanted.refusals), error.retry_after)
+        wanted.refusals, wanted.confirmed = wanted.refusals + 1, False
         if wanted.problem != str(error):
             fields = {"pool": pool, "reason": str(error)}
             _LOG.warning("the API server refused a slice", extra={"fields": fields})
@@ -223,20 +234,16 @@ class SliceWriter:
             self.requests[write.verb, status] += 1
         _LOG.info("slice written", extra={"fields": {"verb": write.verb, "slice": write.name}})
         if write.body is None:
-            self._found.pop(write.name, None)
+            self._present.pop(write.name, None)
             return
         # What the API server has left out, because a feature is off, would be sent again and again.
-        self._found[write.name] = {**answer, "spec": write.body["spec"]}
+        self._present[write.name] = {**answer, "spec": write.body["spec"]}
         wanted.left_out = wanted.left_out or _difference(write.body["spec"], answer["spec"])
 
     def _set_problem(self, problem: str | None) -> None:
-        if problem != self.problem and (problem or self._found or self.requests):
-            message = "the API server cannot be asked" if problem else "the API server answers"
-            _LOG.log(
-                logging.WARNING if problem else logging.INFO,
-                message,
-                extra={"fields": {"reason": problem} if problem else {}},
-            )
+        if problem is not None and problem != self.problem:
+            fields = {"reason": problem}
+            _LOG.warning("the API server cannot be asked", extra={"fields": fields})
         self.problem = problem
         self._on_change()
 
@@ -254,5 +261,5 @@ def _difference(sent: Json, kept: Json) -> str | None:
     return None
 
 
-def _version(found: Json | None) -> object:
-    return found and found["metadata"].get("resourceVersion")
+def _version(content: Json) -> object:
+    return content["metadata"].get("resourceVersion")

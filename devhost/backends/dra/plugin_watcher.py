@@ -26,6 +26,7 @@ from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
 from devhost.backends.sockets import connect_error, start_server
 from devhost.model import limits
+from devhost.watch.threads import run_in_thread
 
 _SERVICES: Final = ("v1.DRAPlugin",)
 _SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
@@ -33,6 +34,7 @@ _INSTANCE: Final = "00000000-00"  # as long as one
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.05
+_LISTEN_S: Final = 1.0
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
     ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
@@ -87,13 +89,12 @@ class DriverSockets:
             os.close(descriptor)
         return descriptor is None
 
-    async def wait_until_locked(self, waiting: Callable[[], None]) -> None:
-        """Take the lock; `waiting` is called while another process has it."""
+    async def wait_until_locked(self) -> None:
+        """Take the lock, when no other process has it."""
         while not self.locked:
             if (descriptor := self._try_lock()) is not None:
                 self._descriptor = descriptor
             else:
-                waiting()
                 await asyncio.sleep(_LOCK_POLL_S)
 
     def unlock(self) -> None:
@@ -102,13 +103,22 @@ class DriverSockets:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def remove_dead(self) -> None:
-        """Remove the sockets that instances which were killed have left. Blocks."""
+    async def remove_dead(self) -> None:
+        """Remove the sockets that instances which were killed have left; may raise `OSError`.
+
+        One that has been made does not listen immediately.
+        """
+        dead = await run_in_thread("dead sockets", self._dead)
+        await asyncio.sleep(_LISTEN_S)
+        for path in dead & await run_in_thread("dead sockets", self._dead):
+            path.unlink(missing_ok=True)
+
+    def _dead(self) -> set[Path]:
+        """Return the driver's sockets on which nobody listens. Blocks."""
         name = re.compile(rf"\.?{re.escape(self._driver)}-[0-9a-f]{{8}}-\d+-reg\.sock")
         paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
-        for path in (*paths, *self.directory.glob("*.sock")):
-            if connect_error(path) == errno.ECONNREFUSED:
-                path.unlink(missing_ok=True)
+        paths += self.directory.glob("*.sock")
+        return {path for path in paths if connect_error(path) == errno.ECONNREFUSED}
 
     def _try_lock(self) -> int | None:
         """Return the descriptor that has the lock; ``None`` if another process has it."""

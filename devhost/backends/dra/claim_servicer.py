@@ -13,8 +13,8 @@ from prometheus_client import Histogram
 
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
-from devhost.backends.dra.claims import ClaimName, PreparedClaims
-from devhost.backends.dra.client import ApiError
+from devhost.backends.dra.api_client import ApiError
+from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.errors import DevhostError
 from devhost.model.claim_record import ClaimRecord
 from devhost.model.names import printable

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx2
 
+from devhost.model.names import printable
 from devhost.watch.threads import run_in_thread
 
 Json = dict[str, Any]
@@ -26,7 +27,9 @@ class ApiError(Exception):
     """The API server refused a request or did not answer; the text is its own."""
 
     def __init__(self, status: int, reason: str, retry_after: float = 0.0) -> None:
-        super().__init__(f"API server: {status or ''} {reason}".replace("  ", " "))
+        super().__init__(
+            printable(f"API server: {status} {reason}" if status else f"API server: {reason}")
+        )
         self.status, self.retry_after = status, retry_after
 
     @property

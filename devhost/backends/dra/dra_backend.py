@@ -13,11 +13,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
-from devhost.backends.dra.claims import OfferedPool, PreparedClaims
-from devhost.backends.dra.client import ApiAddress, ApiClient
+from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from devhost.backends.dra.claim_servicer import DraServicer
+from devhost.backends.dra.claim_upkeep import ClaimUpkeep
+from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import device_entries, device_name, pool_name
-from devhost.backends.dra.registration import DriverSockets, Registrar
-from devhost.backends.dra.servicer import DraServicer
+from devhost.backends.dra.prepared_claims import OfferedPool, PreparedClaims
 from devhost.backends.dra.slices import SliceWriter, WantedPool
 from devhost.backends.podresources import ClaimedId, PodResources
 from devhost.backends.share_ids import offered_id, offered_ids
@@ -26,7 +27,6 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
-from devhost.watch.threads import run_in_thread
 
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 _LOCKED: Final = "another instance of devhost publishes its devices"
@@ -59,6 +59,7 @@ class DraBackend(Collector):
         )
         self._publications: dict[str, DraPublication] = {}  # by pool
         self.claims = PreparedClaims(self._api, driver, self._by_pool, self._by_name)
+        self.upkeep = ClaimUpkeep(self._api, self.claims)
         self._servicer = DraServicer(self.claims)
         self.registrar = Registrar(self.sockets, driver, self._servicer, self._kubelet_answered)
         self._version_problem: str | None = None
@@ -80,16 +81,18 @@ class DraBackend(Collector):
 
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
-        pool = pool_name(self.settings.node_name, resource.name)
-        publication = DraPublication(self, pool, hooks)
-        self._publications[pool] = publication
-        self.slices.pools[pool] = WantedPool()
+        publication = DraPublication(self, pool_name(self.settings.node_name, resource.name), hooks)
+        self.add(publication)
         return publication
+
+    def add(self, publication: "DraPublication") -> None:
+        """Publish a resource, which may have been forgotten."""
+        self._publications[publication.pool] = publication
+        self.slices.pools.setdefault(publication.pool, WantedPool())
 
     def forget(self, publication: "DraPublication") -> None:
         """Forget a resource that has ended."""
-        if self._publications.get(publication.pool) is publication:
-            del self._publications[publication.pool], self.slices.pools[publication.pool]
+        del self._publications[publication.pool], self.slices.pools[publication.pool]
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
@@ -109,7 +112,7 @@ class DraBackend(Collector):
                     self._become_writer(),
                     self.registrar.run(),
                     self.slices.run(),
-                    self.claims.run(),
+                    self.upkeep.run(),
                 ):
                     tasks.create_task(work)
         finally:
@@ -120,12 +123,12 @@ class DraBackend(Collector):
         await self._api.close()
 
     async def _become_writer(self) -> None:
-        await self.sockets.wait_until_locked(lambda: None)
-        with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
-            await run_in_thread("dead sockets", self.sockets.remove_dead)
+        await self.sockets.wait_until_locked()
         self.slices.may_write = True
         self.slices.compare_soon()
         self._show_all()
+        with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
+            await self.sockets.remove_dead()
 
     async def _connect(self) -> str | None:
         """Return the UID of this node; ``None`` if Kubernetes is too old."""
@@ -172,7 +175,7 @@ class DraBackend(Collector):
     def state(self, pool: str) -> tuple[State, str | None]:
         """Return the state of a pool, and why."""
         wanted = self.slices.pools[pool]
-        if not self.claims.is_loaded:
+        if self.claims.records is None:
             return State.WAITING, "the records of claims are not read yet"
         for reason in (self._version_problem, self.registrar.problem, self.slices.problem):
             if reason is not None:
@@ -224,6 +227,7 @@ class DraPublication:
 
     async def run(self) -> None:
         """Show its state until cancelled; that of a resource that has ended is forgotten."""
+        self._backend.add(self)
         self._shown = State.PENDING, None
         try:
             self.show()
@@ -262,6 +266,7 @@ class DraPublication:
 
     def publish(self, snapshot: Snapshot, replicas: int) -> bool:
         """Offer the devices of a snapshot; return whether some have left."""
+        self._backend.add(self)
         before, name = self.device_ids, self.handler.name
         staying = [device for device in snapshot.devices.values() if not device.is_leaving]
         entries = device_entries(name, snapshot, replicas)
@@ -275,7 +280,7 @@ class DraPublication:
         self._listed, self._healthy = len(staying) * replicas, len(entries)
         self._shared = replicas > 1
         self._backend.slices.want(self.pool, entries)
-        self._backend.claims.follow(name, snapshot)
+        self._backend.upkeep.follow(name, snapshot)
         self.show()
         return not before <= self.device_ids
 

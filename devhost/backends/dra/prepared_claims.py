@@ -1,0 +1,231 @@
+"""The claims of a node: prepared once, recorded, and answered from the record from then on.
+
+A record holds what the containers of the claim's pods get; an edit of the configuration does not
+change it. Only where the nodes of its devices are is looked up again: `/dev/ttyUSB0` may be another
+stick by now. A CDI file that a container restarts with asks nobody, so it is written again, by the
+same names, at each prepare and when the process starts.
+"""
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from devhost.allocation import cdi
+from devhost.backends.backend import ClaimHandler, ClaimRecords
+from devhost.backends.dra import claim_content
+from devhost.backends.dra.api_client import ApiClient
+from devhost.backends.dra.claim_content import Result, Scope
+from devhost.backends.share_ids import offered_id
+from devhost.errors import AllocationError
+from devhost.model.advertised import OfferedId
+from devhost.model.claim_record import ClaimedDevice, ClaimRecord, claim_id
+
+_REFRESH_S: Final = 1.0  # to read what another instance has recorded
+_SAVE_S: Final = 10.0
+
+
+class ClaimName(NamedTuple):
+    """A claim as kubelet names it; its name may be that of another one later."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Its place at the API server."""
+        place = f"namespaces/{self.namespace}/resourceclaims/{self.name}"
+        return f"/apis/resource.k8s.io/v1/{place}"
+
+
+class OfferedPool(Protocol):
+    """The pool of a resource: who answers for it, and its devices, healthy or not, by name."""
+
+    handler: ClaimHandler
+    ids: Mapping[str, OfferedId]
+
+
+class PreparedClaims:
+    """Prepares and unprepares the claims of one driver on this node.
+
+    `pool_of` returns the pool of a name, and `pool_for` that of a resource, if DRA offers it here.
+
+    Attributes:
+        records: The records; ``None`` before they have been read: then nothing is prepared.
+        on_conflict: Called when a claim was given what another one still has.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        driver: str,
+        pool_of: Callable[[str], OfferedPool | None],
+        pool_for: Callable[[str], OfferedPool | None],
+    ) -> None:
+        self._api, self._driver = api, driver
+        self._pool_of, self._pool_for = pool_of, pool_for
+        self.records: ClaimRecords | None = None
+        self.on_conflict: Callable[[], object] = int
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._kind = f"dra.{driver}/claim"
+
+    def __iter__(self) -> Iterator[ClaimRecord]:
+        """Yield the records of this driver."""
+        records = self.records.by_id.values() if self.records is not None else ()
+        return (record for record in tuple(records) if record.driver == self._driver)
+
+    def of_resource(self, resource: str) -> list[ClaimRecord]:
+        """Return the records that have a device of a resource."""
+        return [record for record in self if resource in record.resources]
+
+    async def begin(self, records: ClaimRecords) -> None:
+        """Read the records, and write the CDI files of this boot, before anything is served."""
+        while not await records.refresh(_SAVE_S):  # noqa: ASYNC110 (a disk has no event)
+            await asyncio.sleep(_REFRESH_S)
+        self.records = records
+        for record in self:
+            if record.boot == records.boot:  # of an earlier one, kubelet prepares all again
+                with contextlib.suppress(OSError):
+                    await self._write_file(record)
+
+    # ── for kubelet ──
+
+    async def prepare(self, claim: ClaimName) -> ClaimRecord:
+        """Return what a claim was given; raise `AllocationError` or `ApiError` where it cannot be.
+
+        A claim that is recorded needs no API server.
+        """
+        async with self._lock(claim.uid):
+            record = await self._find(claim.uid)
+            if record is not None:
+                record = await self._renewed(record)
+            else:
+                record = await self._allocate(claim)
+            await self._keep(record)
+            return record
+
+    async def renew(self, record: ClaimRecord) -> None:
+        """Write where the devices of a claim are now, if it is still prepared."""
+        async with self._lock(record.claim):
+            if (present := await self._find(record.claim)) is not None:
+                await self._keep(await self._renewed(present))
+
+    async def unprepare(self, uid: str) -> ClaimRecord | None:
+        """End the record of a claim, and return it if there was one."""
+        async with self._lock(uid):
+            record = await self._find(uid)
+            await self._loaded.write_file(self._file_name(uid), None)
+            if record is not None:
+                self._loaded.drop(record)
+                await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
+            return record
+
+    @property
+    def _loaded(self) -> ClaimRecords:
+        if self.records is None:
+            raise AllocationError("the records of claims are not read yet")
+        return self.records
+
+    def _lock(self, uid: str) -> asyncio.Lock:
+        return self._locks.setdefault(uid, asyncio.Lock())
+
+    async def _find(self, uid: str) -> ClaimRecord | None:
+        """Return the record of a claim, also one that another instance has just made."""
+        record_id = claim_id(self._driver, uid)
+        if record_id not in self._loaded.by_id:
+            await self._loaded.refresh(_REFRESH_S)
+        return self._loaded.by_id.get(record_id)
+
+    async def _keep(self, record: ClaimRecord) -> None:
+        """Save a record, then write its CDI file."""
+        await self._loaded.save(record, _SAVE_S)
+        await self._write_file(record)
+
+    async def _write_file(self, record: ClaimRecord) -> None:
+        content = cdi.serialize_spec(cdi.spec_of(self._kind, record.entries))
+        await self._loaded.write_file(self._file_name(record.claim), content)
+
+    def _file_name(self, uid: str) -> str:
+        return f"{self._driver}-claim_{uid}.json"
+
+    # ── a claim that is new ──
+
+    async def _allocate(self, claim: ClaimName) -> ClaimRecord:
+        """Hand out what the scheduler has given a claim; return the record of it."""
+        content = await self._api.call("GET", claim.path)
+        if content["metadata"]["uid"] != claim.uid:
+            raise AllocationError(f"{claim.shown} is another claim now")
+        groups = claim_content.scopes(content, self._driver)
+        scopes = [await self._hand_out(claim.uid, results) for results in groups]
+        devices, entries = claim_content.claimed(claim.uid, self._kind, scopes)
+        return ClaimRecord(
+            claim=claim.uid,
+            driver=self._driver,
+            namespace=claim.namespace,
+            name=claim.name,
+            boot=self._loaded.boot,
+            devices=devices,
+            entries=entries,
+        )
+
+    async def _hand_out(self, uid: str, results: Sequence[Result]) -> Scope:
+        """Hand out the devices of a scope; an administrator's are only looked at."""
+        first = results[0]
+        if (pool := self._pool_of(first.pool)) is None:
+            raise AllocationError(f"there is no pool {first.pool} on this node")
+        handler, ids = pool.handler, [_id_of(pool, result) for result in results]
+        if first.admin:
+            allocation = await handler.look_up(ids)
+        else:
+            self._refuse_held(handler.name, uid, ids)
+            has_steps, holder = handler.pre_start_required, claim_id(self._driver, uid)
+            allocation = await handler.allocate(ids, pre_start=has_steps, holder=holder)
+            if has_steps:
+                await handler.prepare(ids)
+        edits = await handler.cdi_edits(allocation)
+        return Scope(handler.name, results, ids, edits, allocation.cdi_devices)
+
+    def _refuse_held(self, resource: str, uid: str, ids: Sequence[OfferedId]) -> None:
+        """Refuse devices that another claim has, which may have ended unnoticed."""
+        wanted = {offered.id for offered in ids}
+        for record in self.of_resource(resource):
+            held = record.held_ids(resource) & wanted
+            if held and record.claim != uid:
+                self.on_conflict()
+                shown = ", ".join(sorted(held))
+                raise AllocationError(f"{resource}: {shown} is held by claim {record.shown}")
+
+    # ── a claim that is recorded ──
+
+    async def _renewed(self, record: ClaimRecord) -> ClaimRecord:
+        """Return a record with the nodes of its devices where they are now."""
+        now: dict[str, Mapping[str, Any]] = {}
+        for number, devices in claim_content.members(record).items():
+            common = claim_content.common_entry(record.claim, number)
+            if any("deviceNodes" in record.entries.get(name, {}) for name in (common, *devices)):
+                edits = await self._look_up([*devices.values()])
+                now[common] = edits.common
+                for name, device in devices.items():
+                    now[name] = edits.by_device.get(offered_id(device.id).device, {})
+        entries = claim_content.with_nodes_of(record.entries, now)
+        return record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
+
+    async def _look_up(self, devices: Sequence[ClaimedDevice]) -> cdi.OwnedEdits:
+        resource = devices[0].resource
+        if (pool := self._pool_for(resource)) is None:
+            raise AllocationError(f"{resource} is no longer offered by DRA on this node")
+        allocation = await pool.handler.look_up([offered_id(device.id) for device in devices])
+        return await pool.handler.cdi_edits(allocation)
+
+
+def _id_of(pool: OfferedPool, result: Result) -> OfferedId:
+    if (offered := pool.ids.get(result.device)) is None:
+        raise AllocationError(f"{pool.handler.name}: there is no device {result.device}")
+    return offered

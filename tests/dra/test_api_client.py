@@ -1,0 +1,97 @@
+"""The client of the API server: tokens that change, answers of all kinds, a CA."""
+
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from devhost.backends.dra.api_client import NO_ANSWER, ApiAddress, ApiClient, ApiError
+from devhost.fake_kubelet.api_server import StandInApiServer, StatusError
+from tests.dra.world import NODE_PATH, World
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("first\n")
+    return path
+
+
+async def test_a_token_is_read_for_each_request(world: World, token: Path) -> None:
+    client = ApiClient(ApiAddress(world.api.url, None, token))
+    for text in ("first", "second"):
+        token.write_text(f"{text}\n")  # noqa: ASYNC240 (a file of the test)
+        assert (await client.call("GET", NODE_PATH))["metadata"]["name"] == "node-1"
+        assert world.api.tokens[-1] == f"Bearer {text}"
+    token.unlink()  # noqa: ASYNC240
+    with pytest.raises(ApiError, match="no token or CA") as caught:
+        await client.call("GET", NODE_PATH)
+    assert caught.value.status == NO_ANSWER
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "refusal"),
+    [(400, True), (401, False), (403, True), (409, False), (422, True), (429, False), (503, False)],
+)
+async def test_an_error_has_the_sentence_of_the_api_server(
+    world: World, code: int, refusal: bool
+) -> None:
+    def fault(_verb: str, _path: str) -> None:
+        raise StatusError(code, "because of a policy")
+
+    world.api.fault = fault
+    client = ApiClient(ApiAddress(world.api.url, None, None))
+    with pytest.raises(ApiError) as caught:
+        await client.call("GET", NODE_PATH)
+    assert str(caught.value) == f"API server: {code} because of a policy"
+    assert (caught.value.status, caught.value.is_refusal) == (code, refusal)
+    with pytest.raises(ApiError, match="because of a policy"):
+        async for _ in client.watch("/apis/resource.k8s.io/v1/resourceslices", "1"):
+            pass
+    await client.close()
+
+
+async def test_nobody_who_answers_is_said_so() -> None:
+    client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
+    with pytest.raises(ApiError, match="API server: no answer") as caught:
+        await client.call("GET", NODE_PATH)
+    assert not caught.value.is_refusal
+
+
+async def test_another_ca_is_taken_up(tmp_path: Path) -> None:
+    """An API server is believed by the CA that the file has now, and by no other."""
+    first, second = certificate(tmp_path, "first"), certificate(tmp_path, "second")
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(second[0].read_bytes())
+    server = StandInApiServer()
+    server.objects[NODE_PATH] = {"kind": "Node", "metadata": {"name": "node-1"}}
+    async with server.running(tls=first):
+        client = ApiClient(ApiAddress(server.url, ca, None))
+        with pytest.raises(ApiError, match=r"(?i)certificate"):
+            await client.call("GET", NODE_PATH)
+        ca.write_bytes(first[0].read_bytes())
+        assert (await client.call("GET", NODE_PATH))["metadata"]["name"] == "node-1"
+        await client.close()
+
+
+def certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """Make a certificate of this machine, which is its own CA, without key identifiers."""
+    crt, key = directory / f"{name}.crt", directory / f"{name}.key"
+    settings = directory / "openssl.cnf"
+    settings.write_text(
+        "[req]\ndistinguished_name=name\nx509_extensions=ext\nprompt=no\n[name]\nCN=api\n"
+        "[ext]\nsubjectAltName=IP:127.0.0.1\nbasicConstraints=CA:TRUE\n"
+        "subjectKeyIdentifier=none\nauthorityKeyIdentifier=none\n"
+    )
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-config", settings, "-keyout", key, "-out", crt),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    assert ssl.create_default_context(cafile=str(crt))
+    return crt, key

@@ -1,0 +1,134 @@
+"""The pods that hold devices of claims: by kubelet's list, and when nobody tells of an end."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from devhost.api.podresources.v1 import podresources_pb2 as pb
+from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
+from devhost.fake_kubelet.api_server import StatusError
+from devhost.model.resource_state import State
+from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
+from tests.dra.world import CLAIMS, NODE, World, eventually
+
+
+class PodResourcesLists(pb_grpc.PodResourcesListerServicer):
+    """Lists the pods that a test sets: by name, the devices of claims."""
+
+    Get = GetAllocatableResources = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.pods: dict[str, list[pb.ClaimResource]] = {}
+
+    async def List(self, _request: object, _context: object) -> pb.ListPodResourcesResponse:  # noqa: N802
+        listed = pb.ListPodResourcesResponse()
+        for name, claimed in self.pods.items():
+            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
+            container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
+        return listed
+
+    def hold(self, pod: str, resource: str, device: str, driver: str = "devhost") -> None:
+        pool = f"{NODE}/{resource}"
+        claimed = pb.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)
+        self.pods.setdefault(pod, []).append(claimed)
+
+
+@pytest.fixture
+async def lists(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodResourcesLists]:
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
+    lists, server = PodResourcesLists(), grpc.aio.server()
+    pb_grpc.add_PodResourcesListerServicer_to_server(lists, server)
+    world.pod_resources = Path(world.directory) / "pr.sock"
+    server.add_insecure_port(f"unix:{world.pod_resources}")
+    await server.start()
+    yield lists
+    await server.stop(None)
+
+
+def holders(world: World, resource: str) -> dict[str, list[str]]:
+    shown = {one["name"]: one for one in world.status()["resources"]}
+    return dict(shown[resource]["holders"]) if resource in shown else {}
+
+
+@contextlib.asynccontextmanager
+async def a_pod(
+    world: World, lists: PodResourcesLists, config: str, resource: str, device: str
+) -> AsyncIterator[str]:
+    """Run the host with a pod that holds a device by a claim ``u``."""
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(resource, State.REGISTERED)
+        name = world.claim("u", resource, device)
+        assert not (await world.kubelet.prepare(name, "u")).error
+        lists.hold("reader", resource, device)
+        await eventually(lambda: holders(world, resource), lambda: holders(world, resource))
+        yield name
+
+
+async def test_status_names_the_pods_of_claims(world: World, lists: PodResourcesLists) -> None:
+    lists.hold("stranger", TOKEN, "1", driver="another")
+    async with a_pod(world, lists, TOKENS, TOKEN, "0"):
+        assert holders(world, TOKEN) == {"0": ["default/reader"]}
+
+
+async def test_a_held_node_is_not_offered_under_another_id(
+    world: World, lists: PodResourcesLists
+) -> None:
+    async with a_pod(world, lists, SERIALS, SERIAL, "fake-null") as name:
+        world.reload(SERIALS.replace("fake-$", "new-$"))
+        await world.until_published("new-zero")
+        served = world.served(SERIAL)
+        assert served is not None
+        reason = served.devices.offered.devices["new-null"].reason
+        assert reason == f"withheld: held as {SERIAL} fake-null by default/reader"
+        lists.pods.clear()
+        await world.kubelet.unprepare(name, "u")
+        await world.until_published("new-null", "new-zero")
+
+
+async def test_a_resource_drains_while_a_pod_holds(world: World, lists: PodResourcesLists) -> None:
+    async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
+        world.reload("{version: v1, resources: []}")
+        await world.until(TOKEN, State.DRAINING, "held by default/reader")
+        lists.pods.clear()
+        await world.kubelet.unprepare(name, "u")
+        await eventually(lambda: world.served(TOKEN) is None)
+
+
+async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
+    world: World, lists: PodResourcesLists
+) -> None:
+    async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
+        pass
+    world.api.remove(f"{CLAIMS}/{name}")
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await eventually(lambda: holders(world, TOKEN))
+        assert [record["claim"] for record in world.records()] == ["u"], "a pod has it"
+        lists.pods.clear()
+        await eventually(lambda: not world.records(), world.records)
+        assert not world.cdi_files()
+
+
+async def test_a_claim_does_not_end_because_of_an_error(
+    world: World, lists: PodResourcesLists
+) -> None:
+    async with a_pod(world, lists, TOKENS, TOKEN, "0"):
+        pass
+    lists.pods.clear()
+    asked = []
+
+    def fault(_verb: str, path: str) -> None:
+        if path.startswith(CLAIMS):
+            asked.append(path)
+            raise StatusError(500, "etcd")
+
+    world.api.fault = fault
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        await eventually(lambda: asked)
+    assert [record["claim"] for record in world.records()] == ["u"]

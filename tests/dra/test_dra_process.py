@@ -1,0 +1,104 @@
+"""`devhost run` with DRA and without: flags, the memory of a kill, and what is imported."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.dra.test_dra_host import TOKEN, TOKENS
+from tests.dra.world import NODE, World, eventually
+from tests.support.daemon import Daemon
+
+SHOW_MODULES = """
+import atexit, sys
+def show():
+    wanted = ("httpx2", "devhost.backends.dra", "anyio")
+    print('{"msg": "modules %s"}' % [name for name in wanted if name in sys.modules], file=sys.stderr)
+atexit.register(show)
+"""
+
+
+@pytest.fixture
+def daemon(world: World) -> Daemon:
+    daemon = Daemon(world.directory)
+    daemon.plugins = world.plugins
+    daemon.flags = ["--node-name", NODE, "--cdi-dir", str(world.cdi)]
+    return daemon
+
+
+def with_dra(world: World) -> list[str]:
+    return ["--dra", "--api-server", world.api.url, "--kubelet-dir", str(world.directory)]
+
+
+async def test_without_the_flag_a_file_that_says_dra_is_refused(daemon: Daemon) -> None:
+    await daemon.start(TOKENS)
+    await daemon.logged("Dynamic Resource Allocation needs --dra")
+    assert await daemon.ended() == 1
+
+
+async def test_without_the_flag_the_file_may_say_dra_for_other_nodes(daemon: Daemon) -> None:
+    daemon.code = SHOW_MODULES
+    await daemon.start(TOKENS.replace("backend: dra", "backend: {dra: [other-*]}"))
+    await daemon.logged("kubelet.sock")
+    assert await daemon.stop() == 0
+    assert daemon.found("modules []"), "nothing of DRA is imported"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--dra"], "--dra needs --api-server outside of a pod"),
+        (
+            ["--dra", "--api-server", "http://x", "--kubelet-dir", f"/{'x' * 90}"],
+            "--kubelet-dir, --dra-driver: a socket's path has",
+        ),
+    ],
+)
+async def test_flags_that_do_not_do_are_named(
+    daemon: Daemon, flags: list[str], reason: str
+) -> None:
+    daemon.flags += flags
+    await daemon.start(TOKENS)
+    await daemon.logged(reason)
+    assert await daemon.ended() == 1
+
+
+async def test_a_kill_loses_nothing(world: World, daemon: Daemon) -> None:
+    daemon.flags += with_dra(world)
+    daemon.code = SHOW_MODULES
+    await daemon.start(TOKENS)
+    await world.kubelet.register()
+    await daemon.logged("state", resource=TOKEN, state="Registered")
+    name = world.claim("u", TOKEN, "0")
+    first = await world.kubelet.prepare(name, "u")
+    logged = await daemon.logged("claim prepared", uid="u")
+    assert (logged["claim"], logged["devices"]) == (f"default/{name}", [f"{TOKEN} 0"])
+    await daemon.kill()
+    (path,) = world.cdi_files()
+    path.unlink()
+    await daemon.start()
+    await world.kubelet.register()
+    assert path.exists()
+    assert await world.kubelet.prepare(name, "u") == first
+    assert not await world.kubelet.unprepare(name, "u")
+    await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
+    assert await daemon.stop() == 0
+    assert not [*world.kubelet.registry.iterdir()]
+    assert world.published() == ["0", "1", "2"]
+    assert not world.records()
+
+
+async def test_an_entry_of_a_claim_outlives_a_rollback(world: World, daemon: Daemon) -> None:
+    """What holds a node by DRA holds it, too, while the process has no DRA."""
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        name = world.claim("u", TOKEN, "0")
+        await eventually(world.published)
+        await world.kubelet.prepare(name, "u")
+        before = world.records()
+    await daemon.start("{version: v1, resources: []}")
+    await daemon.logged("starting devhost")
+    assert await daemon.stop() == 0
+    assert world.records() == before
+    entries = json.loads((Path(world.state) / "state.json").read_text())
+    assert any(entry.get("holder") == "devhost u" for entry in entries)
