@@ -10,6 +10,15 @@ from urllib.parse import quote
 
 import grpc
 
+from devhost.model import limits
+
+# Of a server, whose only client is kubelet.
+SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
+    ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
+    ("grpc.max_allowed_incoming_connections", limits.CONNECTIONS_MAX),
+    ("grpc.so_reuseport", 0),
+)
 _OPTIONS: Final = (
     ("grpc.default_authority", "localhost"),  # kubelet's gRPC server refuses a socket's path as one
     # Otherwise channels to one path share a connection, and the pause after one that failed.

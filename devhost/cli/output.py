@@ -169,6 +169,9 @@ def print_resource(
     for heading in ("reason", "error"):
         if shown.get(heading):
             echo(f"  {heading}: {shown[heading]}")
+    if (dra := shown.get("dra")) is not None:
+        claims = ", ".join(dra["claims"]) or "none"
+        echo(f"  driver {dra['driver']}, pool {dra['pool']}, claims: {claims}")
     for warning in shown["warnings"]:
         echo(f"  warning: {warning}")
     if shown["devices"]:

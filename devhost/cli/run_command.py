@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from devhost import __version__
 from devhost.cli import options, output
@@ -105,6 +106,9 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
 
     if flags["state_dir"] is None:
         logs.exit_with_error("--dra needs --state-dir, for what claims were given")
+    source = click.get_current_context().get_parameter_source("node_name")
+    if source is ParameterSource.DEFAULT:  # the host's name, which a pod's may be
+        logs.exit_with_error("--dra needs --node-name")
     url, ca, token = flags["api_server"], flags["api_ca"], flags["api_token"]
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     if not url and not host:

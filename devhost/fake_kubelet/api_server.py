@@ -15,12 +15,16 @@ from urllib.parse import parse_qsl
 
 import uvicorn
 
-Json = dict[str, Any]
+ApiObject = dict[str, Any]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _Message = MutableMapping[str, Any]
-_KINDS: Final = {"nodes": "Node", "resourceslices": "ResourceSlice"}
-_KINDS_IN_NAMESPACE: Final = {"resourceclaims": "ResourceClaim"}
+_KINDS: Final = {
+    "nodes": "Node",
+    "resourceslices": "ResourceSlice",
+    "resourceclaims": "ResourceClaim",
+}
 _STOP_S: Final = 1
+_ENDS: Final = ("ERROR", "BOOKMARK")  # after these the stand-in ends a watch
 
 
 class StatusError(Exception):
@@ -38,6 +42,7 @@ class StandInApiServer:
         version: What it says that it is.
         objects: By path, such as ``/api/v1/nodes/node-1``.
         tokens: The headers by which clients have proved who they are.
+        lists: How often a collection was read.
         requests: The writes that were asked for: verb, path and HTTP status.
         fault: Called with the verb and the path of each request; raises `StatusError`, or returns.
         admit: Returns the object that is kept of a written one, or raises `StatusError`.
@@ -45,13 +50,14 @@ class StandInApiServer:
 
     def __init__(self) -> None:
         self.version = "v1.37.1"
-        self.objects: dict[str, Json] = {}
+        self.objects: dict[str, ApiObject] = {}
         self.tokens: list[str] = []
+        self.lists = 0
         self.requests: list[tuple[str, str, int]] = []
         self.fault: Callable[[str, str], None] = lambda _verb, _path: None
-        self.admit: Callable[[Json], Json] = lambda written: written
+        self.admit: Callable[[ApiObject], ApiObject] = lambda written: written
         self._version = 1
-        self._events: list[tuple[int, str, Json]] = []  # version, type and object
+        self._events: list[tuple[int, str, ApiObject]] = []  # version, type and object
         self._changed = asyncio.Event()  # another one after each change
         self._socket: socket.socket | None = None
         self._scheme = "http"
@@ -62,7 +68,7 @@ class StandInApiServer:
         assert self._socket is not None  # noqa: S101 (while it runs)
         return "{}://{}:{}".format(self._scheme, *self._socket.getsockname())
 
-    def put(self, path: str, content: Json) -> Json:
+    def put(self, path: str, content: ApiObject) -> ApiObject:
         """Set an object, as somebody else would, and tell those who watch."""
         self._version += 1
         kind = "MODIFIED" if path in self.objects else "ADDED"
@@ -72,7 +78,7 @@ class StandInApiServer:
         self._tell(kind, kept)
         return kept
 
-    def remove(self, path: str) -> Json:
+    def remove(self, path: str) -> ApiObject:
         """Remove an object, as somebody else would."""
         self._version += 1
         content = self.objects.pop(path)
@@ -80,7 +86,7 @@ class StandInApiServer:
         self._tell("DELETED", {**content, "metadata": metadata})
         return content
 
-    def listed(self, path: str, selector: str = "") -> list[Json]:
+    def listed(self, path: str, selector: str = "") -> list[ApiObject]:
         """Return the objects below a path that a field selector chooses."""
         below = (content for place, content in self.objects.items() if place.startswith(f"{path}/"))
         return [content for content in below if _matches(content, selector)]
@@ -88,6 +94,13 @@ class StandInApiServer:
     def break_watches(self) -> None:
         """Have all watches end with an error, as one whose version is too old does."""
         self._events = [(self._version + 1, "ERROR", {"code": 410, "message": "too old"})]
+        self._wake()
+
+    def end_watches(self) -> None:
+        """Tell all watches the present version, then end them, as a real one does in time."""
+        self._version += 1
+        bookmark = {"metadata": {"resourceVersion": str(self._version)}}
+        self._events = [(self._version, "BOOKMARK", bookmark)]
         self._wake()
 
     @contextlib.asynccontextmanager
@@ -117,7 +130,7 @@ class StandInApiServer:
             server.should_exit = True
             await serving
 
-    def _tell(self, kind: str, content: Json) -> None:
+    def _tell(self, kind: str, content: ApiObject) -> None:
         self._events.append((self._version, kind, content))
         self._wake()
 
@@ -155,11 +168,11 @@ class StandInApiServer:
         await _respond(send, code, json.dumps(answer).encode())
 
     def _answer(
-        self, verb: str, path: str, query: Mapping[str, str], body: Json
-    ) -> tuple[int, Json]:
+        self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
+    ) -> tuple[int, ApiObject]:
         if path == "/version":
             return 200, {"gitVersion": self.version}
-        if path.rpartition("/")[2] in (*_KINDS, *_KINDS_IN_NAMESPACE):
+        if path.rpartition("/")[2] in _KINDS:
             return self._answer_all(verb, path, query, body)
         if path not in self.objects:
             raise StatusError(404, f'"{path.rpartition("/")[2]}" not found')
@@ -174,9 +187,9 @@ class StandInApiServer:
         return 200, self.put(path, self.admit(body))
 
     def _answer_all(
-        self, verb: str, path: str, query: Mapping[str, str], body: Json
-    ) -> tuple[int, Json]:
-        kind = {**_KINDS, **_KINDS_IN_NAMESPACE}[path.rpartition("/")[2]]
+        self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
+    ) -> tuple[int, ApiObject]:
+        kind = _KINDS[path.rpartition("/")[2]]
         listed = self.listed(path, query.get("fieldSelector", ""))
         if verb == "POST":
             place = f"{path}/{body['metadata']['name']}"
@@ -186,6 +199,7 @@ class StandInApiServer:
         if verb == "DELETE":
             for content in listed:
                 self.remove(f"{path}/{content['metadata']['name']}")
+        self.lists += verb == "GET"
         metadata = {"resourceVersion": str(self._version)}
         group = path.removeprefix("/apis/").partition("/v1")[0]
         version = "v1" if path.startswith("/api/") else f"{group}/v1"
@@ -209,17 +223,15 @@ class StandInApiServer:
         try:
             while self._socket is not None and not ended.done():
                 changed = asyncio.ensure_future(self._changed.wait())
-                for version, kind, content in [one for one in self._events if one[0] > since]:
-                    since = version
-                    place = path.rpartition("/")[2]
-                    of_kind = {**_KINDS, **_KINDS_IN_NAMESPACE}[place]
-                    if kind == "ERROR" or (
-                        content.get("kind") == of_kind
-                        and _matches(content, query.get("fieldSelector", ""))
-                    ):
+                for version, kind, content in tuple(self._events):
+                    if version <= since:
+                        continue
+                    since, is_kind = version, content.get("kind") == _KINDS[path.rpartition("/")[2]]
+                    is_chosen = is_kind and _matches(content, query.get("fieldSelector", ""))
+                    if kind in _ENDS or is_chosen:
                         line = json.dumps({"type": kind, "object": content}).encode() + b"\n"
                         await _send_body(send, line, more=True)
-                    if kind == "ERROR":
+                    if kind in _ENDS:
                         return
                 await asyncio.wait({changed, ended}, return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
@@ -236,7 +248,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _matches(content: Json, selector: str) -> bool:
+def _matches(content: ApiObject, selector: str) -> bool:
     """Whether an object has the values of a field selector, such as ``spec.driver=a``."""
     for part in filter(None, selector.split(",")):
         path, _, wanted = part.partition("=")

@@ -35,7 +35,7 @@ LISTS_PER_S: Final = 1.0
 
 # ── requests of clients ──
 
-# Options of gRPC for each plugin socket (devhost/backends/deviceplugin/registration.py).
+# Options of gRPC for each socket (devhost/backends/sockets.py).
 
 # The largest request. GetPreferredAllocation carries every free ID, and a list has at most 4 MiB.
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024

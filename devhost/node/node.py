@@ -140,6 +140,12 @@ class Host:
 
     async def _load(self) -> None:
         self.parts.reconciler.reserve(await self.parts.claims.reserved())
+        claims = self.parts.handouts.table.claims
+        if claims and not self.settings.policy.dra:
+            fields = {"claims": len(claims)}
+            _LOG.warning(
+                "claims hold devices, and do not end without --dra", extra={"fields": fields}
+            )
 
     async def _apply_first(self, config: Config) -> None:
         """Apply the configuration of the start, unless there is a newer one."""

@@ -9,7 +9,8 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra.slices import PATH
-from devhost.fake_kubelet.api_server import Json, StatusError
+from devhost.cli.output import print_resource
+from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.model.resource_state import State
 from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
 
@@ -147,10 +148,20 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
+async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        before = world.api.lists
+        world.api.end_watches()
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+        await world.until_published("0", "1", "2")
+        assert world.api.lists == before
+
+
 async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) -> None:
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
 
-    def refuse(content: Json) -> Json:
+    def refuse(content: ApiObject) -> ApiObject:
         if content["spec"]["pool"]["name"].endswith("/token"):
             raise StatusError(403, "devhost may only write its own node's ResourceSlices")
         return content
@@ -165,7 +176,7 @@ async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) 
 
 
 async def test_what_the_api_server_does_not_keep_is_sent_once(world: World) -> None:
-    def drop(content: Json) -> Json:
+    def drop(content: ApiObject) -> ApiObject:
         devices = [{"name": device["name"]} for device in content["spec"]["devices"]]
         return {**content, "spec": {**content["spec"], "devices": devices}}
 
@@ -595,7 +606,9 @@ async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
         assert line in text
 
 
-async def test_status_names_driver_pool_and_claims(world: World) -> None:
+async def test_status_names_driver_pool_and_claims(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
         name = world.claim("u", TOKEN, "0")
@@ -607,3 +620,6 @@ async def test_status_names_driver_pool_and_claims(world: World) -> None:
             "claims": [f"default/{name}"],
         }
         assert shown["registered"]
+    print_resource(shown, wide=False)
+    claims = f"driver devhost, pool {NODE}/{TOKEN}, claims: default/{name}"
+    assert claims in capsys.readouterr().out

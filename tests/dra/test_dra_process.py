@@ -47,9 +47,13 @@ async def test_without_the_flag_the_file_may_say_dra_for_other_nodes(daemon: Dae
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--dra"], "--dra needs --api-server outside of a pod"),
+        (["--dra"], "--dra needs --node-name"),
+        (["--dra", "--node-name", "n"], "--dra needs --api-server outside of a pod"),
         (
-            ["--dra", "--api-server", "http://x", "--kubelet-dir", f"/{'x' * 90}"],
+            [
+                *("--dra", "--node-name", "n", "--api-server", "http://x"),
+                *("--kubelet-dir", f"/{'x' * 90}"),
+            ],
             "--kubelet-dir, --dra-driver: a socket's path has",
         ),
     ],
@@ -57,7 +61,7 @@ async def test_without_the_flag_the_file_may_say_dra_for_other_nodes(daemon: Dae
 async def test_flags_that_do_not_do_are_named(
     daemon: Daemon, flags: list[str], reason: str
 ) -> None:
-    daemon.flags += flags
+    daemon.flags = flags
     await daemon.start(TOKENS)
     await daemon.logged(reason)
     assert await daemon.ended() == 1
@@ -97,7 +101,7 @@ async def test_an_entry_of_a_claim_outlives_a_rollback(world: World, daemon: Dae
         await world.kubelet.prepare(name, "u")
         before = world.records()
     await daemon.start("{version: v1, resources: []}")
-    await daemon.logged("starting devhost")
+    await daemon.logged("claims hold devices, and do not end without --dra", claims=1)
     assert await daemon.stop() == 0
     assert world.records() == before
     entries = json.loads((Path(world.state) / "state.json").read_text())

@@ -22,7 +22,7 @@ from devhost.backends.dra.slices import PATH
 from devhost.backends.sockets import open_channel
 from devhost.config.loader import loads
 from devhost.daemon.status import status
-from devhost.fake_kubelet.api_server import Json, StandInApiServer
+from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
@@ -34,7 +34,7 @@ CLAIMS: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 _EXTENDED: Final = {"resource.kubernetes.io/extended-resource-claim": "true"}
 
 
-def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> Json:
+def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> ApiObject:
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     return {
         "kind": "Node",
@@ -46,7 +46,7 @@ def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> Json:
 
 def claim(
     uid: str, pool: str, devices: Iterable[str], *, extended: bool = True, **result: Any
-) -> Json:
+) -> ApiObject:
     results = [
         {"request": "r", "driver": "devhost", "pool": pool, "device": device, **result}
         for device in devices
@@ -168,7 +168,7 @@ class World:
 
     # ── what is seen ──
 
-    def slices(self) -> list[Json]:
+    def slices(self) -> list[ApiObject]:
         return sorted(self.api.listed(PATH), key=lambda one: str(one["metadata"]["name"]))
 
     def published(self) -> list[str]:
@@ -192,13 +192,13 @@ class World:
 
         await eventually(seen, lambda: self.state_of(resource))
 
-    def status(self) -> Json:
+    def status(self) -> ApiObject:
         return status(self.host)
 
     def troubles(self) -> Sequence[str]:
         return list(self.status()["troubles"])
 
-    def records(self) -> list[Json]:
+    def records(self) -> list[ApiObject]:
         """Return the entries of claims in the state file."""
         path = self.state / "state.json"
         entries = json.loads(path.read_text()) if path.exists() else []
@@ -207,7 +207,7 @@ class World:
     def cdi_files(self) -> list[Path]:
         return sorted(self.cdi.glob("*.json")) if self.cdi.exists() else []
 
-    def spec(self) -> dict[str, Json]:
+    def spec(self) -> dict[str, ApiObject]:
         """Return the edits of the only CDI file, by name."""
         (path,) = self.cdi_files()
         content = json.loads(path.read_text())

@@ -20,7 +20,7 @@ from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
 from devhost.backends.deviceplugin.servicer import Servicer
-from devhost.backends.sockets import SocketIdentity, start_server
+from devhost.backends.sockets import SERVER_OPTIONS, SocketIdentity, start_server
 from devhost.errors import KubeletError
 from devhost.model import limits
 from devhost.model.config import Resource
@@ -46,11 +46,8 @@ _LEAVE_POLL_S: Final = 0.2  # while IDs are leaving
 _STOP_GRACE_S: Final = 1.0
 _STOP_TIMEOUT_S: Final = 2.0
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
-    ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
-    ("grpc.max_allowed_incoming_connections", limits.CONNECTIONS_MAX),
+    *SERVER_OPTIONS,
     ("grpc.max_connection_idle_ms", int(limits.IDLE_CONNECTION_S * 1000)),
-    ("grpc.so_reuseport", 0),
 )
 
 

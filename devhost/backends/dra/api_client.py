@@ -13,7 +13,7 @@ import httpx2
 from devhost.model.names import printable
 from devhost.watch.threads import run_in_thread
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 NO_ANSWER: Final = 0  # in the place of an HTTP status
 _TIMEOUT: Final = httpx2.Timeout(10.0, connect=5.0)
 _WATCH_S: Final = 300  # then the API server ends a watch
@@ -56,7 +56,7 @@ class ApiClient:
         self._tls: ssl.SSLContext | None = None  # ``None``: by the CAs of the machine
         self._http: httpx2.AsyncClient | None = None
 
-    async def call(self, verb: str, path: str, body: Json | None = None, **query: str) -> Json:
+    async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
         """Return the answer to a request, or raise `ApiError`."""
         http, headers = await self._prepare()
         try:
@@ -66,10 +66,11 @@ class ApiClient:
         _check(answer)
         return _json(answer.content)
 
-    async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[Json]:
+    async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[_Json]:
         """Yield the events since a version until the API server ends that; may raise `ApiError`."""
         http, headers = await self._prepare()
         query |= {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(_WATCH_S)}
+        query["allowWatchBookmarks"] = "true"  # else the version may be too old to go on from
         request = http.stream("GET", path, params=query, headers=headers, timeout=_WATCH_TIMEOUT)
         try:
             async with request as answer:
@@ -136,7 +137,7 @@ def _check(answer: httpx2.Response) -> None:
     raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase, retry_after)
 
 
-def _json(content: bytes) -> Json:
+def _json(content: bytes) -> _Json:
     try:
         value = json.loads(content)
     except ValueError:

@@ -8,7 +8,7 @@ from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.claim_record import ClaimedDevice, ClaimRecord
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
 _PLACE: Final = ("hostPath", "type", "major", "minor")  # of a device node: where it is now
 
@@ -33,7 +33,7 @@ class Scope(NamedTuple):
     cdi_devices: Sequence[str]  # of other CDI specs
 
 
-def scopes(claim: Json, driver: str) -> list[list[Result]]:
+def scopes(claim: _Json, driver: str) -> list[list[Result]]:
     """Return what a claim has of a driver, by what is one container to a device plugin.
 
     Of a claim for extended resources that is a request: one container's of one resource. Which

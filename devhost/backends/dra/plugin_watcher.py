@@ -24,8 +24,7 @@ import grpc
 from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
-from devhost.backends.sockets import connect_error, start_server
-from devhost.model import limits
+from devhost.backends.sockets import SERVER_OPTIONS, connect_error, start_server
 from devhost.watch.threads import run_in_thread
 
 _SERVICES: Final = ("v1.DRAPlugin",)
@@ -35,12 +34,6 @@ _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.05
 _LISTEN_S: Final = 1.0
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),
-    ("grpc.max_concurrent_streams", limits.CONNECTION_CALLS_MAX),
-    ("grpc.max_allowed_incoming_connections", limits.CONNECTIONS_MAX),
-    ("grpc.so_reuseport", 0),
-)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -51,7 +44,8 @@ class DriverSockets:
     """
 
     def __init__(self, kubelet_dir: Path, driver: str) -> None:
-        self.directory, self.registry = kubelet_dir / "plugins" / driver, _registry(kubelet_dir)
+        self.directory = kubelet_dir / "plugins" / driver
+        self.registry = kubelet_dir / "plugins_registry"
         self._driver, self._descriptor = driver, -1
         self._serial = itertools.count(1)
         self._process = secrets.token_hex(4)
@@ -136,10 +130,6 @@ class DriverSockets:
         return descriptor
 
 
-def _registry(kubelet_dir: Path) -> Path:
-    return kubelet_dir / "plugins_registry"
-
-
 class Registrar(pb_grpc.RegistrationServicer):
     """Keeps a driver registered; `on_change` is called when kubelet has registered it, or not.
 
@@ -176,7 +166,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         endpoint, visible, hidden = self._sockets.fresh_paths()
         self._endpoint = str(endpoint)
         endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
         try:

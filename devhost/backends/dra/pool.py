@@ -15,8 +15,8 @@ from devhost.backends.share_ids import offered_ids
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.limits import ATTRIBUTE_BYTES_MAX
 
-Json = dict[str, Any]
-DeviceEntry = Mapping[str, Any]
+_Json = dict[str, Any]
+SliceDevice = Mapping[str, Any]
 """A device in a slice."""
 
 SLICE_MAX: Final = 64  # devices; more with a taint are refused
@@ -34,7 +34,7 @@ class PoolWrite(NamedTuple):
 
     verb: Literal["DELETE", "PUT", "POST"]
     name: str
-    body: Json | None = None
+    body: _Json | None = None
 
 
 # ── names ──
@@ -70,7 +70,7 @@ def _hash(text: str) -> str:
 # ── devices ──
 
 
-def device_entries(resource: str, snapshot: Snapshot, replicas: int) -> dict[str, DeviceEntry]:
+def device_entries(resource: str, snapshot: Snapshot, replicas: int) -> dict[str, SliceDevice]:
     """Return the devices that pods may be given, by advertised ID; the shares of all in turn.
 
     All have the same attributes, empty where a device has no value: a selector fails for a pod on
@@ -83,12 +83,12 @@ def device_entries(resource: str, snapshot: Snapshot, replicas: int) -> dict[str
     is_numa = all(len(device.numa_nodes) == 1 for device in present)
     healthy = [device for device in present if device.healthy]
     ids = {device.id: offered_ids(device.id, replicas) for device in healthy}
-    entries: dict[str, DeviceEntry] = {}
+    entries: dict[str, SliceDevice] = {}
     for device, share in ((device, share) for share in range(replicas) for device in healthy):
         advertised_id = ids[device.id][share].id
         texts = {name: values[device.id].get(name, "") for name in names}
         texts |= {"resource": resource, "id": _fitting(advertised_id) or ""}
-        attributes: Json = {name: {"string": text} for name, text in texts.items()}
+        attributes: _Json = {name: {"string": text} for name, text in texts.items()}
         if is_numa:
             attributes[_NUMA_NODE] = {"int": device.numa_nodes[0]}
         entries[advertised_id] = {"name": device_name(advertised_id), "attributes": attributes}
@@ -123,7 +123,7 @@ class PoolKey:
     node_uid: str
     name: str
 
-    def slices(self, devices: Sequence[DeviceEntry], generation: int) -> dict[str, Json]:
+    def slices(self, devices: Sequence[SliceDevice], generation: int) -> dict[str, _Json]:
         """Return the slices of a generation, by name."""
         parts = [devices[at : at + SLICE_MAX] for at in range(0, len(devices), SLICE_MAX)]
         pool = {"name": self.name, "generation": generation, "resourceSliceCount": len(parts)}
@@ -156,13 +156,13 @@ class PoolKey:
         return whole[:_NAME_MAX].rstrip("-.")
 
 
-def pool_of(content: Json) -> str:
+def pool_of(content: _Json) -> str:
     """Return the pool of a slice as it was read."""
     return str(content["spec"]["pool"]["name"])
 
 
 def writes(
-    key: PoolKey, devices: Sequence[DeviceEntry], present: Mapping[str, Json]
+    key: PoolKey, devices: Sequence[SliceDevice], present: Mapping[str, _Json]
 ) -> list[PoolWrite]:
     """Return what brings the slices of a pool, as they were read, to these devices; in order.
 

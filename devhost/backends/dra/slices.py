@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.backends.dra.api_client import ApiClient, ApiError
-from devhost.backends.dra.pool import DeviceEntry, PoolKey, PoolWrite, pool_of, writes
+from devhost.backends.dra.pool import PoolKey, PoolWrite, SliceDevice, pool_of, writes
 
-Json = dict[str, Any]
+_Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SETTLE_S: Final = 0.1  # a burst of changes is written together
 _BETWEEN_WRITES_S: Final = 1.0  # of a pool
@@ -41,7 +41,7 @@ class WantedPool:
         refusals: How many writes were refused in a row.
     """
 
-    devices: Mapping[str, DeviceEntry] | None = None
+    devices: Mapping[str, SliceDevice] | None = None
     confirmed: bool = False
     problem: str | None = None
     left_out: str | None = None
@@ -76,14 +76,14 @@ class SliceWriter:
         self.problem: str | None = "the API server was not asked yet"
         self.may_write = False
         self.requests: Counter[tuple[str, int]] = Counter()
-        self._present: dict[str, Json] = {}  # by name, as read or written last
+        self._present: dict[str, _Json] = {}  # by name, as read or written last
         self._changed, self._again = asyncio.Event(), asyncio.Event()
         self._failures = 0
 
     def __len__(self) -> int:
         return len(self._present)
 
-    def want(self, pool: str, devices: Mapping[str, DeviceEntry]) -> None:
+    def want(self, pool: str, devices: Mapping[str, SliceDevice]) -> None:
         """Publish these devices in a pool, in this order."""
         wanted = self.pools[pool]
         if wanted.devices is None or [*wanted.devices.items()] != [*devices.items()]:
@@ -127,7 +127,7 @@ class SliceWriter:
                     await self._again.wait()
 
     async def _session(self, node_uid: str) -> None:
-        """Keep the slices until the watch ends, something fails or `reconnect` is called."""
+        """Keep the slices until something fails or `reconnect` is called."""
         selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
         listed = await self._api.call("GET", PATH, fieldSelector=selector)
         contents = listed.get("items") or ()
@@ -147,17 +147,21 @@ class SliceWriter:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, version: str, selector: str) -> None:
-        async for event in self._api.watch(PATH, version, fieldSelector=selector):
-            content = event["object"]
-            name, before = (
-                content["metadata"]["name"],
-                self._present.get(content["metadata"]["name"]),
-            )
-            if event["type"] == "DELETED":
-                self._present.pop(name, None)
-            elif before is None or _version(before) != _version(content):
-                self._present[name] = content
-            self.compare_soon()
+        while True:
+            async for event in self._api.watch(PATH, version, fieldSelector=selector):
+                version = event["object"]["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._take(event["type"], event["object"])
+                    self.compare_soon()
+            await asyncio.sleep(_jitter(0))  # all drivers of a cluster may have been cut off
+
+    def _take(self, kind: str, content: _Json) -> None:
+        name = content["metadata"]["name"]
+        former = self._present.get(name)
+        if kind == "DELETED":
+            self._present.pop(name, None)
+        elif former is None or _version(former) != _version(content):
+            self._present[name] = content
 
     # ── writing ──
 
@@ -202,6 +206,8 @@ class SliceWriter:
             wanted.not_before = loop.time() + _BETWEEN_WRITES_S
             try:
                 await self._send(write, wanted)
+                fields = {"verb": write.verb, "pool": key.name, "slice": write.name}
+                _LOG.info("slice written", extra={"fields": fields})
             except ApiError as error:
                 if not error.is_refusal:
                     raise
@@ -232,7 +238,6 @@ class SliceWriter:
             answer = {}
         finally:
             self.requests[write.verb, status] += 1
-        _LOG.info("slice written", extra={"fields": {"verb": write.verb, "slice": write.name}})
         if write.body is None:
             self._present.pop(write.name, None)
             return
@@ -252,7 +257,7 @@ def _jitter(failures: int) -> float:
     return random.uniform(0.0, min(_PAUSE_S * 2**failures, _PAUSE_MAX_S))  # noqa: S311 (no herd)
 
 
-def _difference(sent: Json, kept: Json) -> str | None:
+def _difference(sent: _Json, kept: _Json) -> str | None:
     """Return what an answer lacks of what was sent, or ``None``."""
     for sent_device, kept_device in zip(sent["devices"], kept.get("devices") or (), strict=False):
         for field, value in sent_device.items():
@@ -261,5 +266,5 @@ def _difference(sent: Json, kept: Json) -> str | None:
     return None
 
 
-def _version(content: Json) -> object:
+def _version(content: _Json) -> object:
     return content["metadata"].get("resourceVersion")

@@ -1,0 +1,80 @@
+"""The records of claims in the state file, which several instances share."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from devhost.model.claim_record import ClaimedDevice, ClaimRecord
+from devhost.node.handouts import FILE, HandoutFile
+from tests.host.test_claims import A, B, ClaimsFixture, device, published, resource
+from tests.support.offered import offered
+
+
+def record(uid: str, boot: str = "") -> ClaimRecord:
+    given = ClaimedDevice(resource=A, id="a", request="r", pool="p", device="a", cdi=[], scope=0)
+    return ClaimRecord(
+        claim=uid,
+        driver="devhost",
+        namespace="default",
+        name=uid,
+        boot=boot,
+        devices=[given],
+        entries={},
+    )
+
+
+def state_file(directory: Path) -> HandoutFile:
+    return HandoutFile(directory, lambda _resource: False)
+
+
+def uids(records: Iterable[ClaimRecord]) -> set[str]:
+    return {one.claim for one in records}
+
+
+async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded() -> None:
+    who = ClaimsFixture(assume_free=True)
+    assert published(who, resource(A), device("a")) == [None]
+    held = {"a": device("a")}
+    await who.hand_out(resource(A), held, offered("a"), holder=record("u").id)
+    who.file.set({record("u").key: record("u")})
+    who.remove(A)
+    who.end_free()
+    assert published(who, resource(B), device("b")) != [None]
+    who.file.set({record("u").key: None})
+    who.end_free()
+    assert published(who, resource(B), device("b")) == [None]
+
+
+async def test_of_two_instances_each_sees_what_the_other_has_recorded(tmp_path: Path) -> None:
+    first, second = state_file(tmp_path), state_file(tmp_path)
+    assert await first.save_claim(record("u"), 60) is None
+    assert await second.sync(60) is None
+    assert uids(second.table.claims.values()) == {"u"}
+    second.set({record("u").key: None})
+    await second.sync(60)
+    await first.sync(60)
+    assert not first.table.claims
+    await first.sync(60)
+    assert not json.loads((tmp_path / FILE).read_text()), "what another has ended is not written"
+
+
+async def test_a_file_that_was_lost_is_written_again(tmp_path: Path) -> None:
+    state = state_file(tmp_path)
+    assert await state.save_claim(record("u"), 60) is None
+    (tmp_path / FILE).unlink()
+    await state.sync(60)
+    assert [entry["claim"] for entry in json.loads((tmp_path / FILE).read_text())] == ["u"]
+
+
+async def test_what_a_newer_version_adds_to_a_claim_is_kept(tmp_path: Path) -> None:
+    state = state_file(tmp_path)
+    await state.save_claim(record("u"), 60)
+    (entry,) = json.loads((tmp_path / FILE).read_text())
+    entry["later"] = entry["devices"][0]["later"] = 1
+    (tmp_path / FILE).write_text(json.dumps([entry]))
+    state = state_file(tmp_path)
+    await state.sync(60)
+    (kept,) = state.table.claims.values()
+    await state.save_claim(kept.model_copy(update={"boot": "another"}), 60)
+    (written,) = json.loads((tmp_path / FILE).read_text())
+    assert written == {**entry, "boot": "another"}
