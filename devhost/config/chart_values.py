@@ -62,7 +62,7 @@ _HostPath = Annotated[str, refuses(_host_path_problem)]
 
 
 class Allow(ConfigModel):
-    """What a configuration may use: the fields of `Policy` without their prefix."""
+    """The rights of a configuration: the fields of `Policy` without their prefix."""
 
     paths: Annotated[tuple[_Path, ...], AsTuple] = ()
     devices: Annotated[tuple[_Device, ...], AsTuple] = ()

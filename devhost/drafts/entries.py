@@ -229,7 +229,7 @@ class EntryWriter:
         return DraftEntry(resource, (*titles, *notes), not reason, rights)
 
     def _add_container_path(self, draft: _Draft, resource: _Options) -> None:
-        """Have containers get nodes by a path that stays, where programs have it in a setting."""
+        """Set a path in the container that stays, where programs have it in a setting."""
         rules = resource.get("allocate", {}).get("devices")
         if not (rules is None or any("containerPath" in rule for rule in rules)):
             return

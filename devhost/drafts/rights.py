@@ -1,4 +1,4 @@
-"""What a process has to be allowed for resources, as flags and as values of the chart."""
+"""The rights that a process needs for resources, as flags and as values of the chart."""
 
 import shlex
 from collections.abc import Iterable, Iterator

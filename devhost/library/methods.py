@@ -60,7 +60,7 @@ class PluginMethods:
     def call(
         self, method: str, *arguments: Any, check: Callable[[Any], Any] = lambda _: None
     ) -> Any:
-        """Call a method of the plugin, and return what `check` makes of the result."""
+        """Call a method of the plugin, and return the result of `check` for its result."""
         try:
             result = check(getattr(self._plugin, method)(*arguments))
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)

@@ -42,7 +42,7 @@ class ClaimedDevice(_Recorded):
 
 
 class ClaimRecord(_Recorded):
-    """What a claim was given when it was prepared, which no edit of the configuration changes.
+    """The devices and edits that a claim was given; no edit of the configuration changes them.
 
     Attributes:
         claim: Its UID.
@@ -61,12 +61,12 @@ class ClaimRecord(_Recorded):
 
     @property
     def id(self) -> str:
-        """What no other record has: a claim may have devices of two drivers."""
+        """Its driver and UID: a claim may have devices of two drivers."""
         return claim_id(self.driver, self.claim)
 
     @property
     def key(self) -> tuple[str, str]:
-        """What no other entry of the state file has: a resource's name has a slash."""
+        """Its key in the state file: no resource has this name, which lacks a slash."""
         return CLAIM, self.id
 
     @property

@@ -42,15 +42,15 @@ class ServedResource:
 
     Attributes:
         devices: What was found, and what is offered.
-        draining: It was removed, and goes on until nobody can get a device of it.
+        drain_reason: Why it goes on only until nobody can get a device of it, if it does.
         answers: The answers to the backend, by the present offer.
     """
 
     def __init__(
         self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None
     ) -> None:
-        self.scanner, self._parts, self.draining = scanner, parts, False
-        self._drain_reason = ""
+        self.scanner, self._parts = scanner, parts
+        self.drain_reason: str | None = None
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
@@ -82,6 +82,11 @@ class ServedResource:
         return self.scanner.resource.name
 
     @property
+    def draining(self) -> bool:
+        """Whether it goes on only until nobody can get a device of it."""
+        return self.drain_reason is not None
+
+    @property
     def status(self) -> Status:
         """Its state, why, and since when."""
         return self.resource_status.current
@@ -92,7 +97,7 @@ class ServedResource:
         """Go on by another specification of the resource, with the same socket and stream."""
         scan, former = self.scan, self.scanner.resource
         scan.found = for_new_spec(scan.found, former, scanner.resource)
-        self.scanner, self.draining = scanner, False
+        self.scanner, self.drain_reason = scanner, None
         self.devices.change_log.repeat_empty()
         self.answers.up_to_date.clear()
         scan.apply_spec(scanner)
@@ -100,7 +105,7 @@ class ServedResource:
 
     def drain(self, reason: str) -> None:
         """Take all devices out of the kubelet's list, then end."""
-        self.draining, self._drain_reason = True, reason
+        self.drain_reason = reason
         self.devices.count = DeviceCount(self.name)
         self.scan.release()
         self._publish_again()
@@ -189,10 +194,10 @@ class ServedResource:
 
     def _publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
         self.devices.publish(scanner, snapshot, draining=self.draining)
-        if self.draining:
+        if self.drain_reason is not None:
             pods = frozenset[str]().union(*self._parts.holders.pods_by_id(self.name).values())
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
-            self.resource_status.override(State.DRAINING, self._drain_reason + held)
+            self.resource_status.override(State.DRAINING, self.drain_reason + held)
 
     def _held_changed(self) -> None:
         before, self._held = self._held, self._parts.holders.held_ids(self.name)

@@ -18,7 +18,7 @@ COLA, DICE, COIN, BOOK, SLOT, DISK = (
     f"e2e.test/{name}" for name in ("cola", "dice", "coin", "book", "slot", "disk")
 )
 
-_PYTHON: Final = "/opt/devhost/bin/python3"
+PYTHON: Final = "/opt/devhost/bin/python3"
 _STEP: Final = f"import sys; open('{STEPS}/' + sys.argv[1], 'a').write('x')"
 _STATUS: Final = """
 import urllib.request
@@ -59,7 +59,7 @@ VALUES: Final[Json] = {
             {
                 "name": DISK,
                 "sources": [{"directory": f"{DEVICES}/disks"}],
-                "preStart": [{"run": [_PYTHON, "-c", _STEP, "${id}"]}],
+                "preStart": [{"run": [PYTHON, "-c", _STEP, "${id}"]}],
                 "allocate": {"env": {"DISKS": "${id}"}},
             },
         ],
@@ -120,7 +120,7 @@ class Release:
 
     def status(self) -> Json:
         """Return devhost's /status, which only the pod itself can ask for."""
-        found: Json = json.loads(self.execute(_PYTHON, "-c", _STATUS))
+        found: Json = json.loads(self.execute(PYTHON, "-c", _STATUS))
         return found
 
     def well(self) -> bool:

@@ -1,0 +1,301 @@
+"""Devices by Dynamic Resource Allocation: scheduler, kubelet, containerd and the chart's rights."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.e2e import devices
+from tests.e2e.cluster import NODE, Cluster, CommandError, Json
+from tests.e2e.init import NODE_IP
+from tests.e2e.pods import NAMESPACE, Pods, pod
+from tests.e2e.release import PYTHON, STATE, VALUES, Release
+from tools.helm import PACKAGES
+
+SERIAL: Final = "e2e.test/serial"
+CLASS: Final = "serial.e2e.test"
+CDI: Final = "/run/cdi"  # the link /var/run would lead to that of the machine
+TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+RESOURCE: Final[Json] = {
+    "name": SERIAL,
+    "backend": "dra",
+    "sources": [{"dev": "ttyFAKE(?P<port>[0-9]+)"}],
+    "id": "fake-${port}",
+    "allocate": {
+        "devices": [{"hostPath": "${path}", "containerPath": "/dev/serial${index}"}],
+        "env": {"SERIAL_PORTS": "/dev/serial${index}"},
+    },
+}
+SERIALS: Final[Json] = {
+    "image": VALUES["image"],
+    "cdi": {"enabled": True},
+    "dra": {"enabled": True},
+    "config": {"version": "v1", "resources": [RESOURCE]},
+    # The cluster has no proxy for its services.
+    "extraArgs": [f"--api-server=https://{NODE_IP}:6443"],
+}
+NOWHERE: Final = SERIALS | {"nodeSelector": {"e2e.test/no-node-has": "this"}}
+
+
+@pytest.fixture(scope="module")
+def installed_dra(cluster: Cluster, installed: Release) -> Iterator[Release]:
+    """A release of its own: it has the driver `devhost`, and so one directory with the state."""
+    installed.uninstall()
+    release = Release(cluster, max(PACKAGES), "dra")
+    yield release
+    release.uninstall()
+
+
+@pytest.fixture
+def serials(installed_dra: Release, pods: Pods) -> Release:
+    """Four serial adapters, all free."""
+    cluster = installed_dra.cluster
+    devices.plug_all(cluster)
+    installed_dra.install(SERIALS)
+    expected = [f"fake-{name.removeprefix('ttyFAKE')}" for name in devices.SERIALS]
+    cluster.until("the devices are published", lambda: published(cluster) == expected)
+    cluster.until("nothing is prepared", lambda: not records(cluster) and installed_dra.well())
+    return installed_dra
+
+
+# ── what is seen ──
+
+
+def slices(cluster: Cluster) -> dict[str, str]:
+    """Return the UID of each ResourceSlice of the driver."""
+    found = [one for one in cluster.items("resourceslices") if one["spec"]["driver"] == "devhost"]
+    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
+
+
+def published(cluster: Cluster) -> list[str]:
+    """Return the names of the devices in all slices."""
+    found = (one["spec"].get("devices", ()) for one in cluster.items("resourceslices"))
+    return sorted(device["name"] for listed in found for device in listed)
+
+
+def records(cluster: Cluster) -> list[Json]:
+    """Return the entries of claims in the state of the node."""
+    path = cluster.host(f"{STATE}/state.json")
+    entries: list[Json] = json.loads(path.read_text()) if path.exists() else []
+    return [entry for entry in entries if "claim" in entry]
+
+
+def claim_files(cluster: Cluster) -> list[str]:
+    """Return the names of the CDI files of claims."""
+    return [path.name for path in cluster.host(CDI).glob("devhost-claim_*")]
+
+
+def nodes(pods: Pods, name: str) -> list[str]:
+    """Return the numbers of the adapters in a pod."""
+    return pods.execute(name, "sh", "-c", "stat -c %t:%T /dev/serial*").split()
+
+
+def serial_pods(*names: str, count: int = 2) -> list[Json]:
+    return [pod(name, {SERIAL: count}) for name in names]
+
+
+def kill(cluster: Cluster, status: Json) -> None:
+    """End a container by SIGKILL."""
+    (container,) = status["status"]["containerStatuses"]
+    name = container["containerID"].removeprefix("containerd://")
+    cluster.ctr("tasks", "kill", "--signal=SIGKILL", name)
+
+
+def take_away(release: Release) -> None:
+    """Kill devhost, and have no pod of it."""
+    kill(release.cluster, release.pod())
+    release.install(NOWHERE)
+    labels = "--selector=app.kubernetes.io/name=devhost"
+    namespace = f"--namespace={release.namespace}"
+    release.cluster.until(
+        "devhost has gone", lambda: not release.cluster.items("pods", namespace, labels)
+    )
+
+
+# ── pods ──
+
+
+def test_pod_that_asks_by_name_gets_its_devices(serials: Release, pods: Pods) -> None:
+    pods.run(*serial_pods("reader"))
+    shown = pods.execute("reader", "sh", "-c", "ls /dev/serial*; echo $SERIAL_PORTS")
+    assert shown.split() == ["/dev/serial0", "/dev/serial1", "/dev/serial0,/dev/serial1"]
+
+    def held() -> list[str]:
+        (resource,) = serials.status()["resources"]
+        return [name for names in resource["holders"].values() for name in names]
+
+    serials.cluster.until("the pod is known", lambda: held() == [f"{NAMESPACE}/reader"] * 2)
+
+
+def test_claim_selects_a_device_by_an_attribute(serials: Release, pods: Pods) -> None:
+    selector = {"cel": {"expression": 'device.attributes["devhost"].port == "3"'}}
+    exactly = {"deviceClassName": CLASS, "selectors": [selector]}
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "third", "namespace": NAMESPACE},
+        "spec": {"spec": {"devices": {"requests": [{"name": "port", "exactly": exactly}]}}},
+    }
+    chooser = pod("chooser", {})
+    chooser["spec"]["resourceClaims"] = [{"name": "port", "resourceClaimTemplateName": "third"}]
+    chooser["spec"]["containers"][0]["resources"] = {"claims": [{"name": "port"}]}
+    serials.cluster.apply(template)
+    pods.run(chooser)
+    major, minor = devices.SERIALS["ttyFAKE3"]
+    assert nodes(pods, "chooser") == [f"{major:x}:{minor:x}"]
+    assert pods.env("chooser")["SERIAL_PORTS"] == "/dev/serial0"
+
+
+# ── kills ──
+
+
+def test_kubelet_killed_has_the_slices_again(serials: Release, pods: Pods) -> None:
+    """Kubelet deletes them when it starts."""
+    cluster = serials.cluster
+    pods.run(*serial_pods("reader", "other"))
+    before, running = slices(cluster), pods.containers()
+    cluster.kill("kubelet")
+    cluster.run("kubelet")
+
+    def are_new() -> bool:
+        now = slices(cluster)
+        return now.keys() == before.keys() and not set(now.values()) & set(before.values())
+
+    cluster.until("there are new slices", are_new)
+    cluster.until("devhost is registered", serials.well)
+    assert pods.containers() == running
+    pods.delete("other")
+    pods.run(*serial_pods("late"))
+
+
+def test_pod_that_is_deleted_while_devhost_is_away_ends_when_it_is_back(
+    serials: Release, pods: Pods
+) -> None:
+    cluster = serials.cluster
+    pods.run(*serial_pods("reader"))
+    assert len(records(cluster)) == len(claim_files(cluster)) == 1
+    take_away(serials)
+    pods.kubectl("delete", "pod", "reader", "--wait=false")
+    terminated = "jsonpath={.status.containerStatuses[0].state.terminated}"
+    pods.wait_for("reader", terminated)
+    assert pods.get("reader")["metadata"]["deletionTimestamp"], "it ends without devhost"
+    serials.install(SERIALS)
+    pods.wait_for("reader", "delete")
+    assert claim_files(cluster) == []
+    assert records(cluster) == []
+
+
+def test_container_starts_again_after_its_cdi_files_were_lost(serials: Release, pods: Pods) -> None:
+    cluster = serials.cluster
+    pods.run(*serial_pods("reader"))
+    before = nodes(pods, "reader")
+    take_away(serials)
+    shutil.rmtree(cluster.host(CDI))
+    kill(cluster, pods.get("reader"))
+    pods.wait_for("reader", "jsonpath={.status.containerStatuses[0].state.waiting}")
+    serials.install(SERIALS)
+    pods.wait_for("reader", "condition=Ready")
+    assert nodes(pods, "reader") == before
+    assert pods.env("reader")["SERIAL_PORTS"] == "/dev/serial0,/dev/serial1"
+
+
+# ── edits ──
+
+
+def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, pods: Pods) -> None:
+    pods.run(*serial_pods("reader"))
+    held = nodes(pods, "reader")
+    renamed = [RESOURCE | {"id": "new-${port}"}]
+    serials.install(SERIALS | {"config": {"version": "v1", "resources": renamed}})
+
+    def withheld() -> list[str]:
+        (shown,) = serials.status()["resources"]
+        reasons = [device["reason"] or "" for device in shown["devices"]]
+        return [reason for reason in reasons if reason.endswith(f"by {NAMESPACE}/reader")]
+
+    serials.cluster.until("two are withheld", lambda: len(withheld()) == len(held))
+    assert {reason.partition(" fake-")[0] for reason in withheld()} == {
+        f"withheld: held as {SERIAL}"
+    }
+    pods.run(*serial_pods("other"))
+    assert not set(nodes(pods, "other")) & set(held)
+    pods.create(*serial_pods("waiting", count=1))
+    pods.wait_for(
+        "waiting", "jsonpath={.status.conditions[?(@.type=='PodScheduled')].status}=False"
+    )
+    pods.delete("reader")
+    pods.wait_for("waiting", "condition=Ready")
+    assert set(nodes(pods, "waiting")) <= set(held)
+
+
+# ── rights ──
+
+
+@pytest.mark.parametrize(
+    ("verb", "kind", "may"),
+    [
+        ("get", "resourceclaims.resource.k8s.io", "yes"),
+        ("list", "resourceclaims.resource.k8s.io", "no"),
+        ("get", "nodes", "yes"),
+        ("list", "nodes", "no"),
+        ("get", "pods", "no"),
+        ("get", "secrets", "no"),
+        ("deletecollection", "resourceslices.resource.k8s.io", "no"),
+    ],
+)
+def test_service_account_may_do_what_it_needs_alone(
+    serials: Release, verb: str, kind: str, may: str
+) -> None:
+    account = f"--as=system:serviceaccount:{serials.namespace}:devhost"
+    command = f"kubectl auth can-i {verb} {kind} --all-namespaces {account} || true"
+    assert serials.cluster.command("sh", "-c", command).strip() == may
+
+
+def test_pod_writes_slices_of_its_own_node_and_driver_alone(serials: Release) -> None:
+    cluster = serials.cluster
+    token = serials.execute(PYTHON, "-c", f"print(open('{TOKEN}').read())").strip()
+    theirs = resource_slice("theirs", "node-2", "devhost")
+    cluster.apply(theirs)
+
+    def refusal(*arguments: str, stdin: str = "") -> str:
+        try:
+            cluster.kubectl(*arguments, f"--token={token}", "--dry-run=server", stdin=stdin)
+        except CommandError as error:
+            return str(error)
+        return ""
+
+    def created(node: str, driver: str) -> str:
+        content = json.dumps(resource_slice("new", node, driver))
+        return refusal("create", "--filename=-", stdin=content)
+
+    of_node = "devhost may only write the ResourceSlices of its own node"
+    of_driver = "devhost may only write the ResourceSlices of its own driver"
+    try:
+        assert created(NODE, "devhost") == ""
+        for refused, sentence in (
+            (created("node-2", "devhost"), of_node),
+            (created(NODE, "other"), of_driver),
+            (refusal("delete", "resourceslice", "theirs"), of_node),
+            (refusal("label", "resourceslice", "theirs", "a=b"), "cannot patch resource"),
+            (refusal("replace", "--filename=-", stdin=json.dumps(theirs)), of_node),
+        ):
+            assert "(Forbidden)" in refused
+            assert sentence in refused
+    finally:
+        cluster.kubectl("delete", "resourceslice", "theirs")
+
+
+def resource_slice(name: str, node: str, driver: str) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "device"}],
+        },
+    }
