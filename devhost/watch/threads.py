@@ -1,6 +1,7 @@
 """Blocking calls in threads: a call that hangs delays neither the event loop nor other calls.
 
-All are daemon threads: none delays the exit of the process.
+A thread that has ended its call waits for another one, because starting one takes longer than most
+calls. All are daemon threads: none delays the exit of the process.
 """
 
 import asyncio
@@ -9,15 +10,17 @@ import contextlib
 import errno
 import functools
 import math
+import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from devhost.hostfs.files import Progress
 
 T = TypeVar("T")
 
+IDLE_MAX: Final = 4
 ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
 _RENEWAL: Final = 0.05  # of patience, after that part of it
@@ -28,19 +31,25 @@ def run_in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    def settle(done: concurrent.futures.Future[T]) -> None:
+    def settle(result: Any, error: BaseException | None) -> None:
         if future.cancelled():
             return
-        if (error := done.exception()) is None:
-            future.set_result(done.result())
+        if error is None:
+            future.set_result(result)
         else:
             future.set_exception(error)
 
-    def pass_on(done: concurrent.futures.Future[T]) -> None:
+    def run() -> None:
+        threading.current_thread().name = name
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # noqa: BLE001 (handed to the caller)
+            error = raised
         with contextlib.suppress(RuntimeError):  # the loop has closed
-            loop.call_soon_threadsafe(settle, done)
+            loop.call_soon_threadsafe(settle, result, error)
 
-    _start_thread(name, work).add_done_callback(pass_on)
+    _POOL.submit(run)
     return future
 
 
@@ -51,15 +60,6 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
         TimeoutError: ``work`` has not returned within so many seconds; the thread goes on.
         Exception: Whatever ``work`` raises.
     """
-    future = _start_thread("call", work)
-    done, _ = concurrent.futures.wait([future], seconds)
-    if not done:
-        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
-    return future.result()
-
-
-def _start_thread(name: str, work: Callable[[], T]) -> concurrent.futures.Future[T]:
-    """Run ``work`` in a daemon thread; raise `OSError` if no thread can be started."""
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -68,11 +68,11 @@ def _start_thread(name: str, work: Callable[[], T]) -> concurrent.futures.Future
         except BaseException as error:  # noqa: BLE001 (handed to the caller)
             future.set_exception(error)
 
-    try:
-        threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError as error:
-        raise OSError(errno.EAGAIN, "no thread can be started") from error
-    return future
+    _POOL.submit(run)
+    done, _ = concurrent.futures.wait([future], seconds)
+    if not done:
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
+    return future.result()
 
 
 class NoAnswerError(TimeoutError):
@@ -158,3 +158,37 @@ class BlockingCalls:
                 on_late()
 
         call.add_done_callback(end)
+
+
+class _Pool:
+    """Threads: a call is made by an idle thread, or by a new thread."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0  # threads for which no call is queued
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Make a call in a thread; raise `OSError` if no thread can be started."""
+        with self._lock:
+            reserved = self._idle > 0
+            self._idle -= reserved
+        if not reserved:
+            try:
+                threading.Thread(target=self._run, name="idle", daemon=True).start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, "no thread can be started") from error
+        self._calls.put(call)
+
+    def _run(self) -> None:
+        current = threading.current_thread()
+        while True:
+            self._calls.get()()
+            current.name = "idle"
+            with self._lock:
+                if self._idle >= IDLE_MAX:
+                    return
+                self._idle += 1
+
+
+_POOL: Final = _Pool()

@@ -5,7 +5,6 @@ or the host. Which these are is recorded from a run of the same steps.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dis
 import inspect
@@ -14,7 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Final, TypeVar
+from typing import Final
 
 import grpc
 import pytest
@@ -31,8 +30,6 @@ from devhost.node.resource import ServedResource
 from devhost.node.state_dir import LastGoodConfig
 from devhost.watch import threads
 from tests.support.daemon import until
-
-T = TypeVar("T")
 
 ROOT: Final = str(Path(devhost.__file__).parent) + "/"
 # Not in a running host, pure, or what has to catch the exceptions.
@@ -82,28 +79,26 @@ class Calls:
         self.seen = set[str]()
         self.failing, self.alone = "", False
         self._own = asyncio.current_task()
-        start = threads._start_thread
+        submit = threads._POOL.submit
 
-        def watched(name: str, work: Callable[[], T]) -> concurrent.futures.Future[T]:
-            def run() -> T:
+        def watched(call: Callable[[], None]) -> None:
+            def run() -> None:
                 sys.setprofile(self)
                 try:
-                    return work()
+                    call()
                 finally:
                     sys.setprofile(None)
 
-            return start(name, run)
+            submit(run)
 
-        monkeypatch.setattr(threads, "_start_thread", watched)
+        monkeypatch.setattr(threads._POOL, "submit", watched)
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         code, back = frame.f_code, frame.f_back
         where = f"{code.co_filename.removeprefix(ROOT)}:{code.co_qualname}"
         if event != "call" or not code.co_filename.startswith(ROOT) or where.startswith(OUTSIDE):
             return
-        run_in_thread = back is not None and back.f_code.co_qualname.endswith(
-            "watched.<locals>.run"
-        )
+        run_in_thread = back is not None and back.f_code.co_qualname == "run_in_thread.<locals>.run"
         if not (run_in_thread or is_coroutine(code)) or not begins(frame):
             return
         name = threading.current_thread().name

@@ -224,7 +224,7 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
     def refuse(*_: object) -> None:
         raise OSError(errno.EAGAIN, "no thread can be started")
 
-    monkeypatch.setattr(threads, "_start_thread", refuse)
+    monkeypatch.setattr(threads._POOL, "submit", refuse)
     bench.watch(scanner(interval="1h"), device("a"), device("b"), device("c"))
     await bench.until_reason("c", "check failed: no thread can be started")
 

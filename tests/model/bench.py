@@ -42,7 +42,7 @@ _HOLDERS_POLL_S = 0.05
 _PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
 _JUST_S = LEAVE_AFTER_S / 12
 # The loop's, grpc's, and those that wait for short work.
-_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper")
+_NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
 
 
 @dataclass
