@@ -1,5 +1,6 @@
 """The pods that hold devices of claims: by kubelet's list, and when nobody tells of an end."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.fake_kubelet.api_server import StatusError
+from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
 from tests.dra.world import CLAIMS, NODE, World, eventually
@@ -131,4 +133,13 @@ async def test_a_claim_does_not_end_because_of_an_error(
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
         await eventually(lambda: asked)
+        records, since = world.dra.claims.records, asyncio.get_running_loop().time()
+        assert records is not None
+        free = OfferedId("0", "0")
+        await eventually(lambda: records.confirmed_free(TOKEN, free, since))
+        asked.clear()
+        for _ in range(2):  # it has looked at what it knows before it asks again
+            world.dra.claims.on_conflict()
+            await eventually(lambda: asked)
+            asked.clear()
     assert [record["claim"] for record in world.records()] == ["u"]

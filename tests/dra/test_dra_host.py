@@ -158,6 +158,26 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         assert world.api.lists == before
 
 
+async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alone(
+    world: World,
+) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        first = await world.kubelet.prepare(name, "u")
+        content = world.api.objects[NODE_PATH]
+        world.api.objects[NODE_PATH] = {"metadata": {}}
+        world.api.break_watches()
+        await world.until(TOKEN, State.WAITING, "API server: an answer that cannot be read")
+        assert await world.kubelet.prepare(name, "u") == first
+        other = world.claim("v", TOKEN, "1")
+        world.api.objects[f"{CLAIMS}/{other}"]["status"] = "none"
+        assert "cannot be read" in (await world.kubelet.prepare(other, "v")).error
+        assert "is no UID" in await world.kubelet.unprepare(other, "../v")
+        world.api.objects[NODE_PATH] = content
+        await world.until(TOKEN, State.REGISTERED)
+
+
 async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) -> None:
     config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
 
@@ -281,6 +301,9 @@ async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> 
         async with second.run(TOKENS.replace("static: 3", "static: 2")):
             await second.kubelet.register()
             await second.until(TOKEN, State.WAITING, "another instance of devhost")
+            world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+            await world.until_published("0", "1", "2")
+            assert not second.dra.slices.requests
             name = world.claim("u1", TOKEN, "0")
             assert not (await second.kubelet.prepare(name, "u1")).error
             assert len(world.published()) == 3

@@ -1,5 +1,6 @@
 """Pools, without any IO: names, attributes, and writes that bring what was found to what is wanted."""
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,15 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devhost.backends.dra.api_client import ApiError, reading_answer
+from devhost.backends.dra.claim_content import scopes
 from devhost.backends.dra.pool import (
     SLICE_MAX,
     PoolKey,
     PoolWrite,
     device_entries,
     device_name,
+    named_slice,
     pool_name,
     writes,
 )
+from devhost.errors import AllocationError
 from devhost.model.device import Cause, HostDevice, Leaving, Node, Snapshot, Verdict
 
 Json = dict[str, Any]
@@ -175,6 +180,12 @@ def listed(count: int, first: int = 0) -> Sequence[Json]:
     return [{"name": f"d{number}"} for number in range(first, first + count)]
 
 
+names = st.sampled_from(
+    (
+        *("metadata", "spec", "pool", "name", "generation", "resourceVersion", "devices", "status"),
+        *("annotations", "allocation", "results", "config", "driver", "request", "device", "uid"),
+    )
+)
 sizes = st.sampled_from([0, 1, 2, SLICE_MAX, SLICE_MAX + 1, 3 * SLICE_MAX])
 steps = st.lists(st.tuples(sizes, st.integers(0, 2), st.integers(0, 5)), min_size=1, max_size=5)
 
@@ -208,6 +219,24 @@ def test_an_edit_of_one_device_is_one_write(size: int, place: int) -> None:
     assert all(
         write.body is not None and write.body["spec"]["pool"]["generation"] == 1 for write in needed
     )
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(names, values))
+def test_what_the_api_server_answers_is_read_or_is_an_error_of_its_own(answer: Json) -> None:
+    """Nothing else ends what reads it."""
+    with contextlib.suppress(ApiError, AllocationError), reading_answer():
+        name, content = named_slice(answer)
+        assert isinstance(name, str)
+        writes(KEY, listed(1), {name: content})
+    with contextlib.suppress(ApiError, AllocationError), reading_answer():
+        scopes(answer, "devhost")
 
 
 def test_a_slice_belongs_to_the_node() -> None:

@@ -1,9 +1,10 @@
 """A client of the API server: plain JSON over HTTPS, with a token and a CA that may be replaced."""
 
+import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,15 @@ class ApiError(Exception):
     def is_refusal(self) -> bool:
         """Whether the same request would be refused again: by rights, a policy or the schema."""
         return 400 <= self.status < 500 and self.status not in (401, 404, 408, 409, 410, 429)
+
+
+@contextlib.contextmanager
+def reading_answer() -> Iterator[None]:
+    """Raise `ApiError` where an answer lacks what is read of it, as that of a proxy may."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ApiError(NO_ANSWER, f"an answer that cannot be read ({error!r})") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +89,7 @@ class ApiClient:
                     _check(answer)
                 async for line in answer.aiter_lines():
                     if line:
-                        event = _json(line.encode())
-                        if event["type"] == "ERROR":
-                            problem = event["object"]
-                            raise ApiError(problem.get("code", 410), str(problem.get("message")))
-                        yield event
+                        yield _event(line)
         except httpx2.HTTPError as error:
             raise ApiError(NO_ANSWER, _describe(error)) from None
 
@@ -143,6 +149,16 @@ def _json(content: bytes) -> _Json:
     except ValueError:
         raise ApiError(NO_ANSWER, "the answer is no JSON") from None
     return value if isinstance(value, dict) else {}
+
+
+def _event(line: str) -> _Json:
+    event = _json(line.encode())
+    if event.get("type") != "ERROR":
+        return event
+    with reading_answer():
+        problem = event["object"]
+        code, message = int(problem.get("code", 410)), str(problem.get("message"))
+    raise ApiError(code, message)
 
 
 def _describe(error: httpx2.HTTPError) -> str:

@@ -7,7 +7,7 @@ import math
 from typing import Final
 
 from devhost.backends.dra import claim_content
-from devhost.backends.dra.api_client import ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
@@ -61,7 +61,8 @@ class ClaimUpkeep:
             if clock() >= self._look_at:
                 self._look_at = clock() + _LOOK_S
                 records = [record for record in self._claims if await self._is_gone(record)]
-                self._gone = {record.id: clock() for record in records}
+                now, known = clock(), self._gone
+                self._gone = {record.id: known.get(record.id, now) for record in records}
             await self._end_gone()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CONFIRM_S if self._gone else _LOOK_S):
@@ -83,7 +84,9 @@ class ClaimUpkeep:
         """Whether the API server says that there is no such claim; never because of an error."""
         name = ClaimName(record.namespace, record.name, record.claim)
         try:
-            return bool((await self._api.call("GET", name.path))["metadata"]["uid"] != name.uid)
+            content = await self._api.call("GET", name.path)
+            with reading_answer():
+                return bool(content["metadata"]["uid"] != name.uid)
         except ApiError as error:
             return error.status == 404
 

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
-from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from devhost.backends.dra.api_client import ApiAddress, ApiClient, reading_answer
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
@@ -134,15 +134,19 @@ class DraBackend(Collector):
         """Return the UID of this node; ``None`` if Kubernetes is too old."""
         node = await self._api.call("GET", f"/api/v1/nodes/{self.settings.node_name}")
         server = await self._api.call("GET", "/version")
-        info = node["status"]["nodeInfo"]
+        with reading_answer():
+            info, node_uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
+            self._read_versions(info, server)
+        self._show_all()
+        return None if self._version_problem else node_uid
+
+    def _read_versions(self, info: Mapping[str, Any], server: Mapping[str, Any]) -> None:
         self._version_problem = _version_problem(
             "kubelet", "this node", info["kubeletVersion"]
         ) or _version_problem("Kubernetes", "the API server", server["gitVersion"])
         runtime = info.get("containerRuntimeVersion", "")
         is_old = runtime.startswith("containerd://1.")
         self._runtime_warning = f"DRA needs containerd 2, this node has {runtime}" * is_old or None
-        self._show_all()
-        return None if self._version_problem else str(node["metadata"]["uid"])
 
     def _kubelet_answered(self) -> None:
         self.slices.reconnect()  # it may be of another version

@@ -161,6 +161,14 @@ def pool_of(content: _Json) -> str:
     return str(content["spec"]["pool"]["name"])
 
 
+def named_slice(content: _Json) -> tuple[str, _Json]:
+    """Return a slice as it was read with its name, if it has all that is asked of it."""
+    pool_of(content)
+    int(content["spec"]["pool"]["generation"])
+    metadata = content["metadata"]
+    return f"{metadata['name']}", {**content, "metadata": {"resourceVersion": None, **metadata}}
+
+
 def writes(
     key: PoolKey, devices: Sequence[SliceDevice], present: Mapping[str, _Json]
 ) -> list[PoolWrite]:

@@ -8,14 +8,16 @@ same names, at each prepare and when the process starts.
 
 import asyncio
 import contextlib
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import quote
 
 from devhost.allocation import cdi
 from devhost.backends.backend import ClaimHandler, ClaimRecords
 from devhost.backends.dra import claim_content
-from devhost.backends.dra.api_client import ApiClient
+from devhost.backends.dra.api_client import ApiClient, reading_answer
 from devhost.backends.dra.claim_content import Result, Scope
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
@@ -24,6 +26,7 @@ from devhost.model.claim_record import ClaimedDevice, ClaimRecord, claim_id
 
 _REFRESH_S: Final = 1.0  # to read what another instance has recorded
 _SAVE_S: Final = 10.0
+_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class ClaimName(NamedTuple):
@@ -41,8 +44,8 @@ class ClaimName(NamedTuple):
     @property
     def path(self) -> str:
         """Its place at the API server."""
-        place = f"namespaces/{self.namespace}/resourceclaims/{self.name}"
-        return f"/apis/resource.k8s.io/v1/{place}"
+        namespace, name = quote(self.namespace, safe=""), quote(self.name, safe="")
+        return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
 
 
 class OfferedPool(Protocol):
@@ -153,6 +156,8 @@ class PreparedClaims:
         await self._loaded.write_file(self._file_name(record.claim), content)
 
     def _file_name(self, uid: str) -> str:
+        if not _UID.fullmatch(uid):
+            raise AllocationError(f"{uid!r} is no UID of a claim")
         return f"{self._driver}-claim_{uid}.json"
 
     # ── a claim that is new ──
@@ -160,9 +165,10 @@ class PreparedClaims:
     async def _allocate(self, claim: ClaimName) -> ClaimRecord:
         """Hand out what the scheduler has given a claim; return the record of it."""
         content = await self._api.call("GET", claim.path)
-        if content["metadata"]["uid"] != claim.uid:
-            raise AllocationError(f"{claim.shown} is another claim now")
-        groups = claim_content.scopes(content, self._driver)
+        with reading_answer():
+            if content["metadata"]["uid"] != claim.uid:
+                raise AllocationError(f"{claim.shown} is another claim now")
+            groups = claim_content.scopes(content, self._driver)
         scopes = [await self._hand_out(claim.uid, results) for results in groups]
         devices, entries = claim_content.claimed(claim.uid, self._kind, scopes)
         return ClaimRecord(

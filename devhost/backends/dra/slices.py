@@ -15,8 +15,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from devhost.backends.dra.api_client import ApiClient, ApiError
-from devhost.backends.dra.pool import PoolKey, PoolWrite, SliceDevice, pool_of, writes
+from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
+from devhost.backends.dra.pool import (
+    PoolKey,
+    PoolWrite,
+    SliceDevice,
+    named_slice,
+    pool_of,
+    writes,
+)
 
 _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -130,11 +137,11 @@ class SliceWriter:
         """Keep the slices until something fails or `reconnect` is called."""
         selector = f"spec.driver={self._driver},spec.nodeName={self._node_name}"
         listed = await self._api.call("GET", PATH, fieldSelector=selector)
-        contents = listed.get("items") or ()
-        self._present = {content["metadata"]["name"]: content for content in contents}
+        with reading_answer():
+            self._present = dict(map(named_slice, listed.get("items") or ()))
+            version = str(listed["metadata"]["resourceVersion"])
         self._set_problem(None)
         self.compare_soon()
-        version = str(listed["metadata"]["resourceVersion"])
         works = self._follow(version, selector), self._write_all(node_uid), self._again.wait()
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
@@ -149,14 +156,14 @@ class SliceWriter:
     async def _follow(self, version: str, selector: str) -> None:
         while True:
             async for event in self._api.watch(PATH, version, fieldSelector=selector):
-                version = event["object"]["metadata"]["resourceVersion"]
-                if event["type"] != "BOOKMARK":
-                    self._take(event["type"], event["object"])
-                    self.compare_soon()
+                with reading_answer():
+                    version = event["object"]["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK":
+                        self._take(event["type"], *named_slice(event["object"]))
+                self.compare_soon()
             await asyncio.sleep(_jitter(0))  # all drivers of a cluster may have been cut off
 
-    def _take(self, kind: str, content: _Json) -> None:
-        name = content["metadata"]["name"]
+    def _take(self, kind: str, name: str, content: _Json) -> None:
         former = self._present.get(name)
         if kind == "DELETED":
             self._present.pop(name, None)
@@ -242,8 +249,9 @@ class SliceWriter:
             self._present.pop(write.name, None)
             return
         # What the API server has left out, because a feature is off, would be sent again and again.
-        self._present[write.name] = {**answer, "spec": write.body["spec"]}
-        wanted.left_out = wanted.left_out or _difference(write.body["spec"], answer["spec"])
+        with reading_answer():
+            self._present |= [named_slice({**answer, "spec": write.body["spec"]})]
+            wanted.left_out = wanted.left_out or _difference(write.body["spec"], answer["spec"])
 
     def _set_problem(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
