@@ -45,6 +45,8 @@ def installed_dra(cluster: Cluster, installed: Release) -> Iterator[Release]:
     installed.uninstall()
     release = Release(cluster, max(PACKAGES), "dra")
     yield release
+    # Devices of claims that are left would be held for good.
+    cluster.until("nothing is prepared", lambda: not records(cluster))
     release.uninstall()
 
 
