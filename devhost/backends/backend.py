@@ -186,6 +186,9 @@ class Backend(Protocol):
     def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
 
+    def names_holders(self, resource: Resource) -> bool:
+        """Whether it says who gets the devices of a resource: the records of others have none."""
+
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
 
@@ -224,6 +227,10 @@ class Backends:
     def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
         return self.backend_of(resource).open(resource, hooks)
+
+    def names_holders(self, resource: Resource) -> bool:
+        """Whether the backend of a resource says who gets its devices."""
+        return self.backend_of(resource).names_holders(resource)
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""

@@ -76,14 +76,19 @@ class ClaimConflicts:
     def handout(
         self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
     ) -> Handout | None:
-        """Return the record of a node of a device under another name.
+        """Return the record of a node of a device under another name, or by another backend.
 
         `devices` are all of the resource: of two nodes of one number a scan has made two of them.
         """
         if not self._table:
             return None
-        name = advertised_name(resource, device)
+        name, names_holders = (
+            advertised_name(resource, device),
+            self._backend.names_holders(resource),
+        )
         for handout in self._table.by_node(owned_keys(device)):
+            if handout.name == name and (handout.holder is not None) is not names_holders:
+                return handout  # it may be allocated once more: the backends do not know
             if handout.name == name or self._may_share(resource, handout):
                 continue
             beside = devices.get(handout.device)

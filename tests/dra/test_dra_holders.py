@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,12 +25,16 @@ class PodResourcesLists(pb_grpc.PodResourcesListerServicer):
 
     def __init__(self) -> None:
         self.pods: dict[str, list[pb.ClaimResource]] = {}
+        self.by_plugin: dict[str, tuple[str, str]] = {}  # a resource and an ID, by pod
 
     async def List(self, _request: object, _context: object) -> pb.ListPodResourcesResponse:  # noqa: N802
         listed = pb.ListPodResourcesResponse()
         for name, claimed in self.pods.items():
             container = listed.pod_resources.add(name=name, namespace="default").containers.add()
             container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
+        for name, (resource, device) in self.by_plugin.items():
+            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
+            container.devices.add(resource_name=resource, device_ids=[device])
         return listed
 
     def hold(self, pod: str, resource: str, device: str, driver: str = "devhost") -> None:
@@ -98,6 +103,37 @@ async def test_a_resource_drains_while_a_pod_holds(world: World, lists: PodResou
         lists.pods.clear()
         await world.kubelet.unprepare(name, "u")
         await eventually(lambda: world.served(TOKEN) is None)
+
+
+async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
+    world: World, lists: PodResourcesLists
+) -> None:
+    """Also after a restart with another file, when nobody knows that it was switched."""
+    async with a_pod(world, lists, SERIALS, SERIAL, "fake-null"):
+        pass
+    async with world.run(SERIALS.replace("backend: dra", "backend: devicePlugin")):
+        await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
+        assert reasons(world)["fake-zero"] is None
+    path = world.state / "state.json"
+    entries = [entry for entry in json.loads(path.read_text()) if "claim" not in entry]
+    path.write_text(json.dumps([{**entry, "holder": None} for entry in entries]))
+    lists.pods.clear()
+    lists.by_plugin["q1"] = SERIAL, "fake-null"
+    async with world.run(SERIALS):
+        await world.kubelet.register()
+        await world.until_published("fake-zero")
+        await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
+        late = world.claim("v", SERIAL, "fake-null")
+        assert "withheld: held as" in (await world.kubelet.prepare(late, "v")).error
+        lists.by_plugin.clear()
+        await world.until_published("fake-null", "fake-zero")
+
+
+def reasons(world: World) -> dict[str, str | None]:
+    """Return why each device is unhealthy; of no device before there are any."""
+    served = world.served(SERIAL)
+    devices = served.devices.offered.devices if served is not None else {}
+    return {"fake-null": None, **{one.id: one.reason for one in devices.values()}}
 
 
 async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(

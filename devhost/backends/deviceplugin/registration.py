@@ -252,6 +252,10 @@ class Registration:
 class DevicePluginBackend(PluginDirectory):
     """The device plugins of a process (a `devhost.backends.backend.Backend`)."""
 
+    def names_holders(self, _resource: Resource) -> bool:
+        """Whether it says who gets devices: kubelet does not tell."""
+        return False
+
     def open(self, _resource: Resource, hooks: ResourceHooks) -> Registration:
         """Return the publication of a resource, to be run."""
         return Registration(self, hooks)

@@ -94,6 +94,10 @@ class DraBackend(Collector):
         """Forget a resource that has ended."""
         del self._publications[publication.pool], self.slices.pools[publication.pool]
 
+    def names_holders(self, _resource: Resource) -> bool:
+        """Whether it says who gets devices: it names the claim."""
+        return True
+
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
         return self._by_name(resource) is not None and self.sockets.locked_by_other
