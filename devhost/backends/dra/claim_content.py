@@ -1,4 +1,4 @@
-"""What the scheduler has given to a claim, and the edits that its containers get; pure."""
+"""The devices that the scheduler gives a claim, and the edits for its containers; pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -82,11 +82,12 @@ def claimed(
             entries[own] = scope.edits.by_device.get(offered.device, {})
             is_first = result.request not in seen
             seen.add(result.request)
-            names = [f"{kind}={name}" for name in (own, common)[: 1 + is_first] if entries[name]]
+            names = (own, common) if is_first else (own,)
+            cdi_names = [f"{kind}={name}" for name in names if entries[name]]
             device = ClaimedDevice(
                 resource=scope.resource,
                 id=offered.id,
-                cdi=[*names, *(scope.cdi_devices if is_first else ())],
+                cdi=[*cdi_names, *(scope.cdi_devices if is_first else ())],
                 scope=number,
                 **result._asdict(),
             )

@@ -1,4 +1,4 @@
-"""What happens to recorded claims while nobody asks: devices move, and claims go unnoticed."""
+"""Recorded claims while nobody asks for them: their devices move, and they end unnoticed."""
 
 import asyncio
 import contextlib

@@ -145,8 +145,9 @@ class DraBackend(Collector):
             "kubelet", "this node", info["kubeletVersion"]
         ) or _version_problem("Kubernetes", "the API server", server["gitVersion"])
         runtime = info.get("containerRuntimeVersion", "")
-        is_old = runtime.startswith("containerd://1.")
-        self._runtime_warning = f"DRA needs containerd 2, this node has {runtime}" * is_old or None
+        self._runtime_warning = None
+        if runtime.startswith("containerd://1."):
+            self._runtime_warning = f"DRA needs containerd 2, this node has {runtime}"
 
     def _kubelet_answered(self) -> None:
         self.slices.reconnect()  # it may be of another version

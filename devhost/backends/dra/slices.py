@@ -175,34 +175,38 @@ class SliceWriter:
     async def _write_all(self, node_uid: str) -> None:
         limit = asyncio.Semaphore(_POOLS_AT_ONCE)
 
-        async def write(pool: str) -> None:
+        async def write(pool: str, present: Mapping[str, _Json]) -> None:
+            key = PoolKey(self._driver, self._node_name, node_uid, pool)
             async with limit:
-                await self._write_pool(PoolKey(self._driver, self._node_name, node_uid, pool))
+                await self._write_pool(key, present)
 
         while True:
             await self._changed.wait()
             await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             if self.may_write:
-                pools = {*self.pools}
-                if all(wanted.devices is not None for wanted in self.pools.values()):
-                    pools |= {*map(pool_of, self._present.values())}  # also those nobody has
                 try:
                     async with asyncio.TaskGroup() as tasks:
-                        for pool in pools:
-                            tasks.create_task(write(pool))
+                        for pool, present in self._by_pool().items():
+                            tasks.create_task(write(pool, present))
                 except* ApiError as errors:
                     raise errors.exceptions[0] from None
             self._on_change()
 
-    async def _write_pool(self, key: PoolKey) -> None:
+    def _by_pool(self) -> Mapping[str, Mapping[str, _Json]]:
+        """Return the slices of each pool; of pools that nobody has once all have been looked at."""
+        by_pool: dict[str, dict[str, _Json]] = {pool: {} for pool in self.pools}
+        have_looked = all(wanted.devices is not None for wanted in self.pools.values())
+        for name, content in self._present.items():
+            if (pool := pool_of(content)) in self.pools or have_looked:
+                by_pool.setdefault(pool, {})[name] = content
+        return by_pool
+
+    async def _write_pool(self, key: PoolKey, present: Mapping[str, _Json]) -> None:
         """Write what differs, unless that is too early: then it is compared again in time."""
         wanted = self.pools.get(key.name) or WantedPool({})
         if (devices := wanted.devices) is None:
             return
-        present = {
-            name: content for name, content in self._present.items() if pool_of(content) == key.name
-        }
         needed, loop = writes(key, [*devices.values()], present), asyncio.get_running_loop()
         if needed and loop.time() < wanted.not_before:
             loop.call_at(wanted.not_before, self.compare_soon)
