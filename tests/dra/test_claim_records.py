@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from devhost.model.claim_record import ClaimedDevice, ClaimRecord
 from devhost.node.handouts import FILE, HandoutFile
 from tests.host.test_claims import A, B, ClaimsFixture, device, published, resource
@@ -31,8 +33,11 @@ def uids(records: Iterable[ClaimRecord]) -> set[str]:
     return {one.claim for one in records}
 
 
-async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded() -> None:
+async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     who = ClaimsFixture(assume_free=True)
+    monkeypatch.setattr(who.backend, "names_holders", lambda _resource: True)
     assert published(who, resource(A), device("a")) == [None]
     held = {"a": device("a")}
     await who.hand_out(resource(A), held, offered("a"), holder=record("u").id)
