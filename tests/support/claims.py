@@ -183,6 +183,10 @@ class FakeBackend:
     def __init__(self, node: "Node", process: "Process") -> None:
         self._node, self._process = node, process
 
+    def names_holders(self, _resource: object) -> bool:
+        """Whether it says who gets devices."""
+        return False
+
     def locked_by_other(self, name: str) -> bool:
         """Whether another process serves a resource."""
         return any(name in one.served for one in self._node.processes if one is not self._process)
