@@ -92,12 +92,12 @@ class StandInApiServer:
         return [content for content in below if _matches(content, selector)]
 
     def break_watches(self) -> None:
-        """Have all watches end with an error, as one whose version is too old does."""
+        """End all watches with the error of a version that is too old."""
         self._events = [(self._version + 1, "ERROR", {"code": 410, "message": "too old"})]
         self._wake()
 
     def end_watches(self) -> None:
-        """Tell all watches the present version, then end them, as a real one does in time."""
+        """Send all watches the present version, and end them, which a real one does in time."""
         self._version += 1
         bookmark = {"metadata": {"resourceVersion": str(self._version)}}
         self._events = [(self._version, "BOOKMARK", bookmark)]

@@ -60,7 +60,7 @@ class PluginMethods:
     def call(
         self, method: str, *arguments: Any, check: Callable[[Any], Any] = lambda _: None
     ) -> Any:
-        """Call a method of the plugin, and return the result of `check` for its result."""
+        """Return the result of a method of the plugin, as `check` makes it."""
         try:
             result = check(getattr(self._plugin, method)(*arguments))
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
