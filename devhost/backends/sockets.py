@@ -12,6 +12,7 @@ import grpc
 
 from devhost.model import limits
 
+SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
 # Of a server, whose only client is kubelet.
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", limits.REQUEST_BYTES_MAX),

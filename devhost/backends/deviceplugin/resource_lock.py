@@ -1,12 +1,9 @@
 """The lock by which one devhost on a node serves a resource, and the names of its sockets.
 
-The lock is an ``flock`` of a file in a directory of the plugin directory; kubelet, which removes
-the files there when it starts, leaves directories alone. The kernel frees the lock when the
-process ends, however it ends, so that who gets it knows that no other devhost serves the resource.
-Who has it also has a shared lock of the open file description (fcntl(2)): whether there is such a
-lock can be asked for without taking one, and the file need not be open for writing, with which its
-filesystem could not become read-only. The file stays where pods may have devices of the resource:
-it tells that devhost has served it.
+The lock is that of a file in a directory of the plugin directory; kubelet, which removes the files
+there when it starts, leaves directories alone. Who gets it knows that no other devhost serves the
+resource. The file stays where pods may have devices of the resource: it tells that devhost has
+served it.
 
 A server listens in that directory, too, and has another name beside kubelet.sock for each
 registration: so it outlives a restart of kubelet.
@@ -14,31 +11,27 @@ registration: so it outlives a restart of kubelet.
 
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import os
 import re
 import secrets
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from devhost.backends.file_lock import FileLock, is_locked
+from devhost.backends.sockets import SOCKET_PATH_MAX
+
 _PREFIX: Final = "devhost-"
 _LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
-_SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
 _PROCESS: Final = secrets.token_hex(4)
 _SERIAL: Final = itertools.count(1)
 _SOCKET: Final = re.compile(
     r"(devhost-)?(?P<hash>[0-9a-f]{12})-(?P<process>[0-9a-f]{8})-\d+(\.sock)?"
 )
 _POLL_S: Final = 0.02  # from one lock of another process to the next
-_FLAGS: Final = os.O_CLOEXEC | os.O_NONBLOCK  # a FIFO opens immediately, and is a lock too
-_SHARED, _EXCLUSIVE = (
-    struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0) for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK)
-)
 
 
 def server_socket(resource: str) -> str:
@@ -76,59 +69,25 @@ def link_socket(directory: Path, socket: str, resource: str) -> Iterator[str]:
 def path_length_problem(directory: Path) -> str | None:
     """Return why a directory's path leaves no room for a socket's name, or ``None``."""
     longest = len(os.fsencode(directory)) + 1 + len(server_socket("")) + len("00000")
-    if longest <= _SOCKET_PATH_MAX:
+    if longest <= SOCKET_PATH_MAX:
         return None
-    return f"{directory} is too long: with a socket's name, {longest} bytes of {_SOCKET_PATH_MAX}"
+    return f"{directory} is too long: with a socket's name, {longest} bytes of {SOCKET_PATH_MAX}"
 
 
-class ResourceLock:
+class ResourceLock(FileLock):
     """The lock of one resource, for one process."""
 
     def __init__(self, directory: Path, resource: str) -> None:
         self._directory, self.hash = directory, _hash(resource)
-        self._path = _lock_path(directory, self.hash)
-        self._descriptor: int | None = None
-
-    @property
-    def exists(self) -> bool:
-        """Whether a process has had it, and has not given the resource up since."""
-        return self._path.exists()
-
-    @property
-    def locked_by_other(self) -> bool:
-        """Whether another process has it; may be asked in any thread."""
-        return _is_locked(self._path) and not self.held
-
-    @property
-    def held(self) -> bool:
-        """Whether this process has it, and the file is still the one that others would lock."""
-        if self._descriptor is None:
-            return False
-        with contextlib.suppress(OSError):
-            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
-        return False
+        super().__init__(_lock_path(directory, self.hash))
 
     def acquire(self) -> bool:
         """Take the lock, unless another process has it."""
-        if self.held:
-            return True
-        self.release()
         try:
-            self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._descriptor = _lock_file(self._path)
+            return super().acquire()
         except OSError as error:
             reason = f"cannot make a lock in {self._directory}: {error.strerror}"
             raise OSError(reason) from None
-        return self.held  # who had it may have removed the file meanwhile
-
-    def release(self, *, remove: bool = False) -> None:
-        """Give the lock up; `remove` its file, too, if no pod has what was served."""
-        if remove and self.held:
-            with contextlib.suppress(OSError):  # the directory became read-only
-                self._path.unlink()
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
 
 
 class ResourceLocks:
@@ -164,34 +123,8 @@ class ResourceLocks:
             if match and match["process"] != _PROCESS:
                 lock = locks.get(match["hash"])
                 lock_path = _lock_path(self._directory, match["hash"])
-                if not (lock.locked_by_other if lock else _is_locked(lock_path)):
+                if not (lock.locked_by_other if lock else is_locked(lock_path)):
                     path.unlink(missing_ok=True)
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a process has locked a file, without locking it."""
-    with contextlib.suppress(OSError):  # nobody has made it
-        descriptor = os.open(path, _FLAGS)
-        try:
-            answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _EXCLUSIVE)
-        finally:
-            os.close(descriptor)
-        return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
-    return False
-
-
-def _lock_file(path: Path) -> int | None:
-    """Return the descriptor of a file that is locked by it; ``None`` if another one has it."""
-    descriptor = os.open(path, _FLAGS | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _SHARED)
-    except OSError as error:
-        os.close(descriptor)
-        if isinstance(error, BlockingIOError):
-            return None
-        raise
-    return descriptor
 
 
 def _lock_path(directory: Path, resource_hash: str) -> Path:

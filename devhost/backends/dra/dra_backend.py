@@ -100,7 +100,7 @@ class DraBackend(Collector):
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self._by_name(resource) is not None and self.sockets.locked_by_other
+        return self._by_name(resource) is not None and self.sockets.lock.locked_by_other
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
@@ -120,7 +120,7 @@ class DraBackend(Collector):
                 ):
                     tasks.create_task(work)
         finally:
-            self.sockets.unlock()
+            self.sockets.lock.release()
 
     async def close(self) -> None:
         """End what is running."""
@@ -221,12 +221,11 @@ class DraPublication:
     def __init__(self, backend: DraBackend, pool: str, hooks: ResourceHooks) -> None:
         self.pool, self.handler = pool, hooks.handler
         self._backend, self._hooks = backend, hooks
-        self.ids: Mapping[
-            str, OfferedId
-        ] = {}  # by the device's name; also those that are unhealthy
+        # By the device's name; also those that are unhealthy.
+        self.ids: Mapping[str, OfferedId] = {}
         self.device_ids: AbstractSet[str] = frozenset()
         self._healthy_ids: AbstractSet[str] = frozenset()
-        self._shared, self._listed, self._healthy = False, 0, 0
+        self._replicas = 1
         self._shown: tuple[State, str | None] | None = None  # while it runs
 
     @property
@@ -263,8 +262,8 @@ class DraPublication:
         claims = [record.shown for record in backend.claims.of_resource(name)]
         is_registered = backend.registrar.problem is None
         return PublicationStatus(
-            listed=self._listed,
-            healthy=self._healthy,
+            listed=len(self.device_ids) * self._replicas,
+            healthy=len(self._healthy_ids) * self._replicas,
             streams=int(is_registered),
             lists_sent=0,
             warnings=backend.warnings(self.pool),
@@ -278,7 +277,6 @@ class DraPublication:
         self._backend.add(self)
         before, name = self.device_ids, self.handler.name
         staying = [device for device in snapshot.devices.values() if not device.is_leaving]
-        entries = device_entries(name, snapshot, replicas)
         self.ids = {
             device_name(offered.id): offered
             for device in snapshot.devices.values()
@@ -286,20 +284,19 @@ class DraPublication:
         }
         self.device_ids = frozenset(device.id for device in staying)
         self._healthy_ids = frozenset(device.id for device in staying if device.healthy)
-        self._listed, self._healthy = len(staying) * replicas, len(entries)
-        self._shared = replicas > 1
-        self._backend.slices.want(self.pool, entries)
+        self._replicas = replicas
+        self._backend.slices.want(self.pool, device_entries(name, snapshot, replicas))
         self._backend.upkeep.follow(name, snapshot)
         self.show()
         return not before <= self.device_ids
 
     def lists(self, device_id: str, *, shared: bool) -> bool:
         """Whether a device is there, as itself or as shares."""
-        return device_id in self.device_ids and shared is self._shared
+        return device_id in self.device_ids and shared is (self._replicas > 1)
 
     def may_allocate(self, device_id: str, _now: float, *, shared: bool) -> bool:
         """Whether a claim for a device would be prepared."""
-        return device_id in self._healthy_ids and shared is self._shared
+        return device_id in self._healthy_ids and shared is (self._replicas > 1)
 
     @property
     def drained(self) -> bool:

@@ -8,7 +8,6 @@ takes a socket's name for what was there before, so each server has names of its
 import asyncio
 import contextlib
 import errno
-import fcntl
 import itertools
 import logging
 import os
@@ -24,11 +23,16 @@ import grpc
 from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
-from devhost.backends.sockets import SERVER_OPTIONS, connect_error, start_server
+from devhost.backends.file_lock import FileLock
+from devhost.backends.sockets import (
+    SERVER_OPTIONS,
+    SOCKET_PATH_MAX,
+    connect_error,
+    start_server,
+)
 from devhost.watch.threads import run_in_thread
 
 _SERVICES: Final = ("v1.DRAPlugin",)
-_SOCKET_PATH_MAX: Final = 107  # sun_path, less its terminating zero
 _INSTANCE: Final = "00000000-00"  # as long as one
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
@@ -46,7 +50,9 @@ class DriverSockets:
     def __init__(self, kubelet_dir: Path, driver: str) -> None:
         self.directory = kubelet_dir / "plugins" / driver
         self.registry = kubelet_dir / "plugins_registry"
-        self._driver, self._descriptor = driver, -1
+        # Not of the directory itself: it may be that of the state, which has a lock of its own.
+        self.lock = FileLock(self.directory / "publishing.lock")
+        self._driver = driver
         self._serial = itertools.count(1)
         self._process = secrets.token_hex(4)
 
@@ -55,9 +61,9 @@ class DriverSockets:
         """Why the paths leave no room for the names of sockets, or ``None``."""
         paths = self._paths(_INSTANCE)
         longest = max(len(os.fsencode(path)) for path in paths)
-        if longest <= _SOCKET_PATH_MAX:
+        if longest <= SOCKET_PATH_MAX:
             return None
-        return f"a socket's path has {longest} bytes, more than {_SOCKET_PATH_MAX}"
+        return f"a socket's path has {longest} bytes, more than {SOCKET_PATH_MAX}"
 
     def fresh_paths(self) -> tuple[Path, Path, Path]:
         """Return where a server listens: for claims, to be registered, and for that hidden."""
@@ -68,34 +74,15 @@ class DriverSockets:
         visible, hidden = self.registry / name, self.registry / f".{name}"
         return self.directory / f"{instance}.sock", visible, hidden
 
-    @property
-    def locked(self) -> bool:
-        """Whether this process has the lock."""
-        return self._descriptor >= 0
-
-    @property
-    def locked_by_other(self) -> bool:
-        """Whether another process has the lock; may be asked in any thread."""
-        if self.locked:
-            return False
-        descriptor = self._try_lock()
-        if descriptor is not None:
-            os.close(descriptor)
-        return descriptor is None
-
     async def wait_until_locked(self) -> None:
         """Take the lock, when no other process has it."""
-        while not self.locked:
-            if (descriptor := self._try_lock()) is not None:
-                self._descriptor = descriptor
-            else:
-                await asyncio.sleep(_LOCK_POLL_S)
+        self.make_directory()
+        while not self.lock.acquire():  # noqa: ASYNC110 (of another process: no event)
+            await asyncio.sleep(_LOCK_POLL_S)
 
-    def unlock(self) -> None:
-        """Give the lock up."""
-        if self.locked:
-            os.close(self._descriptor)
-            self._descriptor = -1
+    def make_directory(self) -> None:
+        """Make the directory of the sockets for claims."""
+        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
 
     async def remove_dead(self) -> None:
         """Remove the sockets that instances which were killed have left; may raise `OSError`.
@@ -113,21 +100,6 @@ class DriverSockets:
         paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
         paths += self.directory.glob("*.sock")
         return {path for path in paths if connect_error(path) == errno.ECONNREFUSED}
-
-    def _try_lock(self) -> int | None:
-        """Return the descriptor that has the lock; ``None`` if another process has it."""
-        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        # Not the directory itself: it may be that of the state, which has a lock of its own.
-        lock = self.directory / "publishing.lock"
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(descriptor)
-            if isinstance(error, BlockingIOError):
-                return None
-            raise
-        return descriptor
 
 
 class Registrar(pb_grpc.RegistrationServicer):
@@ -165,7 +137,7 @@ class Registrar(pb_grpc.RegistrationServicer):
     async def _serve_once(self) -> None:
         endpoint, visible, hidden = self._sockets.fresh_paths()
         self._endpoint = str(endpoint)
-        endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self._sockets.make_directory()
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
