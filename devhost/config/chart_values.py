@@ -251,8 +251,10 @@ def _merged(base: Any, own: Any) -> Any:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def check_values(tree: Tree, part: ChartPart) -> Iterator[TreeProblem]:
-    """Yield what is wrong with the values of a configuration's instance.
+def check_values(
+    tree: Tree, part: ChartPart, instance: InstanceValues | None
+) -> Iterator[TreeProblem]:
+    """Yield what is wrong with the values of a configuration's instance (`read_instance`).
 
     With the first of the chart, also what is wrong with the values of the whole chart.
     """
@@ -268,7 +270,6 @@ def check_values(tree: Tree, part: ChartPart) -> Iterator[TreeProblem]:
     if config.get("existingConfigMap") and config.get("resources"):
         path = (*at, "config", "existingConfigMap")
         yield path, "cannot be combined with resources", tree.position(path).key
-    instance = read_instance(values, part.profile)
     if instance is not None and (problem := instance.problem()):
         yield at, problem, tree.position(at).key
 

@@ -117,7 +117,7 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     if chart is not None and isinstance(chart.document.tree, Tree):
         tree = chart.document.tree
         values = read_instance(tree.value(chart.path), chart.profile)
-        for path, message, at in check_values(tree, chart):
+        for path, message, at in check_values(tree, chart, values):
             problems.append(chart.document.problem("error", file, path, message, at))
     judging = values.extend(policy) if values is not None else policy
     policy = replace(judging, allow_exec=policy.allow_exec)

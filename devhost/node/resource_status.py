@@ -14,7 +14,7 @@ from devhost.model.resource_state import State, Status
 
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
 _LINES_MAX: Final = 5  # of one change; 10,000 devices are no 10,000 lines
-# Of what changes all the time: so many changes, then all of a second as one.
+# Where devices change all the time: so many lines, then all changes of a second as one.
 _BURST, _EVERY_S = 5, 1.0
 _LOG: Final = logging.getLogger(__name__)
 _CHANGES: Final = logging.getLogger("devhost.node.changes")
