@@ -13,12 +13,14 @@ def claim_id(driver: str, uid: str) -> str:
     return f"{driver} {uid}"
 
 
-class _Recorded(BaseModel):
+class StateEntry(BaseModel):
+    """A part of an entry of the state file."""
+
     # After a rollback, the fields that a newer version has added are kept.
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
 
-class ClaimedDevice(_Recorded):
+class ClaimedDevice(StateEntry):
     """A device that a claim was given.
 
     Attributes:
@@ -41,7 +43,7 @@ class ClaimedDevice(_Recorded):
     admin: bool = False
 
 
-class ClaimRecord(_Recorded):
+class ClaimRecord(StateEntry):
     """The devices and edits that a claim was given; no edit of the configuration changes them.
 
     Attributes:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
+from pydantic import Field, RootModel, TypeAdapter, ValidationError
 
 from devhost.model.advertised import AdvertisedName
-from devhost.model.claim_record import CLAIM, ClaimRecord
+from devhost.model.claim_record import CLAIM, ClaimRecord, StateEntry
 from devhost.model.device import NodeId
 from devhost.node.state_dir import (
     CLOSE_S,
@@ -40,12 +40,7 @@ HandoutKey = tuple[str | None, str]
 """The resource and the advertised ID."""
 
 
-class _Entry(BaseModel):
-    # After a rollback, the fields that a newer version has added are kept.
-    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
-
-
-class HandedNode(_Entry):
+class HandedNode(StateEntry):
     """A node that a pod was given (`NodeId`), and the kernel's ID of the boot in which it was."""
 
     entity: str
@@ -67,7 +62,7 @@ class HandedNode(_Entry):
         return self.id.keys_in(same_boot=boot == self.boot)
 
 
-class Handout(_Entry):
+class Handout(StateEntry):
     """The record of an Allocate: what a pod was given under one advertised ID.
 
     Attributes:
@@ -469,7 +464,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 # ── entries of the first format: one for each node, and one for the steps of each ID ──
 
 
-class _OldNode(_Entry):
+class _OldNode(StateEntry):
     resource: str
     device: str
     shared: bool
@@ -479,7 +474,7 @@ class _OldNode(_Entry):
     overlap: bool
 
 
-class _OldSteps(_Entry):
+class _OldSteps(StateEntry):
     resource: str
     id: str
     prepared: bool
