@@ -7,7 +7,7 @@ from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.claim_record import ClaimRecord
 from devhost.node.cdi_files import CdiFiles
-from devhost.node.handouts import HandoutFile
+from devhost.node.handout_file import HandoutFile
 from devhost.node.holders import Holders
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 

@@ -28,7 +28,8 @@ from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
-from devhost.node.handouts import HandedNode, Handout, HandoutFile, Steps
+from devhost.node.handout_file import HandoutFile
+from devhost.node.handouts import HandedNode, Handout, Steps
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import owned_nodes
 

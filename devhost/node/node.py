@@ -23,7 +23,7 @@ from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
 from devhost.node.claims import Claims
 from devhost.node.config_file import ConfigFile
-from devhost.node.handouts import HandoutFile
+from devhost.node.handout_file import HandoutFile
 from devhost.node.holders import Holders
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler

@@ -32,7 +32,8 @@ from devhost.model.config import Resource, Step
 from devhost.model.device import FileKind, FileState, HostDevice
 from devhost.model.names import printable
 from devhost.model.template import Template
-from devhost.node.handouts import Handout, HandoutFile
+from devhost.node.handout_file import HandoutFile
+from devhost.node.handouts import Handout
 from devhost.watch.threads import BlockingCalls
 
 T = TypeVar("T")

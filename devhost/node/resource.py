@@ -12,7 +12,7 @@ from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
 from devhost.node.claims import Claims
-from devhost.node.handouts import HandoutFile
+from devhost.node.handout_file import HandoutFile
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devhost.model.claim_record import ClaimedDevice, ClaimRecord
-from devhost.node.handouts import FILE, HandoutFile
+from devhost.node.handout_file import FILE, HandoutFile
 from tests.host.test_claims import A, B, ClaimsFixture, device, published, resource
 from tests.support.offered import offered
 

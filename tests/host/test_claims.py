@@ -14,9 +14,10 @@ from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
 from devhost.model.resource_state import HeldBy
 from devhost.node import claims as claims_module
-from devhost.node import handouts as handouts_module
+from devhost.node import handout_file
 from devhost.node.claims import Claims
-from devhost.node.handouts import HandoutFile, Steps
+from devhost.node.handout_file import HandoutFile
+from devhost.node.handouts import Steps
 from devhost.node.holders import Holders
 from devhost.node.state_dir import directory_lock
 from tests.support import devices
@@ -258,7 +259,7 @@ async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
 async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimsFixture:
     """Return the claims after a boot, before which a resource was given a device."""
     assert await allocated(ClaimsFixture(state), resource(A), device("a"))
-    monkeypatch.setattr(handouts_module, "boot_id", lambda: "another")
+    monkeypatch.setattr(handout_file, "boot_id", lambda: "another")
     after = ClaimsFixture(state)
     await after.reserved()
     return after

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from devhost.model.device import FileKind, Hardware, NodeId
-from devhost.node import handouts, state_dir
-from devhost.node.handouts import FILE, HandedNode, Handout, HandoutFile, Steps, boot_id
+from devhost.node import handout_file, state_dir
+from devhost.node.handout_file import FILE, HandoutFile, boot_id
+from devhost.node.handouts import HandedNode, Handout, Steps
 from tests.support.devices import node, token
 
 A = "example.com/a"
@@ -102,14 +103,14 @@ async def test_steps_of_what_another_instance_serves_now_are_left_as_they_are(
 async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, go_on, update = threading.Event(), threading.Event(), handouts._update
+    entered, go_on, update = threading.Event(), threading.Event(), handout_file._update
 
     def slow(*arguments: Any) -> Any:
         entered.set()
         assert go_on.wait(60)
         return update(*arguments)
 
-    monkeypatch.setattr(handouts, "_update", slow)
+    monkeypatch.setattr(handout_file, "_update", slow)
     one = opened(tmp_path)
     one.set({handout().key: handout()})
     assert await asyncio.to_thread(entered.wait, 60)
@@ -210,7 +211,7 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
     file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
     assert await file.save([done], 10) is None
     with monkeypatch.context() as full:
-        full.setattr(handouts, "write_atomically", fail)
+        full.setattr(handout_file, "write_atomically", fail)
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.save([*pending, without], 10)
         assert problem == file.problem == f"{tmp_path / FILE}: No space left on device"
@@ -225,7 +226,7 @@ async def test_steps_that_a_slow_disk_does_not_have_in_time_are_written_later_if
     file, pending = opened(tmp_path), [handout(steps="pending"), handout("b", steps="pending")]
     assert await file.save([handout("b", steps="done")], 10) is None
     for _ in range(2):  # as for a second container of the pod
-        assert await file.save(pending, 0) == handouts.NO_ANSWER
+        assert await file.save(pending, 0) == handout_file.NO_ANSWER
         assert [one in file.table for one in pending] == [True, False]
     assert await file.sync(10) is None
     assert await file.save(pending, 10) is None
@@ -237,18 +238,18 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    answers, update = threading.Event(), handouts._update
+    answers, update = threading.Event(), handout_file._update
 
     def hanging(*arguments: Any) -> Any:
         assert answers.wait(60)
         return update(*arguments)
 
-    monkeypatch.setattr(handouts, "_update", hanging)
-    monkeypatch.setattr(handouts, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(handout_file, "_update", hanging)
+    monkeypatch.setattr(handout_file, "PATIENCE_S", 0.01)
     file, other = opened(tmp_path), handout("b", 65)
     file.set({handout().key: handout()})
     for _ in range(9):
-        assert await file.sync(0.01) == handouts.NO_ANSWER
+        assert await file.sync(0.01) == handout_file.NO_ANSWER
     assert file.problem == f"{tmp_path / FILE}: no answer in 0.01 s"
     file.set({other.key: other})  # while the first attempt has not returned
     answers.set()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from devhost.node.handouts import FILE
+from devhost.node.handout_file import FILE
 from tests.support.daemon import until
 from tests.support.devices import reasons
 from tests.support.hosting import Hosting, Kubelet, contract

@@ -23,9 +23,10 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
-from devhost.node import handouts, pre_start
+from devhost.node import handout_file, pre_start
 from devhost.node.claims import Claims
-from devhost.node.handouts import HandoutFile, Steps
+from devhost.node.handout_file import HandoutFile
+from devhost.node.handouts import Steps
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart, StepRun
 from devhost.node.state_dir import write_atomically
@@ -101,7 +102,7 @@ class World:
 
     def marks(self) -> dict[str, bool]:
         """What the disk has."""
-        entries = json.loads((self.state / handouts.FILE).read_text())
+        entries = json.loads((self.state / handout_file.FILE).read_text())
         return {one["id"]: one["steps"] == "done" for one in entries if one["steps"] != "none"}
 
 
@@ -119,7 +120,7 @@ def full() -> Iterator[None]:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    with patch.object(handouts, "write_atomically", fail):
+    with patch.object(handout_file, "write_atomically", fail):
         yield
 
 
@@ -141,7 +142,7 @@ async def test_steps_get_the_variables_of_their_device_and_container(world: Worl
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
 async def test_start_without_a_record_is_refused(world: World, lost: str) -> None:
     """It is not known whether a container has started with it: it would be wiped on a guess."""
-    path = world.state / handouts.FILE
+    path = world.state / handout_file.FILE
     if lost != "never":
         await world.allocate("a")
         path.unlink() if lost == "file" else path.write_bytes(b"{")
@@ -156,8 +157,8 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
 
 async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:
     await world.allocate("a")
-    (world.state / handouts.FILE).unlink()
-    (world.state / handouts.FILE).mkdir()
+    (world.state / handout_file.FILE).unlink()
+    (world.state / handout_file.FILE).mkdir()
     reason = await world.refused("a")
     assert reason.startswith("cannot tell whether device a was prepared: ")
     assert "Is a directory" in reason
@@ -216,7 +217,7 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
-    answers, update = threading.Event(), handouts._update
+    answers, update = threading.Event(), handout_file._update
 
     def slow(*arguments: Any) -> Any:
         assert answers.wait(60)
@@ -225,7 +226,7 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     await world.allocate("b")
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
-        disk.setattr(handouts, "_update", slow)
+        disk.setattr(handout_file, "_update", slow)
         disk.setattr("devhost.node.claims._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
@@ -468,7 +469,7 @@ def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str
         fate = Fate(directory / "state")
         with (
             patch.object(pre_start, "run_steps", fate.world.run_steps),
-            patch.object(handouts, "write_atomically", fate.write),
+            patch.object(handout_file, "write_atomically", fate.write),
         ):
             for what, one in events:
                 await getattr(fate, what)(one)

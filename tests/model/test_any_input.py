@@ -22,8 +22,9 @@ from devhost.hostfs.mounts import read_mounts, read_swaps
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.node.handouts import FILE as STATE_FILE
-from devhost.node.handouts import Handout, HandoutFile
+from devhost.node.handout_file import FILE as STATE_FILE
+from devhost.node.handout_file import HandoutFile
+from devhost.node.handouts import Handout
 from devhost.watch.inotify import Event, parse_events
 from tests.model import inputs
 from tests.model.judge import FILE, judge

@@ -21,7 +21,8 @@ from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.model.resource_state import HeldBy
 from devhost.node.claims import Claims
-from devhost.node.handouts import FILE, POLL_S, HandoutFile, HandoutTable
+from devhost.node.handout_file import FILE, POLL_S, HandoutFile
+from devhost.node.handouts import HandoutTable
 from devhost.node.holders import Holders
 from devhost.node.resource_devices import with_all_leaving, without_unlisted
 from tests.support import devices
@@ -368,7 +369,7 @@ class Node:
     @contextmanager
     def virtual_time(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Give the event loop kubelet's clock, and new processes the boot of this node."""
-        boot = patch("devhost.node.handouts.boot_id", lambda: self.host.boot)
+        boot = patch("devhost.node.handout_file.boot_id", lambda: self.host.boot)
         with boot, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 
