@@ -363,6 +363,7 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
     present_keys = frozenset(
         node.key for node in selection.nodes if context.owner_of(node.key) is None
     )
+    of_devices = {node.key for device in result.devices.values() for node in device.nodes}
 
     missing: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
@@ -374,7 +375,7 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
             continue
         since = device.absence.since if device.absence else now
         remaining = present_keys.intersection(node.key for node in device.nodes)
-        absence = Missing(since, remaining)
+        absence = Missing(since, remaining - of_devices)
         if device_id in result.incomplete and not device.is_leaving:
             verdict = result.incomplete[device_id]
         elif (

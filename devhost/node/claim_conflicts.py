@@ -86,15 +86,16 @@ class ClaimConflicts:
             advertised_name(resource, device),
             self._backend.names_holders(resource),
         )
-        for handout in self._table.by_node(owned_keys(device)):
+        keys = frozenset(owned_keys(device))
+        for handout in self._table.by_node(keys):
             if handout.name == name and (handout.holder is not None) is not names_holders:
                 return handout  # it may be allocated once more: the backends do not know
             if handout.name == name or self._may_share(resource, handout):
                 continue
             beside = devices.get(handout.device)
             if beside is not None and handout.name == advertised_name(resource, beside):
-                node_keys = handout.node_keys(self._table.boot)
-                if not node_keys.isdisjoint(present_keys(beside)):
+                handed_keys = keys & handout.node_keys(self._table.boot)
+                if not handed_keys.isdisjoint(present_keys(beside)):
                     continue
             return handout
         return None

@@ -267,11 +267,14 @@ class Process:
             for device_id, paths in served.finds.items()
             if host.present.issuperset(paths)
         }
-        for former in served.found.devices.values():
+        taken = {node.path for device in found.values() for node in device.nodes}
+        for former in tuple(served.found.devices.values()):
             if former.id in found:
                 continue
-            here = {node.path for node in former.nodes if node.path in host.present}
-            if len(here) == len(former.nodes) and former.id not in served.finds:
+            here = {node.path for node in former.nodes if node.path in host.present - taken}
+            paths = {node.path for node in former.nodes}
+            is_elsewhere = bool(taken & paths) or former.id not in served.finds
+            if paths <= host.present and is_elsewhere:
                 found[former.id] = devices.missing(former, now, replaced=True)
             elif former.absence is None:
                 found[former.id] = devices.missing(former, now, remaining=here)
