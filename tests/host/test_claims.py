@@ -339,6 +339,18 @@ async def test_claims_record_the_nodes_again_of_an_id_that_only_has_steps() -> N
     assert list(who.file.table) == [whole]
 
 
+async def test_claims_withhold_a_node_that_another_device_of_the_resource_has_now() -> None:
+    """Though the device that a pod has is there, with its other node."""
+    x, y = (devices.node(f"/dev/{name}", (4, number)) for name, number in (("x", 1), ("y", 2)))
+    former, who = devices.device("a", x, y), ClaimsFixture(None)
+    published(who, resource(A), former)
+    await who.give(resource(A), former)
+    lacking = missing(former, 0.0, remaining={"/dev/y"})
+    _, reason = published(who, resource(A), lacking, devices.device("b", x))
+    assert reason is not None
+    assert reason.startswith(f"withheld: it was handed out as {A} a")
+
+
 async def test_claims_free_a_node_on_offer_that_no_pod_holds() -> None:
     """It is recorded again when it is allocated again; so the records are as many as held nodes."""
     told = FakeHolders("default/pod")
