@@ -62,7 +62,7 @@ class PreparedClaims:
         self.records: ClaimRecords | None = None
         self.on_conflict: Callable[[], object] = int
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._kind = f"dra.{driver}/claim"
+        self._kind = claim_content.claim_kind(driver)
 
     def __iter__(self) -> Iterator[ClaimRecord]:
         """Yield the records of this driver."""
