@@ -127,7 +127,9 @@ class NodeSlices:
         return bool(needed)
 
     def _of_pool(self, pool: str) -> Mapping[str, _Json]:
-        return {name: content for name, content in self._by_name.items() if pool_of(content) == pool}
+        return {
+            name: content for name, content in self._by_name.items() if pool_of(content) == pool
+        }
 
     async def _send(self, write: PoolWrite) -> str | None:
         """Send a write; return what the API server did not keep of it, or raise `ApiError`."""
