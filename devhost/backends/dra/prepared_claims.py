@@ -185,7 +185,8 @@ class PreparedClaims:
         """Hand out the devices of a scope; an administrator's are only looked at."""
         first = results[0]
         if (pool := self._pool_of(first.pool)) is None:
-            raise AllocationError(f"there is no pool {first.pool} on this node")
+            reason = "its resource is served by the device plugin here, or not at all"
+            raise AllocationError(f"there is no pool {first.pool} on this node: {reason}")
         handler, ids = pool.handler, [_id_of(pool, result) for result in results]
         if first.admin:
             allocation = await handler.look_up(ids)
@@ -233,5 +234,6 @@ class PreparedClaims:
 
 def _id_of(pool: OfferedPool, result: Result) -> OfferedId:
     if (offered := pool.ids.get(result.device)) is None:
-        raise AllocationError(f"{pool.handler.name}: there is no device {result.device}")
+        reason = pool.handler.drain_reason or f"there is no device {result.device}"
+        raise AllocationError(f"{pool.handler.name}: {reason}")
     return offered
