@@ -194,6 +194,15 @@ def trust_options(command: _Command) -> _Command:
     return cast("_Command", together(*flags)(with_policy))
 
 
+dra_driver_option = option(
+    "--dra-driver",
+    "With `backend: dra`: the name of the driver, which no other on the node has.",
+    default="devhost",
+    metavar="NAME",
+    callback=_driver_name,
+)
+
+
 # ── what `run`, `try` and programs with the library share ──
 
 SERVE_EPILOG: Final = (
@@ -238,13 +247,7 @@ kubelet_options = together(
         default="/var/run/cdi",
         type=_DIRECTORY,
     ),
-    option(
-        "--dra-driver",
-        "With --dra: the name of the driver, which no other on the node has.",
-        default="devhost",
-        metavar="NAME",
-        callback=_driver_name,
-    ),
+    dra_driver_option,
     option(
         "--kubelet-dir",
         "With --dra: kubelet's directory, with plugins and plugins_registry.",

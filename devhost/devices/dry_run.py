@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from devhost.allocation.cdi import cdi_devices, named, spec
+from devhost.allocation.cdi import OwnedEdits, cdi_devices, named, owned_edits, spec
+from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.steps import planned_steps
 from devhost.devices.health_check import check_device
@@ -27,6 +28,13 @@ from devhost.sources.selection import list_all
 _Json = dict[str, Any]
 OfferIds = Callable[[str, int], Sequence[OfferedId]]
 """Returns the IDs under which a backend offers a device, by its number of replicas."""
+PlanClaim = Callable[
+    [str, Sequence[OfferedId], OwnedEdits, Sequence[str]],
+    tuple[Sequence[str], Mapping[str, object] | None],
+]
+"""Returns the CDI names and the CDI spec of a claim: of a resource, its IDs, and what they bring,
+other CDI devices last.
+"""
 
 _PARALLEL_CHECKS: Final = 8
 _SHOWN_MAX: Final = 100  # of what a source does not select
@@ -118,11 +126,13 @@ def report(
     *,
     explained: bool = False,
     offer: OfferIds = lambda device_id, _replicas: (OfferedId(device_id, device_id),),
+    claim: PlanClaim | None = None,
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
     `requests` has what to allocate, by resource name: a number, or IDs separated by commas. `offer`
-    returns the IDs under which a backend offers a device, for them.
+    returns the IDs under which a backend offers a device, for them, and `claim` what a claim of
+    them has, where DRA offers the resource.
     """
     resources = [resource for resource in config.resources if resource.applies_to(node_name)]
     resolver = Resolver()
@@ -144,7 +154,7 @@ def report(
         if explained:
             details["explain"] = [*explain_sources(scanner, listings, snapshot)]
         if request := (requests or {}).get(resource.name):
-            details["allocation"] = _allocation(scanner, snapshot, request, offer)
+            details["allocation"] = _allocation(scanner, snapshot, request, offer, claim)
         reports.append(ResourceReport(resource, snapshot, warnings, details=details))
     return tuple(reports)
 
@@ -169,7 +179,13 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, devices=devices)
 
 
-def _allocation(scanner: Scanner, snapshot: Snapshot, request: str, offer: OfferIds) -> _Json:
+def _allocation(
+    scanner: Scanner,
+    snapshot: Snapshot,
+    request: str,
+    offer: OfferIds,
+    claim: PlanClaim | None,
+) -> _Json:
     """Return what a container would receive, with the preStart steps and the CDI spec."""
     resource, files = scanner.resource, scanner.files
     try:
@@ -181,14 +197,19 @@ def _allocation(scanner: Scanner, snapshot: Snapshot, request: str, offer: Offer
             scanner.constants,
             lambda path: files.to_local(files.resolve(path)),
         )
-        answer = _answer(scanner.allocate(snapshot, chosen))
-        shown = {**answer, "preStart": steps, "error": None}
-        if scanner.has_cdi_file:
+        answer = scanner.allocate(snapshot, chosen)
+        document: _Json = {}
+        if scanner.by_dra and claim is not None:
+            edits = owned_edits(answer, HostPaths(files, scanner.policy))
+            cdi_names, claim_spec = claim(resource.name, chosen, edits, answer.cdi_devices)
+            answer = Allocation(device_ids=answer.device_ids, cdi_devices=tuple(cdi_names))
+            document = {"cdiSpec": claim_spec}
+        elif scanner.has_cdi_file:
             injected = cdi_devices(scanner, Snapshot(devices), {})
-            shown["cdiSpec"] = spec(resource.name, injected)
+            document = {"cdiSpec": spec(resource.name, injected)}
     except (AllocationError, PreStartError) as error:
         return {**_answer(Allocation()), "preStart": [], "error": str(error)}
-    return shown
+    return {**_answer(answer), "preStart": steps, "error": None, **document}
 
 
 def choose_ids(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from devhost.fake_kubelet.api_server import StatusError
 from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
-from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
+from tests.dra.test_dra_host import SERIAL, SERIALS, SHARED, TOKEN, TOKENS
 from tests.dra.world import CLAIMS, PodResourcesLists, World, eventually
 
 
@@ -31,6 +31,19 @@ async def test_status_names_the_pods_of_claims(world: World, lists: PodResources
     lists.hold("stranger", TOKEN, "1", driver="another")
     async with a_pod(world, lists, TOKENS, TOKEN, "0"):
         assert world.holders(TOKEN) == {"0": ["default/reader"]}
+
+
+async def test_status_names_the_pods_of_shares(world: World, lists: PodResourcesLists) -> None:
+    async with world.run(SHARED):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        for uid in "ab":
+            assert not (
+                await world.kubelet.prepare(world.claim(uid, TOKEN, "0", shareID=uid), uid)
+            ).error
+        lists.hold("second", TOKEN, "0", share="b")
+        await world.until_holders(TOKEN)
+        assert world.holders(TOKEN) == {"0::1": ["default/second"]}
 
 
 async def test_a_held_node_is_not_offered_under_another_id(

@@ -257,9 +257,15 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
             container.devices.add(resource_name=resource, device_ids=[device])
         return listed
 
-    def hold(self, pod: str, resource: str, device: str, driver: str = "devhost") -> None:
-        pool = f"{NODE}/{resource}"
-        claimed = pods.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)
+    def hold(
+        self, pod: str, resource: str, device: str, driver: str = "devhost", share: str = ""
+    ) -> None:
+        claimed = pods.ClaimResource(
+            driver_name=driver,
+            pool_name=f"{NODE}/{resource}",
+            device_name=device,
+            share_id=share,
+        )
         self.pods.setdefault(pod, []).append(claimed)
 
 
