@@ -114,6 +114,10 @@ resources:
         await world.until_published("a", "b")
         (world.devices / "a").unlink()
         await world.until_published("b")
+        (world.devices / "b").unlink()
+        await world.until_published()
+        await world.until(TOKEN, State.REGISTERED)
+        (world.devices / "b").touch()
         (world.devices / "a").touch()
         await world.until_published("a", "b")
 

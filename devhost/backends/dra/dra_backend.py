@@ -17,7 +17,7 @@ from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.node_versions import NodeVersions
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
-from devhost.backends.dra.pool import device_entries, pool_devices, pool_name
+from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
 from devhost.backends.podresources import ClaimedId, PodResources
@@ -28,6 +28,7 @@ from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
+_FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
 _LOCKED: Final = "another instance of devhost publishes its devices"
 
 
@@ -174,6 +175,8 @@ class DraPublication:
         self.handler, self.pool = hooks.handler, ResourcePool(pool)
         self._backend, self._hooks = backend, hooks
         self._snapshot, self._replicas = Snapshot(), 1
+        self._devices: Sequence[SliceDevice] = ()
+        self._is_blocked = hooks.other_holders() is not None  # then none is offered
         self.ids: Mapping[str, Sequence[OfferedId]] = {}
 
     @property
@@ -186,6 +189,7 @@ class DraPublication:
         self._backend.add(self)
         shown: tuple[State, str | None] | None = None
         try:
+            await self._wait_until_free()
             while True:
                 if shown != self._state:
                     shown = self._state
@@ -194,6 +198,14 @@ class DraPublication:
         finally:
             if self.drained:
                 self._backend.remove(self)
+
+    async def _wait_until_free(self) -> None:
+        """Wait while pods have devices by the other backend."""
+        while (reason := self._hooks.other_holders()) is not None:
+            self._offer(is_blocked=True)
+            self._hooks.set_state(State.WAITING, reason)
+            await asyncio.sleep(_FREE_POLL_S)
+        self._offer(is_blocked=False)
 
     @property
     def _state(self) -> tuple[State, str | None]:
@@ -224,6 +236,8 @@ class DraPublication:
     def spec_changed(self) -> None:
         """Do nothing: kubelet has no options of a resource."""
 
+    up_to_date = True
+
     # ── the IDs ──
 
     def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
@@ -231,13 +245,18 @@ class DraPublication:
         before = self.device_ids
         self._snapshot, self._replicas = snapshot, resource.replicas
         self.ids = {device.name: device.ids for device in pool_devices(resource, snapshot)}
-        devices = [*device_entries(resource, snapshot).values()]
+        self._devices = [*device_entries(resource, snapshot).values()]
+        self._offer(is_blocked=self._is_blocked)
+        self._backend.upkeep.follow(resource.name, snapshot)
+        return not before <= self.device_ids
+
+    def _offer(self, *, is_blocked: bool) -> None:
+        """Offer the devices by the pool, or none while that is blocked."""
+        self._is_blocked, devices = is_blocked, () if is_blocked else self._devices
         if devices != self.pool.devices:
             self.pool.devices = devices
             self._backend.writer.compare_soon()
             self._backend.report_change()
-        self._backend.upkeep.follow(resource.name, snapshot)
-        return not before <= self.device_ids
 
     @property
     def device_ids(self) -> AbstractSet[str]:

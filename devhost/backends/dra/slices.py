@@ -114,8 +114,9 @@ class NodeSlices:
         """
         key = PoolKey(self._driver, self._node_name, node_uid, pool.name)
         async with self._turns:
-            devices, present = pool.devices or (), self._of_pool(pool.name)
-            needed = writes(key, devices, present)
+            if (devices := pool.devices) is None:
+                return False
+            needed = writes(key, devices, self._of_pool(pool.name))
             try:
                 left_out = [await self._send(write) for write in needed]
             except ApiError as error:
@@ -222,11 +223,11 @@ class SliceWriter:
 
     def _pools_to_compare(self) -> Sequence[ResourcePool]:
         """Return the pools; also those that nobody has, once all have been looked at."""
-        looked_at = [pool for pool in self.pools.values() if pool.devices is not None]
-        if len(looked_at) < len(self.pools):
-            return looked_at
+        wanted = [*self.pools.values()]
+        if any(pool.devices is None for pool in wanted):
+            return wanted
         unowned = self._slices.pools - self.pools.keys()
-        return [*looked_at, *(ResourcePool(name, ()) for name in unowned)]
+        return [*wanted, *(ResourcePool(name, ()) for name in unowned)]
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
