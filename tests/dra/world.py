@@ -23,6 +23,7 @@ from devhost.backends.sockets import open_channel
 from devhost.config.loader import loads
 from devhost.daemon.status import status
 from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
+from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
@@ -122,6 +123,8 @@ class World:
         self.dra: DraBackend
         self.url = ""
         self.pod_resources: Path | None = None
+        self.files = HostFiles()
+        self.policy = Policy(dra=True, allow_exec=True, allow_paths=("*",))
         self._names = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -138,7 +141,8 @@ class World:
         """Run the host by a configuration."""
         settings = Settings(
             NODE,
-            policy=Policy(dra=True, allow_exec=True, allow_paths=("*",)),
+            self.files,
+            self.policy,
             settle_s=0.0,
             state_dir=self.state,
             assume_free=self.pod_resources is None,
