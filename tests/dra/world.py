@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from devhost.backends.sockets import open_channel
 from devhost.config.loader import loads
 from devhost.daemon.status import status
 from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
+from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
@@ -124,6 +126,8 @@ class World:
         self.dra: DraBackend
         self.url = ""
         self.pod_resources: Path | None = None
+        self.files = HostFiles()
+        self.policy = Policy(dra=True, allow_exec=True, allow_paths=("*",))
         self._names = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -147,7 +151,8 @@ class World:
         """Run the host by a configuration."""
         settings = Settings(
             NODE,
-            policy=Policy(dra=with_dra, allow_exec=True, allow_paths=("*",)),
+            self.files,
+            replace(self.policy, dra=with_dra),
             settle_s=0.0,
             state_dir=self.state,
             assume_free=assume_free and self.pod_resources is None,
