@@ -264,10 +264,9 @@ async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
             "devhost",
             ["v1.DRAPlugin"],
         )
-        assert Path(info.endpoint).parent == world.directory / "plugins" / "devhost"
+        assert info.endpoint in map(str, world.kubelet.registry.iterdir())
         await world.until(TOKEN, State.REGISTERED)
     assert not [*world.kubelet.registry.iterdir()]
-    assert not [*Path(info.endpoint).parent.glob("*.sock")]
 
 
 async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
@@ -281,8 +280,8 @@ async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
 
 
 async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> None:
-    dead = world.kubelet.registry / "devhost-0123abcd-1-reg.sock"
-    others = world.kubelet.registry / "devhost-a-0123abcd-1-reg.sock"
+    dead = world.kubelet.registry / "devhost-0123abcd-reg.sock"
+    others = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
     for path in (dead, others):
         await (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).__aexit__()
         if not path.exists():  # newer Pythons remove it
