@@ -114,7 +114,7 @@ class Playground:
                 case ["devices"]:
                     self._devices()
                 case ["restart"]:
-                    await self._trial.kubelet.restart()
+                    await self._trial.restart()
                     self._say("kubelet has restarted")
                 case ["edit"] if self._file is not None:
                     await self._edit(self._file)
@@ -124,13 +124,13 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        names = await self._trial.kubelet.capacity()
+        names = await self._trial.capacity()
         matches = [part] if part in names else [name for name in names if part in name]
         if len(matches) != 1:
             choice = ", ".join(matches or names) or "none yet"
             raise ValueError(f"which resource is {part}? {choice}")
         pod, name = next(self._names), matches[0]
-        answer = (await self._trial.kubelet.admit(pod, {"app": {name: count}}))["app"]
+        answer = await self._trial.admit(pod, name, count)
         self._pods[pod] = answer["deviceIds"]
         ids = ", ".join(self._pods[pod].get(name, ())) or "no devices"
         lines = [f"  {line}" for line in output.allocation_lines(answer)]
@@ -142,7 +142,7 @@ class Playground:
         if unknown := [pod for pod in pods if pod not in self._pods]:
             raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(self._pods) or 'none'}")
         for pod in pods:
-            await self._trial.kubelet.free(pod)
+            await self._trial.free(pod)
             del self._pods[pod]
             self._say(f"{pod} ended")
 

@@ -12,10 +12,11 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.fake_kubelet.api_server import StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import CLAIMS, NODE, World, eventually
+from tests.dra.world import NODE, World, eventually
 
 
 class PodResourcesLists(pb_grpc.PodResourcesListerServicer):

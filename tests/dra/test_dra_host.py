@@ -11,8 +11,9 @@ import pytest
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.model.resource_state import State
-from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
+from tests.dra.world import NODE, NODE_PATH, World, eventually
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
