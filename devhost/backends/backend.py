@@ -134,7 +134,7 @@ class ClaimRecords(Protocol):
 class OfferedIds(Protocol):
     """The IDs of a resource on offer, and those on their way out: pods may still get both."""
 
-    def publish(self, snapshot: Snapshot, replicas: int) -> bool:
+    def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
         """Offer the devices of a snapshot; return whether some have left immediately."""
 
     def lists(self, device_id: str, *, shared: bool) -> bool:

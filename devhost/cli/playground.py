@@ -149,8 +149,10 @@ class Playground:
     def _devices(self) -> None:
         for served in self._trial.host.resources:
             shown = resource_report(served, served.devices.offered).as_json()
-            held = ((pod, ids.get(served.name, ())) for pod, ids in self._pods.items())
-            holders = {device_id: [pod] for pod, ids in held for device_id in ids}
+            holders: dict[str, list[str]] = {}
+            for pod, ids in self._pods.items():
+                for device_id in ids.get(served.name, ()):  # of a share by DRA, its device
+                    holders.setdefault(device_id, []).append(pod)
             output.print_resource(shown, output.pods_by_device(holders), wide=False)
 
     async def _edit(self, file: str) -> None:

@@ -208,7 +208,8 @@ class DraCluster:
                 result |= {"pool": spec["pool"]["name"], "device": device["name"]}
                 if is_shared := device.get("allowMultipleAllocations", False):
                     result["shareID"] = str(uuid.uuid4())
-                shares = int(device["capacity"]["shares"]["value"]) if is_shared else 1
+                value = device["capacity"]["shares"]["value"] if is_shared else "1"
+                shares = int(value.replace("k", "000"))
                 resource, device_id = (
                     device["attributes"][name]["string"] for name in ("resource", "id")
                 )

@@ -74,7 +74,7 @@ class ResourceDevices:
             for judge in judges:
                 offered = judge(resource, offered)
             self._answers.offer = Offer(scanner, offered)
-            is_again = offered_ids.publish(offered, resource.replicas)
+            is_again = offered_ids.publish(offered, resource)
         self._scan.found, self.offered = listed, offered
         if len(listed.devices) < len(snapshot.devices) and not draining:
             self._scan.request()  # it does not keep the nodes of what has left from others

@@ -15,7 +15,7 @@ from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
-from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
+from tests.dra.test_dra_host import SERIAL, SERIALS, SHARED, TOKEN, TOKENS
 from tests.dra.world import NODE, World, eventually
 
 
@@ -38,9 +38,15 @@ class PodResourcesLists(pb_grpc.PodResourcesListerServicer):
             container.devices.add(resource_name=resource, device_ids=[device])
         return listed
 
-    def hold(self, pod: str, resource: str, device: str, driver: str = "devhost") -> None:
-        pool = f"{NODE}/{resource}"
-        claimed = pb.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)
+    def hold(
+        self, pod: str, resource: str, device: str, driver: str = "devhost", share: str = ""
+    ) -> None:
+        claimed = pb.ClaimResource(
+            driver_name=driver,
+            pool_name=f"{NODE}/{resource}",
+            device_name=device,
+            share_id=share,
+        )
         self.pods.setdefault(pod, []).append(claimed)
 
 
@@ -80,6 +86,19 @@ async def test_status_names_the_pods_of_claims(world: World, lists: PodResources
     lists.hold("stranger", TOKEN, "1", driver="another")
     async with a_pod(world, lists, TOKENS, TOKEN, "0"):
         assert holders(world, TOKEN) == {"0": ["default/reader"]}
+
+
+async def test_status_names_the_pods_of_shares(world: World, lists: PodResourcesLists) -> None:
+    async with world.run(SHARED):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        for uid in "ab":
+            assert not (
+                await world.kubelet.prepare(world.claim(uid, TOKEN, "0", shareID=uid), uid)
+            ).error
+        lists.hold("second", TOKEN, "0", share="b")
+        await eventually(lambda: holders(world, TOKEN), lambda: holders(world, TOKEN))
+        assert holders(world, TOKEN) == {"0::1": ["default/second"]}
 
 
 async def test_a_held_node_is_not_offered_under_another_id(

@@ -22,6 +22,7 @@ backend: dra
 resources:
   - {name: example.com/token, sources: [static: 3], allocate: {env: {TOKENS: "${id}"}}}
 """
+SHARED: Final = TOKENS.replace("static: 3]", "static: 1], replicas: 3, maxPerContainer: 1")
 # Two nodes that every machine has.
 SERIALS: Final = """
 version: v1
@@ -196,17 +197,21 @@ async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) 
         await world.until(TOKEN, State.REGISTERED)
 
 
-async def test_what_the_api_server_does_not_keep_is_sent_once(world: World) -> None:
+@pytest.mark.parametrize("field", ["attributes", "allowMultipleAllocations"])
+async def test_what_the_api_server_does_not_keep_is_sent_once(world: World, field: str) -> None:
     def drop(content: ApiObject) -> ApiObject:
-        devices = [{"name": device["name"]} for device in content["spec"]["devices"]]
+        devices = [
+            {key: value for key, value in device.items() if key != field}
+            for device in content["spec"]["devices"]
+        ]
         return {**content, "spec": {**content["spec"], "devices": devices}}
 
     world.api.admit = drop
-    async with world.run(TOKENS):
+    async with world.run(SHARED):
         await registered(world, TOKEN)
         served = world.served(TOKEN)
         assert served is not None
-        assert "did not keep `attributes`" in served.publication.status.warnings[0]
+        assert f"did not keep `{field}`" in served.publication.status.warnings[0]
         world.api.put(f"{PATH}/other", {"kind": "ResourceSlice", "spec": {"driver": "x"}})
         world.api.put(NODE_PATH, world.api.objects[NODE_PATH])
     assert len(writes(world)) == 1
@@ -517,6 +522,38 @@ async def test_a_device_that_another_claim_has_is_refused(world: World) -> None:
         assert not (await world.kubelet.prepare(watching, "w")).error
         await world.kubelet.unprepare(first, "u")
         assert not (await world.kubelet.prepare(second, "v")).error
+
+
+async def test_claims_of_one_device_get_shares_of_their_own(world: World) -> None:
+    async with world.run(SHARED):
+        await registered(world, TOKEN)
+        assert world.published() == ["0"]
+        names = {uid: world.claim(uid, TOKEN, "0", shareID=f"share-{uid}") for uid in "abcd"}
+        prepared = [world.kubelet.prepare(names[uid], uid) for uid in "abc"]
+        answers = [answer.devices[0] for answer in await asyncio.gather(*prepared)]
+        assert [(device.device_name, device.share_id) for device in answers] == [
+            ("0", f"share-{uid}") for uid in "abc"
+        ]
+        ids = {record["claim"]: record["devices"][0]["id"] for record in world.records()}
+        assert sorted(ids.values()) == ["0::0", "0::1", "0::2"]
+        refused = await world.kubelet.prepare(names["d"], "d")
+        assert refused.error.startswith(f"{TOKEN}: 0 is held by claim default/claim-")
+        await world.kubelet.unprepare(names["b"], "b")
+        assert not (await world.kubelet.prepare(names["d"], "d")).error
+        assert world.records()[-1]["devices"][0]["id"] == ids["b"]
+
+
+async def test_more_shares_than_a_container_may_have_are_refused(world: World) -> None:
+    config = SHARED.replace("maxPerContainer: 1", "maxPerContainer: 2")
+    async with world.run(config):
+        await registered(world, TOKEN)
+        names = world.published()
+        allowed = world.claim("u", TOKEN, *names[:2])
+        assert not (await world.kubelet.prepare(allowed, "u")).error
+        await world.kubelet.unprepare(allowed, "u")
+        refused = await world.kubelet.prepare(world.claim("v", TOKEN, *names), "v")
+        assert refused.error == f"{TOKEN}: 3 shares of device 0, but maxPerContainer is 2"
+        assert not world.records()
 
 
 async def test_parameters_for_the_driver_are_refused(world: World) -> None:

@@ -294,7 +294,7 @@ class Process:
             found = with_all_leaving(found, removed, self.kubelet.now)
         known = without_unlisted(found, served.device_list)
         offered = self.claims.judge(served.resource, known)
-        if served.device_list.publish(offered, served.resource.replicas):
+        if served.device_list.publish(offered, served.resource):
             self._publish(served, found)
             return
         served.found = without_unlisted(known, served.device_list)

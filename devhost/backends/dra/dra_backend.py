@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +14,15 @@ from prometheus_client.registry import Collector
 
 from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient, reading_answer
+from devhost.backends.dra.claim_allocator import OfferedPool
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
-from devhost.backends.dra.pool import device_entries, device_name, pool_name
-from devhost.backends.dra.prepared_claims import OfferedPool, PreparedClaims
+from devhost.backends.dra.pool import device_entries, pool_devices, pool_name
+from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import SliceWriter, WantedPool
 from devhost.backends.podresources import ClaimedId, PodResources
-from devhost.backends.share_ids import offered_id, offered_ids
+from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
@@ -58,7 +59,7 @@ class DraBackend(Collector):
             self._api, driver, settings.node_name, self._connect, self._show_all
         )
         self._publications: dict[str, DraPublication] = {}  # by pool
-        self.claims = PreparedClaims(self._api, driver, self._by_pool, self._by_name)
+        self.claims = PreparedClaims(self._api, driver, self._by_pool)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         self._servicer = DraServicer(self.claims)
         self.registrar = Registrar(self.sockets, driver, self._servicer, self._kubelet_answered)
@@ -171,8 +172,8 @@ class DraBackend(Collector):
         """Return the advertised IDs of devices, as kubelet's list of pods names these."""
         driver, claimed = self.settings.driver, dict[ClaimedId, tuple[str, OfferedId]]()
         for pool, publication in self._publications.items():
-            for name, offered in publication.ids.items():
-                claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, offered
+            for name, ids in publication.ids.items():
+                claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
         for record in self.claims:
             for device in record.devices:
                 key = ClaimedId(driver, device.pool, device.device, device.share or "")
@@ -222,7 +223,7 @@ class DraPublication:
         self.pool, self.handler = pool, hooks.handler
         self._backend, self._hooks = backend, hooks
         # By the device's name; also those that are unhealthy.
-        self.ids: Mapping[str, OfferedId] = {}
+        self.ids: Mapping[str, Sequence[OfferedId]] = {}
         self.device_ids: AbstractSet[str] = frozenset()
         self._healthy_ids: AbstractSet[str] = frozenset()
         self._replicas = 1
@@ -272,21 +273,17 @@ class DraPublication:
 
     # ── the IDs ──
 
-    def publish(self, snapshot: Snapshot, replicas: int) -> bool:
+    def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
         """Offer the devices of a snapshot; return whether some have left."""
         self._backend.add(self)
-        before, name = self.device_ids, self.handler.name
+        before = self.device_ids
         staying = [device for device in snapshot.devices.values() if not device.is_leaving]
-        self.ids = {
-            device_name(offered.id): offered
-            for device in snapshot.devices.values()
-            for offered in offered_ids(device.id, replicas)
-        }
+        self.ids = {device.name: device.ids for device in pool_devices(resource, snapshot)}
         self.device_ids = frozenset(device.id for device in staying)
         self._healthy_ids = frozenset(device.id for device in staying if device.healthy)
-        self._replicas = replicas
-        self._backend.slices.want(self.pool, device_entries(name, snapshot, replicas))
-        self._backend.upkeep.follow(name, snapshot)
+        self._replicas = resource.replicas
+        self._backend.slices.want(self.pool, device_entries(resource, snapshot))
+        self._backend.upkeep.follow(resource.name, snapshot)
         self.show()
         return not before <= self.device_ids
 

@@ -24,7 +24,7 @@ class PlannedDriver(NamedTuple):
     def pool(self, resource: Resource, snapshot: Snapshot) -> _Json:
         """Return the pool of a resource in the shape of ``plan -o json``."""
         pool = pool_name(self.node_name, resource.name)
-        devices = device_entries(resource.name, snapshot, resource.replicas)
+        devices = device_entries(resource, snapshot)
         slices = PoolKey(self.driver, self.node_name, _UID, pool).slices([*devices.values()], 1)
         return {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
 
