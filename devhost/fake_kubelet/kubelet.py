@@ -112,6 +112,10 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """Return ID to health as last listed."""
         return dict(self._ledger.tables.get(resource, {}))
 
+    def options(self, resource: str) -> pb2.DevicePluginOptions:
+        """Return the options of a resource, also after its plugin has gone."""
+        return self._plugins.options(resource)
+
     async def wait(
         self,
         resource: str,

@@ -1,14 +1,28 @@
 """The states of a resource, for logs, status and probes."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from devhost.model.advertised import OfferedId
 
 HeldBy = Mapping[OfferedId, frozenset[str]]
 """The pods (``namespace/name``) that hold each ID."""
+
+
+class PodHoldings(NamedTuple):
+    """The devices that pods hold, by resource.
+
+    Attributes:
+        by_id: The pods of each ID, whichever backend has given it.
+        plugin_pods: The pods that a device plugin has given any.
+    """
+
+    by_id: Mapping[str, HeldBy]
+    plugin_pods: Mapping[str, AbstractSet[str]]
 
 
 class State(StrEnum):

@@ -6,10 +6,13 @@ import copy
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
+from devhost.api.podresources.v1 import podresources_pb2 as pods
+from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiAddress
@@ -19,6 +22,7 @@ from devhost.config.loader import loads
 from devhost.daemon.status import status
 from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, DraKubelet, claim, node
+from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
@@ -43,6 +47,8 @@ class World:
         self.dra: DraBackend
         self.url = ""
         self.pod_resources: Path | None = None
+        self.files = HostFiles()
+        self.policy = Policy(dra=True, allow_exec=True, allow_paths=("*",))
         self._names = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -55,21 +61,29 @@ class World:
         return second
 
     @contextlib.asynccontextmanager
-    async def run(self, config: str, driver: str = "devhost") -> AsyncIterator["World"]:
+    async def run(
+        self,
+        config: str,
+        driver: str = "devhost",
+        *,
+        assume_free: bool = True,
+        with_dra: bool = True,
+    ) -> AsyncIterator["World"]:
         """Run the host by a configuration."""
         settings = Settings(
             NODE,
-            policy=Policy(dra=True, allow_exec=True, allow_paths=("*",)),
+            self.files,
+            replace(self.policy, dra=with_dra),
             settle_s=0.0,
             state_dir=self.state,
-            assume_free=self.pod_resources is None,
+            assume_free=assume_free and self.pod_resources is None,
             cdi_dir=self.cdi,
         )
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiAddress(self.url or self.api.url, None, None)
         self.dra = DraBackend(DraSettings(driver, NODE, self.directory, api), plugins.pods)
-        backends = Backends(plugins, self.dra, NODE)
-        self.host = Host(loads(config).require(), settings, backends)
+        backend = Backends(plugins, self.dra, NODE) if with_dra else plugins
+        self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:
             yield self
@@ -113,6 +127,13 @@ class World:
 
         await eventually(seen, lambda: self.state_of(resource))
 
+    def holders(self, resource: str) -> dict[str, list[str]]:
+        shown = {one["name"]: one for one in self.status()["resources"]}
+        return dict(shown[resource]["holders"]) if resource in shown else {}
+
+    async def until_holders(self, resource: str) -> None:
+        await eventually(lambda: self.holders(resource))
+
     def status(self) -> ApiObject:
         return status(self.host)
 
@@ -136,21 +157,45 @@ class World:
 
     # ── what is done ──
 
-    def claim(
-        self,
-        uid: str,
-        resource: str,
-        *devices: str,
-        name: str = "",
-        extended: bool = True,
-        **more: Any,
-    ) -> str:
+    def claim(self, uid: str, resource: str, *devices: str, name: str = "", **result: Any) -> str:
         """Make a claim that the scheduler has given devices; return its name."""
         name = name or f"claim-{next(self._names)}"
-        given = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **more}
+        extended = result.pop("extended", True)
+        given = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
         results = [{**given, "device": device} for device in devices]
         self.api.put(f"{CLAIMS}/{name}", claim(uid, results, extended=extended))
         return name
+
+
+class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
+    """Lists the pods that a test sets: by name, the devices of claims."""
+
+    Get = GetAllocatableResources = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.pods: dict[str, list[pods.ClaimResource]] = {}
+        self.by_plugin: dict[str, tuple[str, str]] = {}  # a resource and an ID, by pod
+
+    async def List(self, _request: object, _context: object) -> pods.ListPodResourcesResponse:  # noqa: N802
+        listed = pods.ListPodResourcesResponse()
+        for name, claimed in self.pods.items():
+            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
+            container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
+        for name, (resource, device) in self.by_plugin.items():
+            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
+            container.devices.add(resource_name=resource, device_ids=[device])
+        return listed
+
+    def hold(
+        self, pod: str, resource: str, device: str, driver: str = "devhost", share: str = ""
+    ) -> None:
+        claimed = pods.ClaimResource(
+            driver_name=driver,
+            pool_name=f"{NODE}/{resource}",
+            device_name=device,
+            share_id=share,
+        )
+        self.pods.setdefault(pod, []).append(claimed)
 
 
 async def eventually(seen: Callable[[], Any], shown: Callable[[], object] = lambda: "") -> Any:

@@ -82,7 +82,8 @@ class ClaimAllocator:
         for result in results:
             ids = pool.ids.get(result.device, ())
             if not ids:
-                raise AllocationError(f"{resource}: there is no device {result.device}")
+                reason = pool.handler.drain_reason or f"there is no device {result.device}"
+                raise AllocationError(f"{resource}: {reason}")
             free = (offered for offered in ids if result.admin or offered.id not in holders)
             if (offered := next(free, None)) is None:
                 shown = ", ".join(sorted({holders[offered.id] for offered in ids}))
@@ -111,5 +112,6 @@ class ClaimAllocator:
 
     def _pool(self, name: str) -> OfferedPool:
         if (pool := self._pool_of(name)) is None:
-            raise AllocationError(f"there is no pool {name} on this node")
+            reason = "its resource is served by the device plugin here, or not at all"
+            raise AllocationError(f"there is no pool {name} on this node: {reason}")
         return pool

@@ -18,7 +18,7 @@ from devhost.backends.dra.claim_allocator import OfferedPool
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
-from devhost.backends.dra.pool import device_entries, pool_devices, pool_name
+from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import SliceWriter, WantedPool
 from devhost.backends.podresources import ClaimedId, PodResources
@@ -29,6 +29,7 @@ from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
+_FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 _LOCKED: Final = "another instance of devhost publishes its devices"
 
@@ -227,6 +228,8 @@ class DraPublication:
         self.device_ids: AbstractSet[str] = frozenset()
         self._healthy_ids: AbstractSet[str] = frozenset()
         self._replicas = 1
+        self._devices: Mapping[str, SliceDevice] = {}
+        self._blocked = hooks.other_holders() is not None  # then none is published
         self._shown: tuple[State, str | None] | None = None  # while it runs
 
     @property
@@ -237,14 +240,26 @@ class DraPublication:
     async def run(self) -> None:
         """Show its state until cancelled; that of a resource that has ended is forgotten."""
         self._backend.add(self)
-        self._shown = State.PENDING, None
         try:
+            await self._wait_until_free()
+            self._shown = State.PENDING, None
             self.show()
             await asyncio.Event().wait()
         finally:
             self._shown = None
             if self.drained:
                 self._backend.forget(self)
+
+    async def _wait_until_free(self) -> None:
+        while (reason := self._hooks.other_holders()) is not None:
+            self._want(blocked=True)
+            self._hooks.set_state(State.WAITING, reason)
+            await asyncio.sleep(_FREE_POLL_S)
+        self._want(blocked=False)
+
+    def _want(self, *, blocked: bool) -> None:
+        self._blocked = blocked
+        self._backend.slices.want(self.pool, {} if blocked else self._devices)
 
     def show(self) -> None:
         """Show its state, if that has changed."""
@@ -255,6 +270,8 @@ class DraPublication:
 
     def spec_changed(self) -> None:
         """Do nothing: kubelet has no options of a resource."""
+
+    up_to_date = True
 
     @property
     def status(self) -> PublicationStatus:
@@ -282,7 +299,8 @@ class DraPublication:
         self.device_ids = frozenset(device.id for device in staying)
         self._healthy_ids = frozenset(device.id for device in staying if device.healthy)
         self._replicas = resource.replicas
-        self._backend.slices.want(self.pool, device_entries(resource, snapshot))
+        self._devices = device_entries(resource, snapshot)
+        self._want(blocked=self._blocked)
         self._backend.upkeep.follow(resource.name, snapshot)
         self.show()
         return not before <= self.device_ids
