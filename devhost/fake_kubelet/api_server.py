@@ -100,7 +100,8 @@ class StandInApiServer:
 
     def break_watches(self) -> None:
         """End all watches with the error of a version that is too old."""
-        self._events = [(self._version + 1, "ERROR", {"code": 410, "message": "too old"})]
+        self._version += 1  # of the next list
+        self._events = [(self._version, "ERROR", {"code": 410, "message": "too old"})]
         self._wake()
 
     def end_watches(self) -> None:
