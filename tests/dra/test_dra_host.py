@@ -11,8 +11,9 @@ import pytest
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.model.resource_state import State
-from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
+from tests.dra.world import NODE, NODE_PATH, World, eventually
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -521,12 +522,17 @@ async def test_a_device_that_another_claim_has_is_refused(world: World) -> None:
 
 
 async def test_claims_of_one_device_get_shares_of_their_own(world: World) -> None:
-    async with world.run(SHARED):
+    """Also those that are prepared at the same time, as by a step that waits."""
+    go, state = world.devices / "go", world.state / "state.json"
+    config = f"{SHARED.rstrip().removesuffix('}')}, preStart: [{{waitFor: {go}}}]}}\n"
+    async with world.run(config):
         await registered(world, TOKEN)
         assert world.published() == ["0"]
         names = {uid: world.claim(uid, TOKEN, "0", shareID=f"share-{uid}") for uid in "abcd"}
-        prepared = [world.kubelet.prepare(names[uid], uid) for uid in "abc"]
-        answers = [answer.devices[0] for answer in await asyncio.gather(*prepared)]
+        prepared = asyncio.gather(*(world.kubelet.prepare(names[uid], uid) for uid in "abc"))
+        await eventually(lambda: state.exists() and len(json.loads(state.read_text())) == 3)
+        go.touch()
+        answers = [answer.devices[0] for answer in await prepared]
         assert [(device.device_name, device.share_id) for device in answers] == [
             ("0", f"share-{uid}") for uid in "abc"
         ]
