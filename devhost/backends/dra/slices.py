@@ -237,7 +237,8 @@ class SliceWriter:
 
 
 def _jitter(failures: int) -> float:
-    return random.uniform(0.0, min(_PAUSE_S * 2**failures, _PAUSE_MAX_S))  # noqa: S311 (no herd)
+    doublings = min(failures, 10)  # a float has no place for those of a day's outage
+    return random.uniform(0.0, min(_PAUSE_S * 2**doublings, _PAUSE_MAX_S))  # noqa: S311 (no herd)
 
 
 def _difference(sent: Sequence[SliceDevice], kept: Sequence[SliceDevice]) -> str | None:
