@@ -12,6 +12,7 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.model.config import DraNodes
 from devhost.model.names import resource_name_problem
 
 if TYPE_CHECKING:
@@ -195,8 +196,8 @@ def _print(
         printer.print_resource(shown, wide=wide)
         if "dra" in shown:
             printer.print_slice_devices(shown["dra"]["slices"])
-        elif nodes := resource.dra_nodes:
-            printer.echo(f"  by DRA on nodes {', '.join(nodes)} (--node-name)")
+        elif isinstance(resource.backend, DraNodes):
+            printer.echo(f"  by DRA on nodes {', '.join(resource.backend.dra)} (--node-name)")
         for source in shown.get("explain", ()):
             printer.echo(f"  sources[{source['source']}]: {source['summary']}")
             for row in source["candidates"]:

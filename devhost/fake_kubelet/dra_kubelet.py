@@ -22,6 +22,7 @@ from devhost.backends.dra.pool import pool_of
 from devhost.backends.dra.slices import PATH
 from devhost.backends.share_ids import offered_ids
 from devhost.backends.sockets import open_channel
+from devhost.fake_kubelet import state
 from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
 from devhost.fake_kubelet.state import AdmissionError, Answer
 
@@ -34,13 +35,9 @@ _PREPARE_S: Final = 45.0
 
 def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> ApiObject:
     """Return a node, as far as a driver reads it."""
-    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
-    return {
-        "kind": "Node",
-        "apiVersion": "v1",
-        "metadata": {"uid": "node-uid"},
-        "status": {"nodeInfo": info},
-    }
+    status = {"nodeInfo": {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}}
+    metadata = {"uid": "node-uid"}
+    return {"kind": "Node", "apiVersion": "v1", "metadata": metadata, "status": status}
 
 
 def claim(uid: str, results: Sequence[ApiObject], *, extended: bool = True) -> ApiObject:
@@ -60,31 +57,26 @@ class DraKubelet:
     Attributes:
         registry: Where drivers have their sockets.
         info: What the driver said that was found last.
+        seen: The sockets that were found; without them, it finds them again, as after a restart.
     """
 
     def __init__(self, directory: Path) -> None:
         self.registry = directory / "plugins_registry"
         self.registry.mkdir(parents=True)
         self.info = reg.PluginInfo()
-        self._seen: set[str] = set()
+        self.seen: set[Path] = set()
 
     async def register(self, *, accept: bool = True, error: str = "") -> None:
         """Wait for a socket that is new, ask it, and answer."""
-        while not (paths := self._unseen()):  # noqa: ASYNC110 (a stand-in needs no inotify)
-            await asyncio.sleep(_LOOK_S)
-        self._seen.add(paths[0].name)
-        async with open_channel(paths[0]) as channel:
+        while not (unseen := {*self.registry.glob("[!.]*.sock")} - self.seen):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)  # a stand-in needs no inotify
+        path = unseen.pop()
+        self.seen.add(path)
+        async with open_channel(path) as channel:
             stub = reg_grpc.RegistrationStub(channel)
             self.info = await stub.GetInfo(reg.InfoRequest(), timeout=_ANSWER_S)
             verdict = reg.RegistrationStatus(plugin_registered=accept, error=error)
             await stub.NotifyRegistrationStatus(verdict, timeout=_ANSWER_S)
-
-    def _unseen(self) -> list[Path]:
-        return [path for path in self.registry.glob("[!.]*.sock") if path.name not in self._seen]
-
-    def forget(self) -> None:
-        """Find all sockets again, as after a restart."""
-        self._seen.clear()
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
         """Have a claim prepared."""
@@ -143,7 +135,7 @@ class DraCluster:
         """Start kubelet again, which deletes the slices of its node."""
         for content in self.api.listed(PATH):
             self.api.remove(f"{PATH}/{content['metadata']['name']}")
-        self._kubelet.forget()
+        self._kubelet.seen.clear()
 
     def slices(self, pool: str) -> list[ApiObject]:
         """Return the slices of a pool."""
@@ -172,14 +164,10 @@ class DraCluster:
             raise AdmissionError(prepared.error)
         self.pods[pod] = name, uid
         cdi_names = [name for device in prepared.devices for name in device.cdi_device_ids]
-        return Answer(
-            deviceIds={resource: [device.id for device in free[:count]]},
-            envs={},
-            mounts=[],
-            devices=[],
-            annotations={},
-            cdiDevices=[*dict.fromkeys(cdi_names)],
-        )
+        answer = state.answer({})
+        answer["deviceIds"] = {resource: [device.id for device in free[:count]]}
+        answer["cdiDevices"] = [*dict.fromkeys(cdi_names)]
+        return answer
 
     async def free(self, pod: str) -> None:
         """End a pod: its devices are free again."""

@@ -84,9 +84,9 @@ class Trial:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ONCE_TIMEOUT_S):
                     # States have no event.
-                    while not set(self.names) <= await self._registered():  # noqa: ASYNC110
+                    while not set(self.names) <= self._registered():  # noqa: ASYNC110
                         await asyncio.sleep(_LOOK_S)
-            reports, registered = [], await self._registered()
+            reports, registered = [], self._registered()
             for served in self.host.resources:
                 report = resource_report(served, served.devices.offered).as_json()
                 report |= {"registered": served.name in registered, "backend": "devicePlugin"}
@@ -97,14 +97,8 @@ class Trial:
                 reports.append(report)
             return {"resources": reports}
 
-    async def _registered(self) -> set[str]:
-        """Return the resources that kubelet has, or the API server."""
-        published = [
-            served.name
-            for served in self.host.resources
-            if served.publication.status.dra is not None and is_registered(served)
-        ]
-        return {*await self.kubelet.capacity(), *published}
+    def _registered(self) -> set[str]:
+        return {served.name for served in self.host.resources if is_registered(served)}
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
         """Return resource to (capacity, allocatable), in kubelet's lists and in slices."""

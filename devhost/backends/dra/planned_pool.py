@@ -5,14 +5,14 @@ from typing import Any, Final, NamedTuple
 
 from devhost.allocation import cdi
 from devhost.backends.dra.claim_content import Result, Scope, claim_kind, claimed
-from devhost.backends.dra.pool import PoolKey, device_entries, device_name, pool_name
+from devhost.backends.dra.pool import PoolKey, device_entries, pool_name
 from devhost.model.advertised import OfferedId
+from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 
 _Json = dict[str, Any]
 _UID: Final = "UID"  # in the place of those that a cluster makes
-_REQUEST: Final = "container-0-request-0"  # as the scheduler names it
 
 
 class PlannedDriver(NamedTuple):
@@ -29,19 +29,13 @@ class PlannedDriver(NamedTuple):
         return {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
 
     def claim(
-        self,
-        resource: str,
-        ids: Sequence[OfferedId],
-        edits: cdi.OwnedEdits,
-        cdi_devices: Sequence[str],
-    ) -> tuple[Sequence[str], dict[str, object] | None]:
-        """Return the CDI names and the CDI spec of a claim that was given devices."""
-        pool, kind = pool_name(self.node_name, resource), claim_kind(self.driver)
-        results = [
-            Result(_REQUEST, pool, device_name(offered.id), share=None, admin=False)
-            for offered in ids
-        ]
-        scope = Scope(resource, results, ids, edits, cdi_devices)
+        self, allocation: Allocation, ids: Sequence[OfferedId], edits: cdi.OwnedEdits
+    ) -> _Json:
+        """Return the CDI names and the CDI spec of a claim that was given devices, in JSON."""
+        kind = claim_kind(self.driver)
+        # Neither pool nor device is in what a claim brings.
+        results = [Result("request", "", offered.id, share=None, admin=False) for offered in ids]
+        scope = Scope("", results, ids, edits, allocation.cdi_devices)
         devices, entries = claimed(_UID, kind, [scope])
         names = dict.fromkeys(name for device in devices for name in device.cdi)
-        return [*names], cdi.spec_of(kind, entries)
+        return {"cdiDevices": [*names], "cdiSpec": cdi.spec_of(kind, entries)}
