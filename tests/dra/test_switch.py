@@ -8,7 +8,7 @@ import pytest
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import PodResourcesLists, World, eventually
+from tests.dra.world import NODE, PodResourcesLists, World, eventually
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
 BY_PLUGIN: Final = "held by default/q1 by the device plugin"
@@ -110,6 +110,8 @@ async def test_there_with_a_restart_in_the_middle(
     async with world.run(config):
         await world.kubelet.register()
         await world.until(resource, State.WAITING, BY_PLUGIN)
+        pool = world.dra.slices.pools[f"{NODE}/{resource}"]
+        await eventually(lambda: pool.confirmed)
         assert not world.published()
         await end(plugins, lists)
         await world.until(resource, State.REGISTERED)
@@ -202,7 +204,6 @@ async def test_dra_waits_for_the_device_plugin_of_another_instance(
         await plugins.wait(TOKEN, 3, 3)
         async with second.run(TOKENS):
             await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
-            assert not second.published()
             await world.stop()
             await second.until_published("0", "1", "2")
 
