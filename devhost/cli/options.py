@@ -247,7 +247,6 @@ kubelet_options = together(
         default="/var/run/cdi",
         type=_DIRECTORY,
     ),
-    dra_driver_option,
     option(
         "--kubelet-dir",
         "With --dra: kubelet's directory, with plugins and plugins_registry.",
@@ -276,6 +275,7 @@ host_options = together(
     root_option,
     node_name_option,
     trust_options,
+    dra_driver_option,
     address_option(
         "--listen",
         "Serve metrics and probes over HTTP on HOST:PORT, or :PORT for all addresses. Off by "

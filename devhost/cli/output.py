@@ -228,6 +228,8 @@ def print_slice_devices(slices: Sequence[Mapping[str, Any]]) -> None:
             for value in typed.values()
             if name != "resource"  # the same for all
         ]
+        capacity = device.get("capacity", {}).items()
+        texts += [f"{name}: {quantity['value']}" for name, quantity in capacity]
         rows.append((device["name"], ", ".join(texts)))
     if rows:
         print_table(["IN SLICES", "ATTRIBUTES"], rows)

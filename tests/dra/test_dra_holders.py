@@ -6,10 +6,11 @@ import json
 from collections.abc import AsyncIterator
 
 from devhost.fake_kubelet.api_server import StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, SHARED, TOKEN, TOKENS
-from tests.dra.world import CLAIMS, PodResourcesLists, World, eventually
+from tests.dra.world import PodResourcesLists, World, eventually
 
 
 @contextlib.asynccontextmanager

@@ -11,8 +11,9 @@ import pytest
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.model.resource_state import State
-from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
+from tests.dra.world import NODE, NODE_PATH, World, eventually
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -39,6 +40,11 @@ resources:
 async def registered(world: World, resource: str) -> None:
     await world.kubelet.register()
     await world.until(resource, State.REGISTERED)
+
+
+def metrics(world: World) -> str:
+    world.host.parts.metrics.register(world.dra)
+    return world.host.parts.metrics.text().decode()
 
 
 def writes(world: World) -> list[tuple[str, str, int]]:
@@ -109,6 +115,10 @@ resources:
         await world.until_published("a", "b")
         (world.devices / "a").unlink()
         await world.until_published("b")
+        (world.devices / "b").unlink()
+        await world.until_published()
+        await world.until(TOKEN, State.REGISTERED)
+        (world.devices / "b").touch()
         (world.devices / "a").touch()
         await world.until_published("a", "b")
 
@@ -308,7 +318,7 @@ async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> 
             await second.until(TOKEN, State.WAITING, "another instance of devhost")
             world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
             await world.until_published("0", "1", "2")
-            assert not second.dra.slices.requests
+            assert "devhost_dra_writes_total{" not in metrics(second)
             name = world.claim("u1", TOKEN, "0")
             assert not (await second.kubelet.prepare(name, "u1")).error
             assert len(world.published()) == 3
@@ -653,10 +663,9 @@ async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -
 
 async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
     async with world.run(TOKENS):
-        world.host.parts.metrics.register(world.dra)
         await registered(world, TOKEN)
         await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
-        text = world.host.parts.metrics.text().decode()
+        text = metrics(world)
     for line in (
         "devhost_dra_slices 1.0",
         "devhost_dra_claims 1.0",

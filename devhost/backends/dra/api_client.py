@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import httpx2
 
+from devhost.errors import DevhostError
 from devhost.model.names import printable
 from devhost.watch.threads import run_in_thread
 
@@ -24,19 +26,13 @@ _TEXT_MAX: Final = 1000
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # else it logs each request
 
 
-class ApiError(Exception):
+class ApiError(DevhostError):
     """The API server refused a request or did not answer; the text is its own."""
 
-    def __init__(self, status: int, reason: str, retry_after: float = 0.0) -> None:
-        super().__init__(
-            printable(f"API server: {status} {reason}" if status else f"API server: {reason}")
-        )
-        self.status, self.retry_after = status, retry_after
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the same request would be refused again: by rights, a policy or the schema."""
-        return 400 <= self.status < 500 and self.status not in (401, 404, 408, 409, 410, 429)
+    def __init__(self, status: int, reason: str) -> None:
+        shown = f"{status} {reason}" if status else reason
+        super().__init__(printable(f"API server: {shown}"))
+        self.status = status
 
 
 @contextlib.contextmanager
@@ -58,10 +54,15 @@ class ApiAddress:
 
 
 class ApiClient:
-    """Sends requests; its token is read for each, its CA when that has changed."""
+    """Sends requests; its token is read for each, its CA when that has changed.
+
+    Attributes:
+        writes: How many writes were answered, by verb and HTTP status.
+    """
 
     def __init__(self, address: ApiAddress) -> None:
         self._address = address
+        self.writes: Counter[tuple[str, int]] = Counter()
         self._ca_stamp: int | None = None
         self._tls: ssl.SSLContext | None = None  # ``None``: by the CAs of the machine
         self._http: httpx2.AsyncClient | None = None
@@ -69,10 +70,15 @@ class ApiClient:
     async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
         """Return the answer to a request, or raise `ApiError`."""
         http, headers = await self._prepare()
+        status = NO_ANSWER
         try:
             answer = await http.request(verb, path, json=body, params=query, headers=headers)
+            status = answer.status_code
         except httpx2.HTTPError as error:
             raise ApiError(NO_ANSWER, _describe(error)) from None
+        finally:
+            if verb != "GET":
+                self.writes[verb, status] += 1
         _check(answer)
         return _json(answer.content)
 
@@ -138,9 +144,7 @@ def _check(answer: httpx2.Response) -> None:
         text = str(json.loads(answer.content)["message"])
     except (ValueError, TypeError, KeyError):
         text = answer.text
-    pause = answer.headers.get("Retry-After", "")
-    retry_after = float(pause) if pause.isdecimal() else 0.0
-    raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase, retry_after)
+    raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase)
 
 
 def _json(content: bytes) -> _Json:

@@ -13,7 +13,6 @@ from prometheus_client import Histogram
 
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
-from devhost.backends.dra.api_client import ApiError
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.errors import DevhostError
 from devhost.model.claim_record import ClaimRecord
@@ -103,7 +102,7 @@ async def _attempt(
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await work, ""
-    except (DevhostError, ApiError) as error:
+    except DevhostError as error:
         problem = str(error)
     except TimeoutError:
         problem = f"no answer in {_TIMEOUT_S:.0f} s"
