@@ -5,10 +5,11 @@ from typing import Final
 
 import pytest
 
+from devhost.backends.dra.dra_backend import DraPublication
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import NODE, PodResourcesLists, World, eventually
+from tests.dra.world import PodResourcesLists, World, eventually
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
 BY_PLUGIN: Final = "held by default/q1 by the device plugin"
@@ -110,8 +111,11 @@ async def test_there_with_a_restart_in_the_middle(
     async with world.run(config):
         await world.kubelet.register()
         await world.until(resource, State.WAITING, BY_PLUGIN)
-        pool = world.dra.slices.pools[f"{NODE}/{resource}"]
-        await eventually(lambda: pool.confirmed)
+        served = world.served(resource)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        pool = served.publication.pool
+        await eventually(lambda: pool.is_published)
         assert not world.published()
         await end(plugins, lists)
         await world.until(resource, State.REGISTERED)
