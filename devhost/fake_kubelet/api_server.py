@@ -50,7 +50,6 @@ class StandInApiServer:
     """
 
     def __init__(self) -> None:
-        self.version = "v1.37.1"
         self.objects: dict[str, ApiObject] = {}
         self.tokens: list[str] = []
         self.lists = 0
@@ -179,8 +178,6 @@ class StandInApiServer:
     def _answer(
         self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
     ) -> tuple[int, ApiObject]:
-        if path == "/version":
-            return 200, {"gitVersion": self.version}
         if path.rpartition("/")[2] in _KINDS:
             return self._answer_all(verb, path, query, body)
         if path not in self.objects:

@@ -142,7 +142,7 @@ async def test_a_claim_does_not_end_because_of_an_error(
         await eventually(lambda: records.confirmed_free(TOKEN, free, since))
         asked.clear()
         for _ in range(2):  # it has looked at what it knows before it asks again
-            world.dra.claims.on_conflict()
+            world.dra.claims.conflict.set()
             await eventually(lambda: asked)
             asked.clear()
     assert [record["claim"] for record in world.records()] == ["u"]

@@ -112,8 +112,9 @@ class DraBackend(Collector):
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._become_writer())
-                for part in (self.registrar, self.writer, self.upkeep):
-                    tasks.create_task(part.run())
+                tasks.create_task(self.registrar.run())
+                tasks.create_task(self.writer.run())
+                tasks.create_task(self.upkeep.run(records))
         finally:
             self.sockets.lock.release()
 
@@ -247,7 +248,7 @@ class DraPublication:
         self.ids = {device.name: device.ids for device in pool_devices(resource, snapshot)}
         self._devices = [*device_entries(resource, snapshot).values()]
         self._offer(is_blocked=self._is_blocked)
-        self._backend.upkeep.follow(resource.name, snapshot)
+        self._backend.upkeep.compare(resource.name, snapshot)
         return not before <= self.device_ids
 
     def _offer(self, *, is_blocked: bool) -> None:

@@ -1,7 +1,7 @@
-"""The versions of Kubernetes on this node, which devices may not be published for if too old."""
+"""The node of this process: devices are published only if its Kubernetes is new enough."""
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from devhost.backends.dra.api_client import ApiClient, reading_answer
 from devhost.errors import DevhostError
@@ -9,12 +9,12 @@ from devhost.errors import DevhostError
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 
 
-class OldVersionError(DevhostError):
-    """A program of Kubernetes is too old to publish devices."""
+class OldKubeletError(DevhostError):
+    """The kubelet of this node is too old for devices to be published."""
 
 
 class NodeVersions:
-    """Reads the versions of the programs of a node.
+    """Reads the versions of the programs of a node. No API server is older than its kubelets.
 
     Attributes:
         warning: Why containers may not get devices though they are published.
@@ -25,22 +25,15 @@ class NodeVersions:
         self.warning: str | None = None
 
     async def read_node(self) -> str:
-        """Return the UID of the node; raise `OldVersionError` or `ApiError`."""
+        """Return the UID of the node; raise `OldKubeletError` or `ApiError`."""
         node = await self._api.call("GET", f"/api/v1/nodes/{self._node_name}")
-        server = await self._api.call("GET", "/version")
         with reading_answer():
             info, uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
             kubelet, runtime = info["kubeletVersion"], str(info.get("containerRuntimeVersion"))
-            _require("kubelet", "this node", kubelet)
-            _require("Kubernetes", "the API server", server["gitVersion"])
+            match = re.match(r"v?((\d+)\.(\d+)[\w.+-]*)", kubelet)
+        if match is not None and (int(match[2]), int(match[3])) < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            raise OldKubeletError(f"needs kubelet {least}, this node has {match[1]}")
         is_old = runtime.startswith("containerd://1.")
         self.warning = f"DRA needs containerd 2, this node has {runtime}" if is_old else None
         return uid
-
-
-def _require(program: str, place: str, version: Any) -> None:
-    """Raise `OldVersionError` if a version is known and too old."""
-    match = re.match(r"v?(\d+)\.(\d+)[\w.+-]*", str(version))
-    if match is not None and (int(match[1]), int(match[2])) < _LEAST:
-        shown = match[0].removeprefix("v")
-        raise OldVersionError(f"needs {program} {_LEAST[0]}.{_LEAST[1]}, {place} has {shown}")

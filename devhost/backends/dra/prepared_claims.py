@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -53,14 +53,14 @@ class PreparedClaims:
 
     Attributes:
         records: The records; ``None`` before they have been read: then nothing is prepared.
-        on_conflict: Called when a claim was given what another one still has.
+        conflict: Set when a claim was given what another one still has.
     """
 
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver = api, driver
         self._allocator = ClaimAllocator(driver, pool_of, self.of_resource)
         self.records: ClaimRecords | None = None
-        self.on_conflict: Callable[[], object] = int
+        self.conflict = asyncio.Event()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._kind = claim_content.claim_kind(driver)
 
@@ -161,7 +161,7 @@ class PreparedClaims:
         try:
             devices, entries = await self._allocator.allocate(claim.uid, self._kind, groups)
         except HeldError:
-            self.on_conflict()
+            self.conflict.set()
             raise
         return ClaimRecord(
             claim=claim.uid,
