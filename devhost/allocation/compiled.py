@@ -257,7 +257,8 @@ class Declaration:
             return
         for device_id, shares in Counter(offered.device for offered in ids).items():
             if shares > most:
-                limit = f"maxPerContainer is {most} and no other device had one free"
+                limit = f"maxPerContainer is {most}"
+                limit += "" if self.by_dra else " and no other device had one free"
                 raise AllocationError(f"{shares} shares of device {device_id}, but {limit}")
 
     def _present(self, snapshot: Snapshot, device_id: str, host_paths: HostPaths) -> HostDevice:

@@ -8,7 +8,7 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from devhost.allocation.cdi import OwnedEdits
@@ -17,9 +17,10 @@ from devhost.model.allocation import Allocation
 from devhost.model.claim_record import ClaimRecord
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from devhost.model.resource_state import HeldBy, PublicationStatus, SetState
+from devhost.model.resource_state import PodHoldings, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
+_SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
@@ -55,6 +56,10 @@ class PluginHandler(Protocol):
 class ClaimHandler(PluginHandler, Protocol):
     """Answers for claims, too, which are recorded and outlive what answers for them."""
 
+    @property
+    def drain_reason(self) -> str | None:
+        """Why no devices are given any longer, if they are not."""
+
     async def allocate(
         self, ids: Sequence[OfferedId], *, pre_start: bool, holder: str | None = None
     ) -> Allocation:
@@ -82,6 +87,8 @@ class ResourceHooks:
         handler: Answers the calls of pods.
         set_state: Shows the state of the publication, and why.
         held: Returns the IDs that pods hold, as far as that is known.
+        other_holders: Returns why the resource may not be offered yet: who has devices of it by
+            another backend. The scheduler would count these pods against the wrong devices.
         refresh: Asks again which pods hold devices.
         on_left: Called when IDs have left the list.
         exclusive: Whether to wait while a program other than devhost serves the resource.
@@ -90,6 +97,7 @@ class ResourceHooks:
     handler: ClaimHandler
     set_state: SetState
     held: Callable[[], AbstractSet[str]]
+    other_holders: Callable[[], str | None]
     refresh: Callable[[], Awaitable[None]]
     on_left: Callable[[], None]
     exclusive: bool
@@ -102,8 +110,8 @@ class PodLister(Protocol):
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
 
-    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
-        """Return which kubelet says, by resource, which pods hold an ID; raise `KubeletError`."""
+    async def holders(self) -> tuple[object, PodHoldings]:
+        """Return which kubelet says which pods hold devices; raise `KubeletError`."""
 
 
 class ClaimRecords(Protocol):
@@ -134,7 +142,7 @@ class ClaimRecords(Protocol):
 class OfferedIds(Protocol):
     """The IDs of a resource on offer, and those on their way out: pods may still get both."""
 
-    def publish(self, snapshot: Snapshot, replicas: int) -> bool:
+    def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
         """Offer the devices of a snapshot; return whether some have left immediately."""
 
     def lists(self, device_id: str, *, shared: bool) -> bool:
@@ -161,6 +169,10 @@ class Publication(Protocol):
 
     def spec_changed(self) -> None:
         """Register again, if another specification needs that."""
+
+    @property
+    def up_to_date(self) -> bool:
+        """Whether kubelet has what the specification in force needs."""
 
     @property
     def status(self) -> PublicationStatus:
@@ -226,7 +238,14 @@ class Backends:
 
     def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
-        return self.backend_of(resource).open(resource, hooks)
+        if (backend := self.backend_of(resource)) is self._plugins:
+            return backend.open(resource, hooks)
+
+        def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
+            is_served = self._plugins.locked_by_other(resource.name)
+            return hooks.other_holders() or (_SERVED_BY_PLUGIN if is_served else None)
+
+        return backend.open(resource, replace(hooks, other_holders=other_holders))
 
     def names_holders(self, resource: Resource) -> bool:
         """Whether the backend of a resource says who gets its devices."""

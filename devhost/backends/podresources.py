@@ -25,7 +25,7 @@ from devhost.backends.share_ids import offered_id
 from devhost.backends.sockets import connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
 from devhost.model.advertised import OfferedId
-from devhost.model.resource_state import HeldBy
+from devhost.model.resource_state import PodHoldings
 from devhost.watch.threads import run_in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
@@ -76,8 +76,8 @@ class PodResources:
         done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
         return done.pop().result() if done else (None, errno.ETIMEDOUT)
 
-    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
-        """Return which kubelet it is; by resource and ID, the pods (``namespace/name``).
+    async def holders(self) -> tuple[object, PodHoldings]:
+        """Return which kubelet it is, and which pods hold devices.
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
@@ -138,13 +138,15 @@ def _allocatable(answer: bytes) -> frozenset[str]:
     return frozenset(entry.resource_name for entry in listed.devices)
 
 
-def _by_resource(claimed: Claimed, answer: bytes) -> Mapping[str, HeldBy]:
+def _by_resource(claimed: Claimed, answer: bytes) -> PodHoldings:
     listed = pb.ListPodResourcesResponse.FromString(answer)
     holders: dict[str, dict[OfferedId, set[str]]] = defaultdict(lambda: defaultdict(set))
+    plugin_pods: dict[str, set[str]] = defaultdict(set)
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
             for entry in container.devices:
+                plugin_pods[entry.resource_name].add(name)
                 for device_id in entry.device_ids:
                     holders[entry.resource_name][offered_id(device_id)].add(name)
             for dynamic in container.dynamic_resources if claimed else ():
@@ -152,7 +154,8 @@ def _by_resource(claimed: Claimed, answer: bytes) -> Mapping[str, HeldBy]:
                     place = given.driver_name, given.pool_name, given.device_name, given.share_id
                     if device := claimed.get(ClaimedId(*place)):
                         holders[device[0]][device[1]].add(name)
-    return {
+    held = {
         resource: {offered: frozenset(names) for offered, names in pods_by_id.items()}
         for resource, pods_by_id in holders.items()
     }
+    return PodHoldings(held, plugin_pods)

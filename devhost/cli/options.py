@@ -194,6 +194,15 @@ def trust_options(command: _Command) -> _Command:
     return cast("_Command", together(*flags)(with_policy))
 
 
+dra_driver_option = option(
+    "--dra-driver",
+    "With `backend: dra`: the name of the driver, which no other on the node has.",
+    default="devhost",
+    metavar="NAME",
+    callback=_driver_name,
+)
+
+
 # ── what `run`, `try` and programs with the library share ──
 
 SERVE_EPILOG: Final = (
@@ -239,13 +248,6 @@ kubelet_options = together(
         type=_DIRECTORY,
     ),
     option(
-        "--dra-driver",
-        "With --dra: the name of the driver, which no other on the node has.",
-        default="devhost",
-        metavar="NAME",
-        callback=_driver_name,
-    ),
-    option(
         "--kubelet-dir",
         "With --dra: kubelet's directory, with plugins and plugins_registry.",
         default="/var/lib/kubelet",
@@ -273,6 +275,7 @@ host_options = together(
     root_option,
     node_name_option,
     trust_options,
+    dra_driver_option,
     address_option(
         "--listen",
         "Serve metrics and probes over HTTP on HOST:PORT, or :PORT for all addresses. Off by "

@@ -170,8 +170,9 @@ def print_resource(
         if shown.get(heading):
             echo(f"  {heading}: {shown[heading]}")
     if (dra := shown.get("dra")) is not None:
-        claims = ", ".join(dra["claims"]) or "none"
-        echo(f"  driver {dra['driver']}, pool {dra['pool']}, claims: {claims}")
+        claims = ", ".join(dra.get("claims", ())) or "none"
+        more = f"slices: {len(dra['slices'])}" if "slices" in dra else f"claims: {claims}"
+        echo(f"  by DRA: driver {dra['driver']}, pool {dra['pool']}, {more}")
     for warning in shown["warnings"]:
         echo(f"  warning: {warning}")
     if shown["devices"]:
@@ -217,6 +218,23 @@ def _last_check(checked: Mapping[str, Any] | None) -> str:
     return f"last check failed: {checked['failure']}" if checked["failure"] else ""
 
 
+def print_slice_devices(slices: Sequence[Mapping[str, Any]]) -> None:
+    """Print the devices of ResourceSlices, with what a claim can select them by."""
+    rows = []
+    for device in (device for content in slices for device in content["spec"]["devices"]):
+        texts = [
+            f"{name}={value}"
+            for name, typed in device["attributes"].items()
+            for value in typed.values()
+            if name != "resource"  # the same for all
+        ]
+        capacity = device.get("capacity", {}).items()
+        texts += [f"{name}: {quantity['value']}" for name, quantity in capacity]
+        rows.append((device["name"], ", ".join(texts)))
+    if rows:
+        print_table(["IN SLICES", "ATTRIBUTES"], rows)
+
+
 def allocation_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a container receives, a line for each thing."""
     for name, value in answer["envs"].items():
@@ -231,6 +249,9 @@ def allocation_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         yield f"annotation {key}={value}"
     for name in answer["cdiDevices"]:
         yield f"cdi {name}"
+    document = answer.get("cdiSpec") or {}  # none if no device has anything for it
+    for device in document.get("devices", ()):
+        yield f"  {device['name']}: {json.dumps(device['containerEdits'])}"
 
 
 # ── problems: for people on a terminal, one line each for everything else ──

@@ -1,6 +1,5 @@
 """``devhost plan``."""
 
-import json
 import os
 import shlex
 import sys
@@ -13,10 +12,14 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.model.config import DraNodes
 from devhost.model.names import resource_name_problem
 
 if TYPE_CHECKING:
+    from devhost.backends.dra.planned_pool import PlannedDriver
     from devhost.config.loader import Loaded
+    from devhost.devices.dry_run import ResourceReport
+    from devhost.model.config import Resource
 
 
 @click.command(
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
 )
 @options.root_option
 @options.node_name_option
+@options.dra_driver_option
 @options.table_output_option
 @options.trust_options
 def command(
@@ -54,6 +58,7 @@ def command(
     explain: bool,
     root: str,
     node_name: str,
+    dra_driver: str,
     output: str,
     policy: Policy,
 ) -> None:
@@ -66,6 +71,7 @@ def command(
 
     Example: `devhost plan first.yaml --allocate example.com/serial=1`
     """
+    from devhost.backends.dra.planned_pool import PlannedDriver
     from devhost.backends.share_ids import offered_ids
     from devhost.devices.dry_run import report
     from devhost.hostfs.files import HostFiles
@@ -85,20 +91,28 @@ def command(
     printer.check_names([*names, *requests], on_node, f" for this node in {config}")
     judging = replace(loaded.policy, enforced=True)
     files = HostFiles(root, judging.shown_paths)
+    driver = PlannedDriver(dra_driver, node_name)
     # All are scanned: which resource offers a node depends on the other resources.
     reports = report(
-        loaded.require(), files, judging, node_name, requests, explained=explain, offer=offered_ids
+        loaded.require(),
+        files,
+        judging,
+        node_name,
+        requests,
+        explained=explain,
+        offer=offered_ids,
+        claim=driver.claim,
     )
     if names:
         shown = {*names, *requests}
         reports = tuple(report for report in reports if report.resource.name in shown)
     if not reports and output in ("text", "wide"):
         printer.print_nothing(node_name, listed=bool(resources))
-    values = [report.as_json() for report in reports]
+    values = [report.as_json() | _backend(report, driver) for report in reports]
     if output in ("json", "yaml"):
         printer.print_value({"resources": values}, output)
     else:
-        _print(values, wide=output == "wide")
+        _print([report.resource for report in reports], values, wide=output == "wide")
     sys.exit(1 if any(report.failed for report in reports) else 0)
 
 
@@ -165,12 +179,25 @@ def _full_names(names: Iterable[str], existing: Collection[str]) -> tuple[str, .
     return tuple(full.get(name, name) for name in names)
 
 
-def _print(resources: Sequence[Mapping[str, Any]], *, wide: bool) -> None:
+def _backend(report: "ResourceReport", driver: "PlannedDriver") -> dict[str, Any]:
+    """Return which backend offers a resource, and how, in JSON."""
+    if not report.resource.uses_dra(driver.node_name):
+        return {"backend": "devicePlugin"}
+    return {"backend": "dra", "dra": driver.pool(report.resource, report.snapshot)}
+
+
+def _print(
+    resources: "Sequence[Resource]", values: Sequence[Mapping[str, Any]], *, wide: bool
+) -> None:
     """Print resources, with the candidates of their sources and allocations where present."""
-    for number, shown in enumerate(resources):
+    for number, (resource, shown) in enumerate(zip(resources, values, strict=True)):
         if number:
             printer.echo("")
         printer.print_resource(shown, wide=wide)
+        if "dra" in shown:
+            printer.print_slice_devices(shown["dra"]["slices"])
+        elif isinstance(resource.backend, DraNodes):
+            printer.echo(f"  by DRA on nodes {', '.join(resource.backend.dra)} (--node-name)")
         for source in shown.get("explain", ()):
             printer.echo(f"  sources[{source['source']}]: {source['summary']}")
             for row in source["candidates"]:
@@ -191,9 +218,6 @@ def _print_allocation(allocation: Mapping[str, Any]) -> None:
     ids = ", ".join(allocation["deviceIds"]) or "no devices"
     printer.echo(f"  a container with {ids} receives")
     printer.echo(*(f"    {line}" for line in printer.allocation_lines(allocation)))
-    document = allocation.get("cdiSpec") or {}  # none if no device has anything for it
-    for device in document.get("devices", ()):
-        printer.echo(f"      {device['name']}: {json.dumps(device['containerEdits'])}")
     for step in allocation["preStart"]:
         how = "once per pod" if step["every"] == "holder" else "at every start"
         value = step["value"] if isinstance(step["value"], str) else shlex.join(step["value"])

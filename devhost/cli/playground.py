@@ -114,7 +114,7 @@ class Playground:
                 case ["devices"]:
                     self._devices()
                 case ["restart"]:
-                    await self._trial.kubelet.restart()
+                    await self._trial.restart()
                     self._say("kubelet has restarted")
                 case ["edit"] if self._file is not None:
                     await self._edit(self._file)
@@ -124,13 +124,13 @@ class Playground:
             self._say(str(error))
 
     async def _allocate(self, part: str, count: int) -> None:
-        names = await self._trial.kubelet.capacity()
+        names = await self._trial.capacity()
         matches = [part] if part in names else [name for name in names if part in name]
         if len(matches) != 1:
             choice = ", ".join(matches or names) or "none yet"
             raise ValueError(f"which resource is {part}? {choice}")
         pod, name = next(self._names), matches[0]
-        answer = (await self._trial.kubelet.admit(pod, {"app": {name: count}}))["app"]
+        answer = await self._trial.admit(pod, name, count)
         self._pods[pod] = answer["deviceIds"]
         ids = ", ".join(self._pods[pod].get(name, ())) or "no devices"
         lines = [f"  {line}" for line in output.allocation_lines(answer)]
@@ -142,15 +142,17 @@ class Playground:
         if unknown := [pod for pod in pods if pod not in self._pods]:
             raise ValueError(f"no pod {unknown[0]}; pods: {', '.join(self._pods) or 'none'}")
         for pod in pods:
-            await self._trial.kubelet.free(pod)
+            await self._trial.free(pod)
             del self._pods[pod]
             self._say(f"{pod} ended")
 
     def _devices(self) -> None:
         for served in self._trial.host.resources:
             shown = resource_report(served, served.devices.offered).as_json()
-            held = ((pod, ids.get(served.name, ())) for pod, ids in self._pods.items())
-            holders = {device_id: [pod] for pod, ids in held for device_id in ids}
+            holders: dict[str, list[str]] = {}
+            for pod, ids in self._pods.items():
+                for device_id in ids.get(served.name, ()):  # of a share by DRA, its device
+                    holders.setdefault(device_id, []).append(pod)
             output.print_resource(shown, output.pods_by_device(holders), wide=False)
 
     async def _edit(self, file: str) -> None:

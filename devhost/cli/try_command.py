@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Print the registered resources as JSON and exit.")
 @options.host_options
 def command(config: str, **flags: Any) -> None:
-    """Serve the resources to a stand-in kubelet in a temporary directory.
+    """Serve the resources to a stand-in kubelet, and API server, in a temporary directory.
 
     Prints a line per resource when it changes. In a terminal, there is a prompt to allocate
     devices, to restart kubelet and to edit the configuration. Follows the configuration, until
@@ -45,6 +45,7 @@ def run(
     The flags are those of `options.host_options`; others are ignored.
     """
     from devhost.backends.deviceplugin.resource_lock import path_length_problem
+    from devhost.backends.dra.plugin_watcher import DriverSockets
     from devhost.devices.identify import SETTLE_S
     from devhost.fake_kubelet.trial import Trial
     from devhost.hostfs.files import HostFiles
@@ -58,7 +59,8 @@ def run(
     raise_descriptor_limit(len(first.resources) + len(plugins))
     with tempfile.TemporaryDirectory(prefix="devhost-try-") as directory:
         temporary = Path(directory)
-        if problem := path_length_problem(temporary):
+        sockets = DriverSockets(temporary, flags["dra_driver"])
+        if problem := path_length_problem(temporary) or sockets.length_problem:
             logs.exit_with_error(f"TMPDIR: {problem}")
         judging = replace(source.policy if source else policy, enforced=True)
         settings = Settings(
@@ -69,7 +71,7 @@ def run(
             cdi_dir=temporary / "cdi",
             settle_s=0.0 if once else SETTLE_S,
         )
-        trial = Trial(first, settings, temporary, source, plugins)
+        trial = Trial(first, settings, temporary, source, plugins, flags["dra_driver"])
         if once:
             shown = asyncio.run(trial.once())
             output.print_json(shown)

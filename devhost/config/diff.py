@@ -18,6 +18,7 @@ class Action(StrEnum):
     REREGISTER = "reregister"
     START = "start"
     DRAIN = "drain"
+    SWITCH = "switch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ _WAITS: Final = (
     "devices are Unhealthy until their former IDs have left the list and, if pods were given them, "
     "--pod-resources shows that no pod has them"
 )
+_SWITCHES: Final = (
+    "to {}: running pods keep their devices; the node takes no new pods of the resource until the "
+    "last of these has ended"
+)
 _REGISTERS: Final = "registers again; no device is allocatable meanwhile"
 _MOVED: Final = "moved in the file: nodes that several resources find belong to the first of them"
 
@@ -53,7 +58,7 @@ def changes(old: Config | None, new: Config, node_name: str) -> tuple[Change, ..
     places = zip(filter(kept.__contains__, before), filter(kept.__contains__, after), strict=True)
     moved = {new for old, new in places if new != old}
     present = [
-        _changed(before[name], resource, moved=name in moved)
+        _changed(before[name], resource, node_name, moved=name in moved)
         if name in before
         else _started(resource, gone)
         for name, resource in after.items()
@@ -82,14 +87,18 @@ def _started(resource: Resource, gone: Iterable[Resource]) -> Change:
     return Change(resource.name, Action.START, tuple(reasons), resource)
 
 
-def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
+def _changed(old: Resource, new: Resource, node_name: str, *, moved: bool) -> Change:
     place = (_MOVED,) if moved and new.overlap == "deny" and _is_physical(new) else ()
     differing = _differing(old, new)
-    if not differing:
+    by_dra = new.uses_dra(node_name)
+    switches = by_dra is not old.uses_dra(node_name)
+    if not differing and not switches:
         return Change(new.name, Action.KEEP, place, new)
     moving = _moving(old, new)
-    registers = bool(old.pre_start) != bool(new.pre_start)
+    registers = not switches and bool(old.pre_start) != bool(new.pre_start)
     reasons = []
+    if switches:
+        reasons.append(f"backend: {_SWITCHES.format('DRA' if by_dra else 'the device plugin')}")
     for field in differing:
         key = key_of(Resource, field)
         reason = key + _values(getattr(old, field), getattr(new, field))
@@ -99,6 +108,8 @@ def _changed(old: Resource, new: Resource, *, moved: bool) -> Change:
             reason += f": {_REGISTERS}"
         reasons.append(reason)
     action = Action.REREGISTER if registers else Action.UPDATE
+    if switches:
+        action = Action.SWITCH
     return Change(new.name, action, (*reasons, *place), new)
 
 
@@ -119,9 +130,10 @@ def _moving(old: Resource, new: Resource) -> str | None:
 
 
 def _differing(old: Resource, new: Resource) -> list[str]:
-    """Return the fields whose values differ, in order; both apply to this node (`nodeNames`)."""
+    """Return the fields whose values differ, in order; both apply to this node."""
     return [
         name
         for name in Resource.model_fields
-        if name not in ("name", "node_names") and getattr(old, name) != getattr(new, name)
+        if name not in ("name", "node_names", "backend")
+        and getattr(old, name) != getattr(new, name)
     ]

@@ -9,6 +9,7 @@ from devhost import __version__
 from devhost.devices.dry_run import ResourceReport, mistakes
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
+from devhost.node.claim_conflicts import UNACCOUNTED
 from devhost.node.config_file import ConfigFile
 from devhost.node.holders import Holders
 from devhost.node.node import Host
@@ -140,6 +141,7 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
         yield f"cannot save allocated devices: {handouts.problem}"
     if handouts.damage is not None:
         yield handouts.damage
+    yield from _dra_troubles(host)
     if config is not None:
         if config["problems"]:
             problem = config["unreadable"] or "invalid"
@@ -151,6 +153,15 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
     for served, resource in zip(host.resources, shown["resources"], strict=True):
         for trouble in _resource_troubles(served, resource):
             yield f"{served.name}: {trouble}"
+
+
+def _dra_troubles(host: Host) -> Iterator[str]:
+    records = host.parts.handouts.table.claims.values()
+    if records and not host.settings.policy.dra:
+        claims = ", ".join(sorted(record.shown for record in records))
+        yield f"claims hold devices, and do not end without --dra: {claims}"
+    for name in sorted(host.refused_switches):
+        yield f"{name}: not switched to DRA: {UNACCOUNTED}"
 
 
 def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from devhost.allocation.cdi import cdi_devices, named, spec
+from devhost.allocation.cdi import OwnedEdits, cdi_devices, named, owned_edits, spec
+from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.steps import planned_steps
 from devhost.devices.health_check import check_device
@@ -27,6 +28,8 @@ from devhost.sources.selection import list_all
 _Json = dict[str, Any]
 OfferIds = Callable[[str, int], Sequence[OfferedId]]
 """Returns the IDs under which a backend offers a device, by its number of replicas."""
+PlanClaim = Callable[[Allocation, Sequence[OfferedId], OwnedEdits], _Json]
+"""Returns, in JSON, what a claim of IDs brings into a container: their allocation, as edits."""
 
 _PARALLEL_CHECKS: Final = 8
 _SHOWN_MAX: Final = 100  # of what a source does not select
@@ -118,11 +121,13 @@ def report(
     *,
     explained: bool = False,
     offer: OfferIds = lambda device_id, _replicas: (OfferedId(device_id, device_id),),
+    claim: PlanClaim | None = None,
 ) -> tuple[ResourceReport, ...]:
     """Scan the host once and return what it would advertise. Blocks.
 
     `requests` has what to allocate, by resource name: a number, or IDs separated by commas. `offer`
-    returns the IDs under which a backend offers a device, for them.
+    returns the IDs under which a backend offers a device, for them, and `claim` what a claim of
+    them has, where DRA offers the resource.
     """
     resources = [resource for resource in config.resources if resource.applies_to(node_name)]
     resolver = Resolver()
@@ -144,7 +149,7 @@ def report(
         if explained:
             details["explain"] = [*explain_sources(scanner, listings, snapshot)]
         if request := (requests or {}).get(resource.name):
-            details["allocation"] = _allocation(scanner, snapshot, request, offer)
+            details["allocation"] = _allocation(scanner, snapshot, request, offer, claim)
         reports.append(ResourceReport(resource, snapshot, warnings, details=details))
     return tuple(reports)
 
@@ -169,7 +174,13 @@ def _checked(scanner: Scanner, snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, devices=devices)
 
 
-def _allocation(scanner: Scanner, snapshot: Snapshot, request: str, offer: OfferIds) -> _Json:
+def _allocation(
+    scanner: Scanner,
+    snapshot: Snapshot,
+    request: str,
+    offer: OfferIds,
+    claim: PlanClaim | None,
+) -> _Json:
     """Return what a container would receive, with the preStart steps and the CDI spec."""
     resource, files = scanner.resource, scanner.files
     try:
@@ -181,9 +192,12 @@ def _allocation(scanner: Scanner, snapshot: Snapshot, request: str, offer: Offer
             scanner.constants,
             lambda path: files.to_local(files.resolve(path)),
         )
-        answer = _answer(scanner.allocate(snapshot, chosen))
-        shown = {**answer, "preStart": steps, "error": None}
-        if scanner.has_cdi_file:
+        answer = scanner.allocate(snapshot, chosen)
+        shown = {**_answer(answer), "preStart": steps, "error": None}
+        if scanner.by_dra and claim is not None:
+            edits = owned_edits(answer, HostPaths(files, scanner.policy))
+            shown |= _answer(Allocation(answer.device_ids)) | claim(answer, chosen, edits)
+        elif scanner.has_cdi_file:
             injected = cdi_devices(scanner, Snapshot(devices), {})
             shown["cdiSpec"] = spec(resource.name, injected)
     except (AllocationError, PreStartError) as error:

@@ -44,16 +44,17 @@ class StandInApiServer:
         tokens: The headers by which clients have proved who they are.
         lists: How often a collection was read.
         requests: The writes that were asked for: verb, path and HTTP status.
+        on_change: Called after each change.
         fault: Called with the verb and the path of each request; raises `StatusError`, or returns.
         admit: Returns the object that is kept of a written one, or raises `StatusError`.
     """
 
     def __init__(self) -> None:
-        self.version = "v1.37.1"
         self.objects: dict[str, ApiObject] = {}
         self.tokens: list[str] = []
         self.lists = 0
         self.requests: list[tuple[str, str, int]] = []
+        self.on_change: Callable[[], None] = lambda: None
         self.fault: Callable[[str, str], None] = lambda _verb, _path: None
         self.admit: Callable[[ApiObject], ApiObject] = lambda written: written
         self._version = 1
@@ -67,6 +68,11 @@ class StandInApiServer:
         """Where it listens."""
         assert self._socket is not None  # noqa: S101 (while it runs)
         return "{}://{}:{}".format(self._scheme, *self._socket.getsockname())
+
+    def listen(self) -> socket.socket:
+        """Return the socket of its port, where requests wait until it serves."""
+        self._socket = self._socket or socket.create_server(("127.0.0.1", 0))
+        return self._socket
 
     def put(self, path: str, content: ApiObject) -> ApiObject:
         """Set an object, as somebody else would, and tell those who watch."""
@@ -93,7 +99,8 @@ class StandInApiServer:
 
     def break_watches(self) -> None:
         """End all watches with the error of a version that is too old."""
-        self._events = [(self._version + 1, "ERROR", {"code": 410, "message": "too old"})]
+        self._version += 1  # of the next list
+        self._events = [(self._version, "ERROR", {"code": 410, "message": "too old"})]
         self._wake()
 
     def end_watches(self) -> None:
@@ -108,7 +115,7 @@ class StandInApiServer:
         self, tls: tuple[Path, Path] | None = None
     ) -> AsyncIterator["StandInApiServer"]:
         """Serve until the block ends; with TLS if there are a certificate and its key."""
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        listener = self.listen()
         self._scheme = "https" if tls else "http"
         config = uvicorn.Config(
             self._app,
@@ -121,7 +128,7 @@ class StandInApiServer:
             ssl_keyfile=tls and tls[1],
         )
         server = _Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[self._socket]), name="API server")
+        serving = asyncio.create_task(server.serve(sockets=[listener]), name="API server")
         try:
             yield self
         finally:
@@ -137,6 +144,7 @@ class StandInApiServer:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+        self.on_change()
 
     async def _app(
         self, scope: Mapping[str, Any], receive: Callable[[], Awaitable[_Message]], send: _Send
@@ -170,8 +178,6 @@ class StandInApiServer:
     def _answer(
         self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
     ) -> tuple[int, ApiObject]:
-        if path == "/version":
-            return 200, {"gitVersion": self.version}
         if path.rpartition("/")[2] in _KINDS:
             return self._answer_all(verb, path, query, body)
         if path not in self.objects:

@@ -107,7 +107,7 @@ class Plugins:
             await endpoint.channel.close()
         self._notify()
 
-    def _options(self, resource: str) -> pb2.DevicePluginOptions:
+    def options(self, resource: str) -> pb2.DevicePluginOptions:
         """Return a resource's options; after a restart of the kubelet they are unknown."""
         primary = self._primary.get(resource)
         return primary.options if primary else pb2.DevicePluginOptions()
@@ -130,7 +130,7 @@ class Plugins:
 
     async def prefer(self, resource: str, available: Ids, count: int) -> Ids:
         """Return which devices a resource's plugin prefers; none if it has no preference."""
-        if not self._options(resource).get_preferred_allocation_available:
+        if not self.options(resource).get_preferred_allocation_available:
             return frozenset()
         container = pb2.ContainerPreferredAllocationRequest(
             available_deviceIDs=shuffled(available), allocation_size=count
@@ -142,7 +142,7 @@ class Plugins:
 
     async def pre_start(self, resource: str, ids: Ids) -> None:
         """Ask a resource's plugin to prepare devices, if its options say so."""
-        if self._options(resource).pre_start_required:
+        if self.options(resource).pre_start_required:
             request = pb2.PreStartContainerRequest(devices_ids=shuffled(ids))
             call = self._stub(resource).PreStartContainer(request, timeout=_PRE_START_S)
             await _answer(call, "device plugin PreStartContainer rpc failed with err: ")

@@ -48,7 +48,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._socket = plugin_dir.absolute() / "kubelet.sock"
         self._servers: list[grpc.aio.Server] = []
         self._ledger = state.Ledger()
-        self._plugins = Plugins(self._socket.parent, self._ledger, self._notify)
+        self._plugins = Plugins(self._socket.parent, self._ledger, self.notify)
         self._admission = asyncio.Lock()
 
     async def start(self) -> None:
@@ -112,6 +112,10 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         """Return ID to health as last listed."""
         return dict(self._ledger.tables.get(resource, {}))
 
+    def options(self, resource: str) -> pb2.DevicePluginOptions:
+        """Return the options of a resource, also after its plugin has gone."""
+        return self._plugins.options(resource)
+
     async def wait(
         self,
         resource: str,
@@ -129,7 +133,8 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
             seen = (await self.capacity()).get(resource)
             raise AssertionError(f"{resource}: wanted {wanted}, last seen {seen}") from None
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Wake those who wait for a change."""
         self.changed.set()
         self.changed = asyncio.Event()
 

@@ -2,21 +2,28 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.dra.api_client import ApiAddress
+from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
+from devhost.fake_kubelet.dra_kubelet import DraCluster
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.fake_kubelet.state import HEALTHY
 from devhost.model.config import Config
 from devhost.node.answers import CodeResource
 from devhost.node.config_file import ConfigFile
 from devhost.node.node import Host, Settings
+from devhost.node.resource import is_registered
 
 _ONCE_TIMEOUT_S: Final = 30.0
+_LOOK_S: Final = 0.02
 _SHOWN_MAX: Final = 20  # devices of a resource on its line
 
 
@@ -33,20 +40,28 @@ async def running(host: Host) -> AsyncIterator[None]:
 
 
 class Trial:
-    """A host and its kubelet, in a temporary directory."""
+    """A host with its kubelet and API server, in a temporary directory."""
 
     def __init__(
         self,
         config: Config,
         settings: Settings,
-        plugin_dir: Path,
+        directory: Path,
         source: ConfigFile | None = None,
         plugins: Sequence[CodeResource] = (),
+        dra_driver: str = "devhost",
     ) -> None:
-        pod_resources = plugin_dir / "pod-resources.sock"
-        self.kubelet = SimulatedKubelet(plugin_dir, pod_resources)
-        backend = DevicePluginBackend(plugin_dir, pod_resources)
-        self.host = Host(config, settings, backend, source, plugins)
+        pod_resources = directory / "pod-resources.sock"
+        self.kubelet = SimulatedKubelet(directory, pod_resources)
+        self.cluster = DraCluster(directory, settings.node_name)
+        self.cluster.api.on_change = self.kubelet.notify
+        self.cluster.api.listen()
+        address = ApiAddress(self.cluster.api.url, None, None)
+        dra_settings = DraSettings(dra_driver, settings.node_name, directory, address)
+        backend = DevicePluginBackend(directory, pod_resources)
+        dra = DraBackend(dra_settings, backend.pods)
+        backends = Backends(backend, dra, settings.node_name)
+        self.host = Host(config, settings, backends, source, plugins)
         self.names = [
             resource.name
             for resource in (*(plugin.resource for plugin in plugins), *config.resources)
@@ -55,10 +70,10 @@ class Trial:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start both; stop both at the end."""
+        """Start all; stop all at the end."""
         await self.kubelet.start()
         try:
-            async with running(self.host):
+            async with self.cluster.running(), running(self.host):
                 yield
         finally:
             await self.kubelet.stop()
@@ -68,21 +83,72 @@ class Trial:
         async with self.running():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ONCE_TIMEOUT_S):
-                    while not set(self.names) <= (await self.kubelet.capacity()).keys():
-                        await self.kubelet.changed.wait()
-            capacity = await self.kubelet.capacity()
-            reports = []
+                    # States have no event.
+                    while not set(self.names) <= self._registered():  # noqa: ASYNC110
+                        await asyncio.sleep(_LOOK_S)
+            reports, registered = [], self._registered()
             for served in self.host.resources:
                 report = resource_report(served, served.devices.offered).as_json()
-                reports.append(report | {"registered": served.name in capacity})
+                report |= {"registered": served.name in registered, "backend": "devicePlugin"}
+                if (dra := served.publication.status.dra) is not None:
+                    slices = self.cluster.slices(dra.pool)
+                    shown = {"driver": dra.driver, "pool": dra.pool, "slices": slices}
+                    report |= {"backend": "dra", "dra": shown}
+                reports.append(report)
             return {"resources": reports}
 
+    def _registered(self) -> set[str]:
+        return {served.name for served in self.host.resources if is_registered(served)}
+
+    async def capacity(self) -> dict[str, tuple[int, int]]:
+        """Return resource to (capacity, allocatable), in kubelet's lists and in slices."""
+        listed = await self.kubelet.capacity()
+        for name, ids in self.cluster.ids().items():
+            total, healthy = listed.get(name, (0, 0))
+            listed[name] = total + len(ids), healthy + len(ids)
+        return listed
+
+    async def admit(self, pod: str, resource: str, count: int) -> Mapping[str, Any]:
+        """Return what the container of a new pod receives, with what its CDI names mean.
+
+        An `AdmissionError` says why there is no such pod.
+        """
+        answer: Mapping[str, Any]
+        if resource in self.cluster.ids():
+            answer = await self.cluster.admit(pod, resource, count)
+        else:
+            answer = (await self.kubelet.admit(pod, {"app": {resource: count}}))["app"]
+        return {**answer, "cdiSpec": {"devices": self._injected(answer["cdiDevices"])}}
+
+    async def free(self, pod: str) -> None:
+        """End a pod: its devices are free again."""
+        if pod in self.cluster.pods:
+            await self.cluster.free(pod)
+        else:
+            await self.kubelet.free(pod)
+
+    async def restart(self) -> None:
+        """Restart kubelet; pods keep what they hold."""
+        await self.kubelet.restart()
+        self.cluster.restart()
+
+    def _injected(self, cdi_names: Collection[str]) -> list[Mapping[str, Any]]:
+        """Return the entries of CDI specs that a container runtime would inject."""
+        files = sorted(self.host.settings.cdi_dir.glob("*.json")) if cdi_names else ()
+        specs = [json.loads(file.read_bytes()) for file in files]
+        return [
+            entry
+            for content in specs
+            for entry in content["devices"]
+            if f"{content['kind']}={entry['name']}" in cdi_names
+        ]
+
     async def live(self, show: Callable[[str], None]) -> None:
-        """Show the devices that kubelet knows, whenever they change, until cancelled."""
+        """Show the devices that pods can get, whenever they change, until cancelled."""
         before: dict[str, tuple[int, int]] = {}
         async with self.running():
             while True:
-                capacity = await self.kubelet.capacity()
+                capacity = dict.fromkeys(before, (0, 0)) | await self.capacity()
                 for name, (total, healthy) in sorted(capacity.items()):
                     if before.get(name) != (total, healthy):
                         show(f"{name}: {healthy} of {total} {self._devices(name, total)}")
@@ -91,8 +157,9 @@ class Trial:
 
     def _devices(self, name: str, total: int) -> str:
         """Return the first devices of a resource, unhealthy ones in parentheses."""
-        shares = self.kubelet.devices(name).items()
-        healths = {offered_id(share).device: health for share, health in shares}
+        published = dict.fromkeys(self.cluster.ids().get(name, ()), HEALTHY)
+        shares = self.kubelet.devices(name) | published
+        healths = {offered_id(share).device: health for share, health in shares.items()}
         ids = [device if health == HEALTHY else f"({device})" for device, health in healths.items()]
         left = f" and {len(ids) - _SHOWN_MAX} more" if len(ids) > _SHOWN_MAX else ""
         unit = "shares allocatable" if total > len(ids) else "allocatable"

@@ -173,6 +173,8 @@ class DevicePlugin:
 
 def build_resource(name: str, options: Mapping[str, Any]) -> tuple[Resource, tuple[str, ...]]:
     """Return the resource with a name and options, and warnings."""
+    if "backend" in options:
+        raise TypeError(f"{name}: only a device plugin offers devices from code; leave out backend")
     for option in options:
         if option not in Options.__annotations__:
             choice = ", ".join(Options.__annotations__)

@@ -23,6 +23,8 @@ _RESOURCE_NAME: Final = re.compile(RESOURCE_NAME_PATTERN.replace("$", r"\Z"))
 _UNFIT_NAME: Final = re.compile(UNFIT_NAME_PATTERN)
 _DRIVER_NAME: Final = re.compile(_PREFIX)
 _DRIVER_NAME_MAX: Final = 63  # k8s.io/api/resource/v1/types.go
+_ATTRIBUTE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")  # of the same file
+_OWN_ATTRIBUTES: Final = ("resource", "id")  # which each device has
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The last ones are those that `runc features` and `crun features` call unsafe.
 _RESERVED_ANNOTATIONS: Final = (
@@ -123,6 +125,12 @@ def driver_name_problem(name: str) -> str | None:
     if len(name) <= _DRIVER_NAME_MAX and _DRIVER_NAME.fullmatch(name):
         return None
     return f"{name!r} is not a DNS subdomain of at most {_DRIVER_NAME_MAX} characters"
+
+
+def attribute_name(variable: str) -> str | None:
+    """Return the name by which DRA publishes a variable, ``usbSerial``; ``None`` if it cannot."""
+    name = re.sub(r"\W+(\w)", lambda match: match[1].upper(), variable)
+    return name if _ATTRIBUTE_NAME.fullmatch(name) and name not in _OWN_ATTRIBUTES else None
 
 
 def id_problem(device_id: str) -> str | None:

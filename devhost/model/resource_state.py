@@ -1,14 +1,28 @@
 """The states of a resource, for logs, status and probes."""
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 from devhost.model.advertised import OfferedId
 
 HeldBy = Mapping[OfferedId, frozenset[str]]
 """The pods (``namespace/name``) that hold each ID."""
+
+
+class PodHoldings(NamedTuple):
+    """The devices that pods hold, by resource.
+
+    Attributes:
+        by_id: The pods of each ID, whichever backend has given it.
+        plugin_pods: The pods that a device plugin has given any.
+    """
+
+    by_id: Mapping[str, HeldBy]
+    plugin_pods: Mapping[str, AbstractSet[str]]
 
 
 class State(StrEnum):
@@ -18,9 +32,9 @@ class State(StrEnum):
     DISCOVERING = "Discovering"  # the first scan is running; nothing is served yet
     SERVING = "Serving"  # its socket is served, and the registration is running
     REGISTERED = "Registered"  # registered with kubelet, with an open stream
-    WAITING = "Waiting"  # waiting for kubelet, or while another instance serves the resource
+    WAITING = "Waiting"  # for kubelet, another instance, or pods of the other backend
     BACKING_OFF = "BackingOff"  # failed; a retry follows
-    DRAINING = "Draining"  # removed from the configuration; its devices are leaving kubelet's list
+    DRAINING = "Draining"  # removed, or switching its backend: its devices are leaving the list
     STOPPED = "Stopped"  # ended
 
 

@@ -64,6 +64,8 @@ class ResourceAnswers:
     """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`).
 
     Attributes:
+        drain_reason: Why devices are given to nobody any longer, if they are not.
+        steps_ended: Whether no container needs the steps before its start any longer.
         up_to_date: Set while the offer is by the specification in force.
         pre_start: Runs the steps before a container starts.
         code: The code of the resource, if it has any.
@@ -78,6 +80,8 @@ class ResourceAnswers:
         code: CodeResource | None,
     ) -> None:
         self.name, self.offer = scanner.resource.name, Offer(scanner)
+        self.drain_reason: str | None = None
+        self.steps_ended = False
         self.up_to_date = asyncio.Event()
         self._claims, self._metrics = claims, metrics
         self.pre_start, self.code = pre_start, code
@@ -86,7 +90,7 @@ class ResourceAnswers:
     @property
     def pre_start_required(self) -> bool:
         """Whether the resource prepares its devices before a container starts."""
-        return self.offer.scanner.pre_start_required
+        return self.offer.scanner.pre_start_required and not self.steps_ended
 
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""

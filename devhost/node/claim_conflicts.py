@@ -13,7 +13,7 @@ from devhost.node.handouts import Handout, HandoutTable
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import ListedNodes, owned_keys, owned_nodes, present_keys
 
-_UNACCOUNTED: Final = (
+UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
     "--pod-resources, or drain the node and start devhost with --assume-free"
 )
@@ -141,7 +141,7 @@ class ClaimConflicts:
         if self._backend.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
         if not self._holders.enabled:
-            return f"it was handed out as {name}, and {_UNACCOUNTED}"
+            return f"it was handed out as {name}, and {UNACCOUNTED}"
         problem = self._holders.unavailable_reason
         reason = f" (pod-resources unavailable: {problem})" if problem else ""
         return f"it was handed out as {name}: waiting until no pod holds that{reason}"

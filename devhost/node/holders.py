@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -11,7 +11,7 @@ from typing import Final
 from devhost.backends.backend import PodLister
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.resource_state import HeldBy
+from devhost.model.resource_state import HeldBy, PodHoldings
 
 POLL_S: Final = 10.0
 CONFIRM_S: Final = 3.0  # between two lists that agree, where something has just changed
@@ -28,6 +28,7 @@ class _List:
 
     Attributes:
         held: The pods of each ID, by resource.
+        plugin_pods: The pods that hold devices by a device plugin, by resource.
         at: When it was requested, on the event loop's clock.
         complete: Whether it has all pods: a kubelet that has just started lists those admitted so
             far.
@@ -35,6 +36,7 @@ class _List:
     """
 
     held: Mapping[str, HeldBy]
+    plugin_pods: Mapping[str, AbstractSet[str]]
     at: float
     complete: bool
     by_name: Mapping[AdvertisedName, HeldBy]
@@ -79,13 +81,20 @@ class Holders:
         )
 
     def _counted(self) -> list[Mapping[str, HeldBy]]:
-        """Return the last list, and the last complete one if that is another."""
-        counted: list[Mapping[str, HeldBy]] = []
+        """Return what is held by the last list, and by the last complete one."""
+        return [listed.held for listed in self._counted_lists()] or [{}]
+
+    def _counted_lists(self) -> Iterator[_List]:
+        """Yield the last list, and the last complete one if that is another."""
         for listed in reversed(self._lists):
-            counted.append(listed.held)
+            yield listed
             if listed.complete:
                 break
-        return counted or [{}]
+
+    def plugin_pods(self, resource: str) -> AbstractSet[str]:
+        """Return the pods that hold devices by a device plugin, by the lists of `held_ids`."""
+        pods = (listed.plugin_pods.get(resource, frozenset()) for listed in self._counted_lists())
+        return frozenset[str]().union(*pods)
 
     def confirmed_free(self, name: AdvertisedName, since: float) -> bool:
         """Whether no pod holds a device, by two complete lists requested ``since`` a moment.
@@ -167,7 +176,7 @@ class Holders:
                 callback()
         self.on_list()
 
-    def _keep(self, held: Mapping[str, HeldBy], at: float, kubelet: object) -> None:
+    def _keep(self, held: PodHoldings, at: float, kubelet: object) -> None:
         """Add a list, and drop the one before it where `held` and `unheld` need it no longer."""
         if kubelet != self._kubelet:
             self._kubelet, self._since = kubelet, at
@@ -175,7 +184,7 @@ class Holders:
         near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
         if lists and (near or not lists[-1].complete):
             lists.pop()
-        latest = _List(held, at, at >= self._since + POLL_S, _by_name(held))
+        latest = _List(*held, at, at >= self._since + POLL_S, _by_name(held.by_id))
         self._lists = [*lists[1 - _LISTS_MAX :], latest]
 
 

@@ -38,6 +38,7 @@ _DONE: Final = {
     Action.UPDATE: "resource changed",
     Action.REREGISTER: "resource changed",
     Action.DRAIN: "resource removed",
+    Action.SWITCH: "resource changed",
 }
 _LOG: Final = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Host:
         self._successors: dict[str, Resource] = {}  # by the other backend, when these have drained
         holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
         handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
+        self.refused_switches: frozenset[str] = frozenset()  # to DRA
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
@@ -168,7 +170,7 @@ class Host:
         for resource in in_code:
             extra = {"fields": {"resource": resource.name}}
             _LOG.warning("not served from the configuration: code serves it", extra=extra)
-        config = self._with_code(config)
+        config = self._without_refused(self._with_code(config))
         changes = changes_between(self._config, config, node_name)
         here = [resource for resource in config.resources if resource.applies_to(node_name)]
         self.parts.claims.reconfigure(here)
@@ -204,7 +206,7 @@ class Host:
             # Of two backends that offer it, the scheduler would count the pods of one against the
             # devices of the other.
             self._successors[change.name] = resource
-            served.drain("its backend is another one")
+            served.drain(f"switching to {'the device plugin' if served.scanner.by_dra else 'DRA'}")
         elif change.action is not Action.KEEP:
             served.apply_spec(self._scanner(resource))
 
@@ -222,6 +224,26 @@ class Host:
         kept = (resource for resource in config.resources if resource.name not in self._code)
         resources = (*(plugin.resource for plugin in self._code.values()), *kept)
         return Config(version="v1", resources=resources)
+
+    def _without_refused(self, config: Config) -> Config:
+        """Return a configuration without switches to DRA that a pod may be in the way of."""
+        self.refused_switches = frozenset()
+        if self.parts.holders.enabled or self.settings.assume_free:
+            return config
+        self.refused_switches = frozenset(
+            resource.name
+            for resource in config.resources
+            if resource.uses_dra(self.settings.node_name)
+            and not ((served := self._served.get(resource.name)) and served.scanner.by_dra)
+            and self.parts.backend.has_served(resource.name)
+        )
+        resources = (
+            resource.model_copy(update={"backend": "devicePlugin"})
+            if resource.name in self.refused_switches
+            else resource
+            for resource in config.resources
+        )
+        return Config(version="v1", resources=tuple(resources))
 
     def _scanner(self, resource: Resource) -> Scanner:
         settings = self.settings

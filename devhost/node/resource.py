@@ -42,7 +42,6 @@ class ServedResource:
 
     Attributes:
         devices: What was found, and what is offered.
-        drain_reason: Why it goes on only until nobody can get a device of it, if it does.
         answers: The answers to the backend, by the present offer.
     """
 
@@ -50,7 +49,6 @@ class ServedResource:
         self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None
     ) -> None:
         self.scanner, self._parts = scanner, parts
-        self.drain_reason: str | None = None
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
         self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
@@ -62,6 +60,7 @@ class ServedResource:
             self.answers,
             self._set_state,
             held=lambda: self._held,
+            other_holders=self._other_holders,
             refresh=parts.holders.refresh,
             on_left=self._publish_again,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
@@ -84,7 +83,7 @@ class ServedResource:
     @property
     def draining(self) -> bool:
         """Whether it goes on only until nobody can get a device of it."""
-        return self.drain_reason is not None
+        return self.answers.drain_reason is not None
 
     @property
     def status(self) -> Status:
@@ -97,15 +96,16 @@ class ServedResource:
         """Go on by another specification of the resource, with the same socket and stream."""
         scan, former = self.scan, self.scanner.resource
         scan.found = for_new_spec(scan.found, former, scanner.resource)
-        self.scanner, self.drain_reason = scanner, None
+        self.scanner, answers = scanner, self.answers
+        answers.drain_reason, answers.steps_ended = None, False
         self.devices.change_log.repeat_empty()
-        self.answers.up_to_date.clear()
+        answers.up_to_date.clear()
         scan.apply_spec(scanner)
         self.resource_status.restore()
 
     def drain(self, reason: str) -> None:
         """Take all devices out of the kubelet's list, then end."""
-        self.drain_reason = reason
+        self.answers.drain_reason = reason
         self.devices.count = DeviceCount(self.name)
         self.scan.release()
         self._publish_again()
@@ -128,7 +128,7 @@ class ServedResource:
                     await health.first_round(_FIRST_ROUND_S)
                     self._publish_again()
                 serving = tasks.create_task(self.publication.run(), name=f"serve {self.name}")
-                while not (self.draining and self.publication.offered_ids.drained):
+                while not self._may_end():
                     if self.draining:
                         await asyncio.sleep(_STEP_S)
                     else:
@@ -140,6 +140,30 @@ class ServedResource:
             holders.unsubscribe(self._held_changed)
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
+
+    def _may_end(self) -> bool:
+        """Whether nobody can get a device, and kubelet has no need of it any longer.
+
+        For minutes after the end of a device plugin with PreStart, kubelet starts no pod that got
+        devices of its name by DRA (kubernetes#141426): it is registered once more without.
+        """
+        if not (self.draining and self.publication.offered_ids.drained):
+            return False
+        if self.scanner.policy.dra and self.answers.pre_start_required:
+            self.answers.steps_ended = True
+            self.publication.spec_changed()
+        return not self.answers.steps_ended or self.publication.up_to_date
+
+    def _other_holders(self) -> str | None:
+        """Return who has devices of it by the other backend, where there is one."""
+        if not self.scanner.policy.dra:
+            return None
+        if self.scanner.by_dra:
+            pods = sorted(self._parts.holders.plugin_pods(self.name))
+            return f"held by {', '.join(pods)} by the device plugin" if pods else None
+        records = self._parts.handouts.table.claims.values()
+        claims = sorted(record.shown for record in records if self.name in record.resources)
+        return f"held by claim {', '.join(claims)}" if claims else None
 
     def report_failure(self, error: Exception) -> None:
         """Show that a mistake of ours has ended a scan, or the serving; another try follows."""
@@ -193,11 +217,12 @@ class ServedResource:
         self._publish(self.answers.offer.scanner, self.scan.found)
 
     def _publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
-        self.devices.publish(scanner, snapshot, draining=self.draining)
-        if self.drain_reason is not None:
+        reason = self.answers.drain_reason
+        self.devices.publish(scanner, snapshot, drain_reason=reason)
+        if reason is not None:
             pods = frozenset[str]().union(*self._parts.holders.pods_by_id(self.name).values())
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
-            self.resource_status.override(State.DRAINING, self.drain_reason + held)
+            self.resource_status.override(State.DRAINING, reason + held)
 
     def _held_changed(self) -> None:
         before, self._held = self._held, self._parts.holders.held_ids(self.name)

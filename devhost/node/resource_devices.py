@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
 
 from devhost.backends.backend import OfferedIds
 from devhost.devices.scan import Scanner
@@ -15,8 +14,6 @@ from devhost.node.claims import Claims
 from devhost.node.health_monitor import HealthMonitor
 from devhost.node.reconciler import ResourceScan
 from devhost.node.resource_status import ChangeLog, DeviceCount
-
-_REMOVED: Final = Verdict(Cause.REMOVED, "its resource was removed from the configuration")
 
 
 class ResourceDevices:
@@ -60,11 +57,14 @@ class ResourceDevices:
             self.health.close()
             self.health = None
 
-    def publish(self, scanner: Scanner, snapshot: Snapshot, *, draining: bool = False) -> None:
-        """Judge what was found, and offer it; all is leaving while the resource is `draining`."""
+    def publish(
+        self, scanner: Scanner, snapshot: Snapshot, drain_reason: str | None = None
+    ) -> None:
+        """Judge what was found, and offer it; with a `drain_reason` all of it is leaving."""
         resource, offered_ids, listed = scanner.resource, self._offered_ids, snapshot
-        if draining:
-            listed = with_all_leaving(snapshot, _REMOVED, asyncio.get_running_loop().time())
+        if drain_reason is not None:
+            verdict = Verdict(Cause.REMOVED, drain_reason)
+            listed = with_all_leaving(snapshot, verdict, asyncio.get_running_loop().time())
         judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._claims.judge]
         judges += [self.health.judge] if self.health is not None else []
         judges += [self.injection.judge] if scanner.has_cdi_file else []
@@ -74,9 +74,9 @@ class ResourceDevices:
             for judge in judges:
                 offered = judge(resource, offered)
             self._answers.offer = Offer(scanner, offered)
-            is_again = offered_ids.publish(offered, resource.replicas)
+            is_again = offered_ids.publish(offered, resource)
         self._scan.found, self.offered = listed, offered
-        if len(listed.devices) < len(snapshot.devices) and not draining:
+        if len(listed.devices) < len(snapshot.devices) and drain_reason is None:
             self._scan.request()  # it does not keep the nodes of what has left from others
         self._claims.set_listed(resource, self.offered)
         self.change_log.update(self.offered)

@@ -22,6 +22,15 @@ resources:
       env: {{COLA: "${{id}}"}}
       mounts: [{{hostPath: "${{path}}", containerPath: "/run/cola/${{name}}"}}]
 """
+DRA: Final = """\
+version: v1
+resources:
+  - name: example.com/zero
+    backend: dra
+    sources: [{dev: "(?P<what>zero|full)"}]
+    id: ${what}
+    allocate: {env: {ZEROS: "${id}"}, devices: [{hostPath: "${path}", containerPath: "/dev/${index}"}]}
+"""
 TOKENS: Final = """\
   - name: example.com/token
     sources: [static: 3]
@@ -79,6 +88,28 @@ async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
         assert await screen.process.wait() == 0
         assert screen.modes() == modes
         assert "Traceback" not in screen.text
+
+
+async def test_prompt_gives_a_pod_what_dra_offers(config: Path) -> None:
+    """And shows what CDI has for its container; kubelet finds the driver again after a restart."""
+    save(config, f"{DRA}{TOKENS}")
+    async with playing(config, "--dra", COLUMNS="120") as screen:
+        await screen.shows("example.com/zero: 2 of 2 allocatable: full zero")
+        await screen.shows("> ")
+        screen.type("allocate zero 2\r")
+        await screen.shows("pod-1 has full, zero; its container receives")
+        await screen.shows("  cdi dra.devhost/claim=c")
+        await screen.shows('"env": ["ZEROS=full,zero"]')
+        await screen.shows('"path": "/dev/0"')
+        screen.type("allocate zero\r")
+        await screen.shows("example.com/zero: 1 requested, 0 free, so the pod stays Pending\r\n> ")
+        screen.type("restart\r")
+        await screen.shows("example.com/zero: 2 of 2 allocatable")
+        screen.type("free pod-1\r")
+        await screen.shows("pod-1 ended\r\n> ")
+        screen.type("allocate zero\r")
+        await screen.shows("pod-3 has full; its container receives")
+        await screen.shows('"env": ["ZEROS=full"]')
 
 
 ANSWERS: Final = {

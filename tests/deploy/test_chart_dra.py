@@ -88,7 +88,7 @@ def test_driver_with_the_directory_of_the_state_has_one_mount(helm: Helm) -> Non
     assert mounted(helm, values).count("/var/lib/kubelet/plugins/devhost") == 1
 
 
-@pytest.mark.parametrize("length", [51, 52])
+@pytest.mark.parametrize("length", [54, 55])
 def test_driver_is_refused_whose_sockets_have_too_long_paths(helm: Helm, length: int) -> None:
     name = "d" * length
     values = DRA | {"dra": DRA["dra"] | {"driver": name}, "profiles": []}

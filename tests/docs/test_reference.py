@@ -1,4 +1,4 @@
-"""Each key of docs/reference has an example that loads."""
+"""Each key of docs/reference has an example that loads; DRA takes it or says why it does not."""
 
 import copy
 from collections.abc import Iterator
@@ -24,6 +24,9 @@ def test_reference_examples_load(model: str) -> None:
         del place["HERE"]
         place.update(example)
         loads(yaml.safe_dump(file), f"{model}.{key}").require()
+        by_dra = loads(yaml.safe_dump({"backend": "dra", **file}), f"{model}.{key} by DRA")
+        errors = [problem for problem in by_dra.problems if problem.severity == "error"]
+        assert all("DRA" in problem.message for problem in errors), errors
 
 
 def places(value: Any) -> Iterator[dict[str, Any]]:

@@ -31,22 +31,16 @@ async def test_a_token_is_read_for_each_request(world: World, token: Path) -> No
     await client.close()
 
 
-@pytest.mark.parametrize(
-    ("code", "refusal"),
-    [(400, True), (401, False), (403, True), (409, False), (422, True), (429, False), (503, False)],
-)
-async def test_an_error_has_the_sentence_of_the_api_server(
-    world: World, code: int, refusal: bool
-) -> None:
+async def test_an_error_has_the_sentence_of_the_api_server(world: World) -> None:
     def fault(_verb: str, _path: str) -> None:
-        raise StatusError(code, "because of a policy")
+        raise StatusError(403, "because of a policy")
 
     world.api.fault = fault
     client = ApiClient(ApiAddress(world.api.url, None, None))
     with pytest.raises(ApiError) as caught:
         await client.call("GET", NODE_PATH)
-    assert str(caught.value) == f"API server: {code} because of a policy"
-    assert (caught.value.status, caught.value.is_refusal) == (code, refusal)
+    assert str(caught.value) == "API server: 403 because of a policy"
+    assert caught.value.status == 403
     with pytest.raises(ApiError, match="because of a policy"):
         async for _ in client.watch("/apis/resource.k8s.io/v1/resourceslices", "1"):
             pass
@@ -55,9 +49,8 @@ async def test_an_error_has_the_sentence_of_the_api_server(
 
 async def test_nobody_who_answers_is_said_so() -> None:
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
-    with pytest.raises(ApiError, match="API server: no answer") as caught:
+    with pytest.raises(ApiError, match="API server: no answer"):
         await client.call("GET", NODE_PATH)
-    assert not caught.value.is_refusal
 
 
 async def test_another_ca_is_taken_up(tmp_path: Path) -> None:

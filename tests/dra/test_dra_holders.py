@@ -4,60 +4,13 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-import grpc
-import pytest
-
-from devhost.api.podresources.v1 import podresources_pb2 as pb
-from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
 from devhost.fake_kubelet.api_server import StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId
 from devhost.model.resource_state import State
-from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import CLAIMS, NODE, World, eventually
-
-
-class PodResourcesLists(pb_grpc.PodResourcesListerServicer):
-    """Lists the pods that a test sets: by name, the devices of claims."""
-
-    Get = GetAllocatableResources = None  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        self.pods: dict[str, list[pb.ClaimResource]] = {}
-        self.by_plugin: dict[str, tuple[str, str]] = {}  # a resource and an ID, by pod
-
-    async def List(self, _request: object, _context: object) -> pb.ListPodResourcesResponse:  # noqa: N802
-        listed = pb.ListPodResourcesResponse()
-        for name, claimed in self.pods.items():
-            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
-            container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
-        for name, (resource, device) in self.by_plugin.items():
-            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
-            container.devices.add(resource_name=resource, device_ids=[device])
-        return listed
-
-    def hold(self, pod: str, resource: str, device: str, driver: str = "devhost") -> None:
-        pool = f"{NODE}/{resource}"
-        claimed = pb.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)
-        self.pods.setdefault(pod, []).append(claimed)
-
-
-@pytest.fixture
-async def lists(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodResourcesLists]:
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
-    lists, server = PodResourcesLists(), grpc.aio.server()
-    pb_grpc.add_PodResourcesListerServicer_to_server(lists, server)
-    world.pod_resources = Path(world.directory) / "pr.sock"
-    server.add_insecure_port(f"unix:{world.pod_resources}")
-    await server.start()
-    yield lists
-    await server.stop(None)
-
-
-def holders(world: World, resource: str) -> dict[str, list[str]]:
-    shown = {one["name"]: one for one in world.status()["resources"]}
-    return dict(shown[resource]["holders"]) if resource in shown else {}
+from tests.dra.test_dra_host import SERIAL, SERIALS, SHARED, TOKEN, TOKENS
+from tests.dra.world import PodResourcesLists, World, eventually
 
 
 @contextlib.asynccontextmanager
@@ -71,14 +24,27 @@ async def a_pod(
         name = world.claim("u", resource, device)
         assert not (await world.kubelet.prepare(name, "u")).error
         lists.hold("reader", resource, device)
-        await eventually(lambda: holders(world, resource), lambda: holders(world, resource))
+        await world.until_holders(resource)
         yield name
 
 
 async def test_status_names_the_pods_of_claims(world: World, lists: PodResourcesLists) -> None:
     lists.hold("stranger", TOKEN, "1", driver="another")
     async with a_pod(world, lists, TOKENS, TOKEN, "0"):
-        assert holders(world, TOKEN) == {"0": ["default/reader"]}
+        assert world.holders(TOKEN) == {"0": ["default/reader"]}
+
+
+async def test_status_names_the_pods_of_shares(world: World, lists: PodResourcesLists) -> None:
+    async with world.run(SHARED):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        for uid in "ab":
+            assert not (
+                await world.kubelet.prepare(world.claim(uid, TOKEN, "0", shareID=uid), uid)
+            ).error
+        lists.hold("second", TOKEN, "0", share="b")
+        await world.until_holders(TOKEN)
+        assert world.holders(TOKEN) == {"0::1": ["default/second"]}
 
 
 async def test_a_held_node_is_not_offered_under_another_id(
@@ -121,8 +87,9 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
     lists.by_plugin["q1"] = SERIAL, "fake-null"
     async with world.run(SERIALS):
         await world.kubelet.register()
-        await world.until_published("fake-zero")
+        await world.until(SERIAL, State.WAITING, "held by default/q1 by the device plugin")
         await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
+        await world.until_published()  # the scheduler would not count q1
         late = world.claim("v", SERIAL, "fake-null")
         assert "withheld: held as" in (await world.kubelet.prepare(late, "v")).error
         lists.by_plugin.clear()
@@ -144,7 +111,7 @@ async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
     world.api.remove(f"{CLAIMS}/{name}")
     async with world.run(TOKENS):
         await world.kubelet.register()
-        await eventually(lambda: holders(world, TOKEN))
+        await world.until_holders(TOKEN)
         assert [record["claim"] for record in world.records()] == ["u"], "a pod has it"
         lists.pods.clear()
         await eventually(lambda: not world.records(), world.records)
@@ -175,7 +142,7 @@ async def test_a_claim_does_not_end_because_of_an_error(
         await eventually(lambda: records.confirmed_free(TOKEN, free, since))
         asked.clear()
         for _ in range(2):  # it has looked at what it knows before it asks again
-            world.dra.claims.on_conflict()
+            world.dra.claims.conflict.set()
             await eventually(lambda: asked)
             asked.clear()
     assert [record["claim"] for record in world.records()] == ["u"]

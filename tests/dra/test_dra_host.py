@@ -11,8 +11,9 @@ import pytest
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.model.resource_state import State
-from tests.dra.world import CLAIMS, NODE, NODE_PATH, World, eventually, node
+from tests.dra.world import NODE, NODE_PATH, World, eventually
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -21,6 +22,7 @@ backend: dra
 resources:
   - {name: example.com/token, sources: [static: 3], allocate: {env: {TOKENS: "${id}"}}}
 """
+SHARED: Final = TOKENS.replace("static: 3]", "static: 1], replicas: 3, maxPerContainer: 1")
 # Two nodes that every machine has.
 SERIALS: Final = """
 version: v1
@@ -38,6 +40,11 @@ resources:
 async def registered(world: World, resource: str) -> None:
     await world.kubelet.register()
     await world.until(resource, State.REGISTERED)
+
+
+def metrics(world: World) -> str:
+    world.host.parts.metrics.register(world.dra)
+    return world.host.parts.metrics.text().decode()
 
 
 def writes(world: World) -> list[tuple[str, str, int]]:
@@ -108,6 +115,10 @@ resources:
         await world.until_published("a", "b")
         (world.devices / "a").unlink()
         await world.until_published("b")
+        (world.devices / "b").unlink()
+        await world.until_published()
+        await world.until(TOKEN, State.REGISTERED)
+        (world.devices / "b").touch()
         (world.devices / "a").touch()
         await world.until_published("a", "b")
 
@@ -195,39 +206,32 @@ async def test_a_refused_write_is_a_trouble_of_its_resource_alone(world: World) 
         await world.until(TOKEN, State.REGISTERED)
 
 
-async def test_what_the_api_server_does_not_keep_is_sent_once(world: World) -> None:
+@pytest.mark.parametrize("field", ["attributes", "allowMultipleAllocations"])
+async def test_what_the_api_server_does_not_keep_is_sent_once(world: World, field: str) -> None:
     def drop(content: ApiObject) -> ApiObject:
-        devices = [{"name": device["name"]} for device in content["spec"]["devices"]]
+        devices = [
+            {key: value for key, value in device.items() if key != field}
+            for device in content["spec"]["devices"]
+        ]
         return {**content, "spec": {**content["spec"], "devices": devices}}
 
     world.api.admit = drop
-    async with world.run(TOKENS):
+    async with world.run(SHARED):
         await registered(world, TOKEN)
         served = world.served(TOKEN)
         assert served is not None
-        assert "did not keep `attributes`" in served.publication.status.warnings[0]
+        assert f"did not keep `{field}`" in served.publication.status.warnings[0]
         world.api.put(f"{PATH}/other", {"kind": "ResourceSlice", "spec": {"driver": "x"}})
         world.api.put(NODE_PATH, world.api.objects[NODE_PATH])
     assert len(writes(world)) == 1
 
 
-@pytest.mark.parametrize(
-    ("kubelet", "server", "reason"),
-    [
-        ("v1.35.4", "v1.37.1", "needs kubelet 1.36, this node has 1.35.4"),
-        ("v1.36.3", "v1.35.0", "needs Kubernetes 1.36, the API server has 1.35.0"),
-    ],
-)
-async def test_an_older_kubernetes_is_named_and_gets_no_devices(
-    world: World, kubelet: str, server: str, reason: str
-) -> None:
-    world.api.put(NODE_PATH, {**node(kubelet), "metadata": {"uid": "node-uid"}})
-    world.api.version = server
+async def test_an_older_kubelet_is_named_and_gets_no_devices(world: World) -> None:
+    world.api.put(NODE_PATH, node("v1.35.4"))
     async with world.run(TOKENS):
-        await world.until(TOKEN, State.WAITING, reason)
+        await world.until(TOKEN, State.WAITING, "needs kubelet 1.36, this node has 1.35.4")
         assert not world.slices()
         world.api.put(NODE_PATH, node("v1.36.3", "containerd://1.7.2"))
-        world.api.version = "v1.36.3"
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
         served = world.served(TOKEN)
@@ -250,10 +254,9 @@ async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
             "devhost",
             ["v1.DRAPlugin"],
         )
-        assert Path(info.endpoint).parent == world.directory / "plugins" / "devhost"
+        assert info.endpoint in map(str, world.kubelet.registry.iterdir())
         await world.until(TOKEN, State.REGISTERED)
     assert not [*world.kubelet.registry.iterdir()]
-    assert not [*Path(info.endpoint).parent.glob("*.sock")]
 
 
 async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
@@ -267,8 +270,8 @@ async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
 
 
 async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> None:
-    dead = world.kubelet.registry / "devhost-0123abcd-1-reg.sock"
-    others = world.kubelet.registry / "devhost-a-0123abcd-1-reg.sock"
+    dead = world.kubelet.registry / "devhost-0123abcd-reg.sock"
+    others = world.kubelet.registry / "devhost-a-0123abcd-reg.sock"
     for path in (dead, others):
         await (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).__aexit__()
         if not path.exists():  # newer Pythons remove it
@@ -303,7 +306,7 @@ async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> 
             await second.until(TOKEN, State.WAITING, "another instance of devhost")
             world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
             await world.until_published("0", "1", "2")
-            assert not second.dra.slices.requests
+            assert "devhost_dra_writes_total{" not in metrics(second)
             name = world.claim("u1", TOKEN, "0")
             assert not (await second.kubelet.prepare(name, "u1")).error
             assert len(world.published()) == 3
@@ -518,6 +521,43 @@ async def test_a_device_that_another_claim_has_is_refused(world: World) -> None:
         assert not (await world.kubelet.prepare(second, "v")).error
 
 
+async def test_claims_of_one_device_get_shares_of_their_own(world: World) -> None:
+    """Also those that are prepared at the same time, as by a step that waits."""
+    go, state = world.devices / "go", world.state / "state.json"
+    config = f"{SHARED.rstrip().removesuffix('}')}, preStart: [{{waitFor: {go}}}]}}\n"
+    async with world.run(config):
+        await registered(world, TOKEN)
+        assert world.published() == ["0"]
+        names = {uid: world.claim(uid, TOKEN, "0", shareID=f"share-{uid}") for uid in "abcd"}
+        prepared = asyncio.gather(*(world.kubelet.prepare(names[uid], uid) for uid in "abc"))
+        await eventually(lambda: state.exists() and len(json.loads(state.read_text())) == 3)
+        go.touch()
+        answers = [answer.devices[0] for answer in await prepared]
+        assert [(device.device_name, device.share_id) for device in answers] == [
+            ("0", f"share-{uid}") for uid in "abc"
+        ]
+        ids = {record["claim"]: record["devices"][0]["id"] for record in world.records()}
+        assert sorted(ids.values()) == ["0::0", "0::1", "0::2"]
+        refused = await world.kubelet.prepare(names["d"], "d")
+        assert refused.error.startswith(f"{TOKEN}: 0 is held by claim default/claim-")
+        await world.kubelet.unprepare(names["b"], "b")
+        assert not (await world.kubelet.prepare(names["d"], "d")).error
+        assert world.records()[-1]["devices"][0]["id"] == ids["b"]
+
+
+async def test_more_shares_than_a_container_may_have_are_refused(world: World) -> None:
+    config = SHARED.replace("maxPerContainer: 1", "maxPerContainer: 2")
+    async with world.run(config):
+        await registered(world, TOKEN)
+        names = world.published()
+        allowed = world.claim("u", TOKEN, *names[:2])
+        assert not (await world.kubelet.prepare(allowed, "u")).error
+        await world.kubelet.unprepare(allowed, "u")
+        refused = await world.kubelet.prepare(world.claim("v", TOKEN, *names), "v")
+        assert refused.error == f"{TOKEN}: 3 shares of device 0, but maxPerContainer is 2"
+        assert not world.records()
+
+
 async def test_parameters_for_the_driver_are_refused(world: World) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
@@ -616,10 +656,9 @@ async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -
 
 async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
     async with world.run(TOKENS):
-        world.host.parts.metrics.register(world.dra)
         await registered(world, TOKEN)
         await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
-        text = world.host.parts.metrics.text().decode()
+        text = metrics(world)
     for line in (
         "devhost_dra_slices 1.0",
         "devhost_dra_claims 1.0",

@@ -8,10 +8,11 @@ import pytest
 
 from devhost.backends.dra.slices import PATH
 from devhost.fake_kubelet.api_server import StatusError
+from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import CLAIMS, World, eventually
+from tests.dra.world import World, eventually
 from tests.support import dra_build
 from tests.support.realkubelet import UNSET
 

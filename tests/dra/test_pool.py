@@ -19,10 +19,13 @@ from devhost.backends.dra.pool import (
     device_entries,
     device_name,
     named_slice,
+    pool_devices,
     pool_name,
     writes,
 )
+from devhost.backends.share_ids import offered_ids
 from devhost.errors import AllocationError
+from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Leaving, Node, Snapshot, Verdict
 
 Json = dict[str, Any]
@@ -41,8 +44,12 @@ def snapshot(*devices: HostDevice) -> Snapshot:
     return Snapshot({device.id: device for device in devices})
 
 
-def entries_of(*devices: HostDevice, replicas: int = 1) -> dict[str, Mapping[str, Any]]:
-    return device_entries(SERIAL, snapshot(*devices), replicas)
+def resource(**keys: Any) -> Resource:
+    return Resource.model_validate({"name": SERIAL, "sources": [{"dev": "kvm"}], **keys})
+
+
+def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]]:
+    return device_entries(resource(**keys), snapshot(*devices))
 
 
 # ── names ──
@@ -127,10 +134,44 @@ def test_a_numa_node_is_shown_for_all_devices_or_none() -> None:
     assert key not in entries_of(near, device("b"))["a"]["attributes"]
 
 
-def test_shares_are_devices_that_are_taken_in_turn() -> None:
-    entries = entries_of(device("a"), device("b"), replicas=2)
-    assert [*entries] == ["a::0", "b::0", "a::1", "b::1"]
-    assert len({entry["name"] for entry in entries.values()}) == 4
+def test_shares_for_different_containers_are_a_capacity() -> None:
+    entry = entries_of(device("a"), replicas=110, maxPerContainer=1)["a"]
+    policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+    assert entry["attributes"]["id"] == {"string": "a"}
+    assert entry["allowMultipleAllocations"] is True
+    assert entry["capacity"] == {"shares": {"value": "110", "requestPolicy": policy}}
+    assert "capacity" not in entries_of(device("a"), maxPerContainer=1)["a"]
+    many = entries_of(device("a"), replicas=2000, maxPerContainer=1)["a"]
+    assert many["capacity"]["shares"]["value"] == "2k", "as the API server writes it"
+
+
+prefers = st.sampled_from(["none", "spread", "packed", "numa"])
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.sampled_from([None, 1, 2]), prefers)
+def test_each_share_is_offered_once_in_the_order_of_prefer(
+    count: int, replicas: int, most: int | None, prefer: str
+) -> None:
+    devices, keys = [device(str(place)) for place in range(count)], {"maxPerContainer": most}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    wanted = resource(replicas=replicas, prefer=prefer, **keys)
+    pool = pool_devices(wanted, snapshot(*devices))
+    offered = [(one.device, offered.id) for one in pool for offered in one.ids]
+    assert sorted(offered_id for _, offered_id in offered) == sorted(
+        offered.id for one in devices for offered in offered_ids(one.id, replicas)
+    )
+    if most == 1 or prefer == "packed":
+        assert [int(one.id) for one, _ in offered] == sorted(int(one.id) for one, _ in offered)
+    else:
+        shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
+        assert shares == sorted(shares) or replicas == 1
+    entries = device_entries(wanted, snapshot(*devices))
+    assert [*entries] == [one.name for one in pool]
+    assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
+    cluster = Cluster()
+    for write in writes(KEY, [*entries.values()], {}):
+        cluster.write(write)
+    assert cluster.devices() == [*entries.values()]
 
 
 # ── writes ──

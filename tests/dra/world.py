@@ -5,24 +5,24 @@ import contextlib
 import copy
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
-from devhost.api.dra.v1 import dra_pb2 as pb
-from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
-from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as reg
-from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as reg_grpc
+from devhost.api.podresources.v1 import podresources_pb2 as pods
+from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiAddress
 from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 from devhost.backends.dra.slices import PATH
-from devhost.backends.sockets import open_channel
 from devhost.config.loader import loads
 from devhost.daemon.status import status
 from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, DraKubelet, claim, node
+from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
@@ -30,81 +30,6 @@ from devhost.node.resource import ServedResource
 _PATIENCE_S: Final = 15.0
 NODE: Final = "node-1"
 NODE_PATH: Final = f"/api/v1/nodes/{NODE}"
-CLAIMS: Final = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
-_EXTENDED: Final = {"resource.kubernetes.io/extended-resource-claim": "true"}
-
-
-def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> ApiObject:
-    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
-    return {
-        "kind": "Node",
-        "apiVersion": "v1",
-        "metadata": {"uid": "node-uid"},
-        "status": {"nodeInfo": info},
-    }
-
-
-def claim(
-    uid: str, pool: str, devices: Iterable[str], *, extended: bool = True, **result: Any
-) -> ApiObject:
-    results = [
-        {"request": "r", "driver": "devhost", "pool": pool, "device": device, **result}
-        for device in devices
-    ]
-    return {
-        "kind": "ResourceClaim",
-        "apiVersion": "resource.k8s.io/v1",
-        "metadata": {
-            "uid": uid,
-            "namespace": "default",
-            "annotations": _EXTENDED if extended else {},
-        },
-        "status": {"allocation": {"devices": {"results": results}}},
-    }
-
-
-class CallingKubelet:
-    """Finds and calls the driver as kubelet does, without keeping anything."""
-
-    def __init__(self, directory: Path) -> None:
-        self.registry = directory / "plugins_registry"
-        self.registry.mkdir(parents=True)
-        self.info = reg.PluginInfo()
-        self._seen: set[str] = set()
-
-    async def register(self, *, accept: bool = True, error: str = "") -> None:
-        """Find a socket that is new, ask it, and answer."""
-
-        def unseen() -> Path | None:
-            paths = self.registry.glob("[!.]*.sock")
-            return next((path for path in paths if path.name not in self._seen), None)
-
-        path = await eventually(unseen)
-        self._seen.add(path.name)
-        async with open_channel(path) as channel:
-            stub = reg_grpc.RegistrationStub(channel)
-            self.info = await stub.GetInfo(reg.InfoRequest(), timeout=10)
-            verdict = reg.RegistrationStatus(plugin_registered=accept, error=error)
-            await stub.NotifyRegistrationStatus(verdict, timeout=10)
-
-    async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
-        request = pb.NodePrepareResourcesRequest(
-            claims=[pb.Claim(namespace="default", name=name, uid=uid)]
-        )
-        async with open_channel(self.info.endpoint) as channel:
-            answer = await pb_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=60)
-        return answer.claims[uid]
-
-    async def unprepare(self, name: str, uid: str) -> str:
-        request = pb.NodeUnprepareResourcesRequest(
-            claims=[pb.Claim(namespace="default", name=name, uid=uid)]
-        )
-        async with open_channel(self.info.endpoint) as channel:
-            answer = await pb_grpc.DRAPluginStub(channel).NodeUnprepareResources(
-                request, timeout=60
-            )
-        assert uid in answer.claims
-        return answer.claims[uid].error
 
 
 class World:
@@ -112,7 +37,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.api = directory, StandInApiServer()
-        self.kubelet = CallingKubelet(directory)
+        self.kubelet = DraKubelet(directory)
         self.cdi, self.state = directory / "cdi", directory / "state"
         self.plugins, self.devices = directory / "device-plugins", directory / "devices"
         self.plugins.mkdir()
@@ -122,6 +47,8 @@ class World:
         self.dra: DraBackend
         self.url = ""
         self.pod_resources: Path | None = None
+        self.files = HostFiles()
+        self.policy = Policy(dra=True, allow_exec=True, allow_paths=("*",))
         self._names = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
 
@@ -134,21 +61,29 @@ class World:
         return second
 
     @contextlib.asynccontextmanager
-    async def run(self, config: str, driver: str = "devhost") -> AsyncIterator["World"]:
+    async def run(
+        self,
+        config: str,
+        driver: str = "devhost",
+        *,
+        assume_free: bool = True,
+        with_dra: bool = True,
+    ) -> AsyncIterator["World"]:
         """Run the host by a configuration."""
         settings = Settings(
             NODE,
-            policy=Policy(dra=True, allow_exec=True, allow_paths=("*",)),
+            self.files,
+            replace(self.policy, dra=with_dra),
             settle_s=0.0,
             state_dir=self.state,
-            assume_free=self.pod_resources is None,
+            assume_free=assume_free and self.pod_resources is None,
             cdi_dir=self.cdi,
         )
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiAddress(self.url or self.api.url, None, None)
         self.dra = DraBackend(DraSettings(driver, NODE, self.directory, api), plugins.pods)
-        backends = Backends(plugins, self.dra, NODE)
-        self.host = Host(loads(config).require(), settings, backends)
+        backend = Backends(plugins, self.dra, NODE) if with_dra else plugins
+        self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:
             yield self
@@ -192,6 +127,13 @@ class World:
 
         await eventually(seen, lambda: self.state_of(resource))
 
+    def holders(self, resource: str) -> dict[str, list[str]]:
+        shown = {one["name"]: one for one in self.status()["resources"]}
+        return dict(shown[resource]["holders"]) if resource in shown else {}
+
+    async def until_holders(self, resource: str) -> None:
+        await eventually(lambda: self.holders(resource))
+
     def status(self) -> ApiObject:
         return status(self.host)
 
@@ -218,8 +160,42 @@ class World:
     def claim(self, uid: str, resource: str, *devices: str, name: str = "", **result: Any) -> str:
         """Make a claim that the scheduler has given devices; return its name."""
         name = name or f"claim-{next(self._names)}"
-        self.api.put(f"{CLAIMS}/{name}", claim(uid, f"{NODE}/{resource}", devices, **result))
+        extended = result.pop("extended", True)
+        given = {"request": "r", "driver": "devhost", "pool": f"{NODE}/{resource}", **result}
+        results = [{**given, "device": device} for device in devices]
+        self.api.put(f"{CLAIMS}/{name}", claim(uid, results, extended=extended))
         return name
+
+
+class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
+    """Lists the pods that a test sets: by name, the devices of claims."""
+
+    Get = GetAllocatableResources = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.pods: dict[str, list[pods.ClaimResource]] = {}
+        self.by_plugin: dict[str, tuple[str, str]] = {}  # a resource and an ID, by pod
+
+    async def List(self, _request: object, _context: object) -> pods.ListPodResourcesResponse:  # noqa: N802
+        listed = pods.ListPodResourcesResponse()
+        for name, claimed in self.pods.items():
+            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
+            container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
+        for name, (resource, device) in self.by_plugin.items():
+            container = listed.pod_resources.add(name=name, namespace="default").containers.add()
+            container.devices.add(resource_name=resource, device_ids=[device])
+        return listed
+
+    def hold(
+        self, pod: str, resource: str, device: str, driver: str = "devhost", share: str = ""
+    ) -> None:
+        claimed = pods.ClaimResource(
+            driver_name=driver,
+            pool_name=f"{NODE}/{resource}",
+            device_name=device,
+            share_id=share,
+        )
+        self.pods.setdefault(pod, []).append(claimed)
 
 
 async def eventually(seen: Callable[[], Any], shown: Callable[[], object] = lambda: "") -> Any:

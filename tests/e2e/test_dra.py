@@ -1,23 +1,26 @@
 """Devices by Dynamic Resource Allocation: scheduler, kubelet, containerd and the chart's rights."""
 
+import functools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pytest
 
+from devhost.backends.dra.pool import device_name
 from tests.e2e import devices
 from tests.e2e.cluster import NODE, Cluster, CommandError, Json
 from tests.e2e.init import NODE_IP
 from tests.e2e.pods import NAMESPACE, Pods, pod
-from tests.e2e.release import PYTHON, STATE, VALUES, Release
+from tests.e2e.release import PYTHON, STATE, VALUES, Release, offered
 from tools.helm import PACKAGES
 
 SERIAL: Final = "e2e.test/serial"
 CLASS: Final = "serial.e2e.test"
 CDI: Final = "/run/cdi"  # the link /var/run would lead to that of the machine
-TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+TOKEN_FILE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+SHARED, TOKEN = "e2e.test/shared", "e2e.test/token"
 RESOURCE: Final[Json] = {
     "name": SERIAL,
     "backend": "dra",
@@ -60,6 +63,12 @@ def serials(installed_dra: Release, pods: Pods) -> Release:
     cluster.until("the devices are published", lambda: published(cluster) == expected)
     cluster.until("nothing is prepared", lambda: not records(cluster) and installed_dra.well())
     return installed_dra
+
+
+def offering(resource: Json) -> Json:
+    """Return the values by which devhost offers a resource alone."""
+    config = {"version": "v1", "resources": [resource | {"backend": "dra"}]}
+    return SERIALS | {"config": config}
 
 
 # ── what is seen ──
@@ -150,6 +159,52 @@ def test_claim_selects_a_device_by_an_attribute(serials: Release, pods: Pods) ->
     assert pods.env("chooser")["SERIAL_PORTS"] == "/dev/serial0"
 
 
+def test_pods_share_one_device(installed_dra: Release, pods: Pods) -> None:
+    cluster, source = installed_dra.cluster, {"dev": "ttyFAKE0"}
+    devices.plug_all(cluster)
+    shared = {"name": SHARED, "sources": [source], "replicas": 110, "maxPerContainer": 1}
+    installed_dra.install(offering(shared))
+    name = device_name("ttyFAKE0")
+    cluster.until("the device is published", lambda: published(cluster) == [name])
+    before = cluster.items("resourceslices")
+    pods.run(*(pod(name, {SHARED: 1}) for name in ("first", "second")))
+    for name in ("first", "second"):
+        assert pods.execute(name, "ls", "/dev/ttyFAKE0")
+    claims = cluster.items("resourceclaims", f"--namespace={NAMESPACE}")
+    results = [
+        result for one in claims for result in one["status"]["allocation"]["devices"]["results"]
+    ]
+    assert len({result["shareID"] for result in results}) == len(results) == 2
+
+    def holders() -> Json:
+        (resource,) = installed_dra.status()["resources"]
+        assert resource["warnings"] == []
+        return dict(resource["holders"])
+
+    cluster.until("both pods are known", lambda: len(holders()) == 2)
+    assert sorted(holders()) == ["ttyFAKE0::0", "ttyFAKE0::1"]
+    assert cluster.items("resourceslices") == before, "the API server keeps what is written"
+
+
+def test_pools_of_several_slices_change_with_the_number_of_devices(
+    installed_dra: Release, pods: Pods
+) -> None:
+    cluster = installed_dra.cluster
+
+    def is_whole(pool: Json) -> bool:
+        pools = [one["spec"]["pool"] for one in cluster.items("resourceslices")]
+        return pools == [pool] * pool["resourceSliceCount"]
+
+    for number, (count, size) in enumerate(((70, 2), (60, 1), (70, 2)), 1):
+        token = {"name": TOKEN, "sources": [{"static": count}]}
+        installed_dra.install(offering(token | {"allocate": {"env": {"TOKENS": "${id}"}}}))
+        expected = {"name": f"{NODE}/{TOKEN}", "generation": number, "resourceSliceCount": size}
+        cluster.until("the slices are whole", functools.partial(is_whole, expected))
+        assert len(published(cluster)) == count
+        pods.run(pod(f"user{number}", {TOKEN: 1}))
+        pods.delete(f"user{number}")
+
+
 # ── kills ──
 
 
@@ -232,6 +287,71 @@ def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, po
     assert set(nodes(pods, "waiting")) <= set(held)
 
 
+# ── from one backend to the other ──
+
+
+@pytest.mark.parametrize(
+    "steps", [(), ({"run": [PYTHON, "-c", ""]},)], ids=["without_steps", "with_steps"]
+)
+def test_node_goes_to_dra_and_back_while_pods_hold(
+    installed_dra: Release, pods: Pods, steps: Sequence[Json]
+) -> None:
+    cluster = installed_dra.cluster
+    devices.plug_all(cluster)
+
+    def install(backend: str) -> None:
+        resource = RESOURCE | {"backend": backend, "preStart": [*steps]}
+        config = {"version": "v1", "resources": [resource]}
+        installed_dra.install(SERIALS | {"allow": {"exec": True}, "config": config})
+
+    def waits_for(reason: str) -> None:
+        def waits() -> bool:
+            (shown,) = installed_dra.status()["resources"]
+            return bool(shown["reason"] == reason)
+
+        cluster.until(reason, waits)
+
+    def wait_for_plugin() -> None:
+        count = len(devices.SERIALS)
+        everything = {SERIAL: (count, count)}
+        cluster.until("all is offered", lambda: offered(cluster, [SERIAL]) == everything)
+        assert not published(cluster)
+
+    def run_and_restart_kubelet(name: str) -> None:
+        """Kubelet ends no pod, although it admits them again; the last one is new."""
+        pods.run(*serial_pods(name, count=1))
+        running = pods.containers()
+        cluster.kill("kubelet")
+        cluster.run("kubelet")
+        cluster.until("devhost is registered", installed_dra.well)
+        pods.run(*serial_pods(f"{name}-later", count=1))
+        assert {one: pods.containers()[one] for one in running} == running
+
+    install("devicePlugin")
+    wait_for_plugin()
+    run_and_restart_kubelet("plugin")
+    assert not records(cluster)
+
+    install("dra")
+    pods.delete("plugin-later")
+    waits_for(f"switching to DRA; held by {NAMESPACE}/plugin")
+    assert not published(cluster)
+    pods.delete("plugin")
+    cluster.until("the devices are published", lambda: len(published(cluster)) == 4)
+    # Sooner than in the five minutes in which kubelet remembers the steps of a device plugin.
+    run_and_restart_kubelet("claim")
+    assert len(records(cluster)) == 2
+
+    install("devicePlugin")
+    pods.delete("claim-later")
+    waits_for(f"switching to the device plugin; held by {NAMESPACE}/claim")
+    assert offered(cluster, [SERIAL]) == {SERIAL: (0, 0)}
+    pods.delete("claim")
+    wait_for_plugin()
+    run_and_restart_kubelet("again")
+    assert not records(cluster)
+
+
 # ── rights ──
 
 
@@ -257,7 +377,7 @@ def test_service_account_may_do_what_it_needs_alone(
 
 def test_pod_writes_slices_of_its_own_node_and_driver_alone(serials: Release) -> None:
     cluster = serials.cluster
-    token = serials.execute(PYTHON, "-c", f"print(open('{TOKEN}').read())").strip()
+    token = serials.execute(PYTHON, "-c", f"print(open('{TOKEN_FILE}').read())").strip()
     theirs = resource_slice("theirs", "node-2", "devhost")
     cluster.apply(theirs)
 

@@ -12,7 +12,7 @@ from devhost.backends.podresources import PodResources
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.resource_state import HeldBy
+from devhost.model.resource_state import HeldBy, PodHoldings
 from devhost.node import holders as module
 from devhost.node.holders import CONFIRM_S, POLL_S, Holders
 from tests.support.scripted_plugin import COLA, a_node, healthy
@@ -33,7 +33,7 @@ class FakePodLister(PodResources):
         self._questions: asyncio.Queue[asyncio.Future[Mapping[str, HeldBy]]] = asyncio.Queue()
         self._running = False
 
-    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+    async def holders(self) -> tuple[object, PodHoldings]:
         assert not self._running, "one call at a time"
         self.calls += 1
         self._running = True
@@ -43,7 +43,7 @@ class FakePodLister(PodResources):
             before, answer = self.now, await question
             if before != self.now:
                 raise KubeletError("another kubelet has taken over")
-            return before, answer
+            return before, PodHoldings(answer, {})
         finally:
             self._running = False
 

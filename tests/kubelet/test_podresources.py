@@ -29,7 +29,8 @@ def client(path: Path) -> PodResources:
 async def held(client: PodResources) -> Mapping[str, Mapping[str, frozenset[str]]]:
     _, holders = await client.holders()
     return {
-        name: {offered.id: pods for offered, pods in ids.items()} for name, ids in holders.items()
+        name: {offered.id: pods for offered, pods in ids.items()}
+        for name, ids in holders.by_id.items()
     }
 
 

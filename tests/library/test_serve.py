@@ -267,6 +267,8 @@ def test_serve_refuses_wrong_arguments() -> None:
         serve(NAME, get_devices, argv=[])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected replicas"):
         serve(Plain([]), replicas=2, argv=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="only a device plugin offers devices from code"):
+        serve(NAME, list, backend="dra", argv=[])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="unknown option 'replica'"):
         serve(NAME, list, replica=2, argv=[])  # type: ignore[call-overload]
 

@@ -161,7 +161,7 @@ class HeardKubelet(SimulatedKubelet):
 
     def __init__(self, plugin_dir: Path, pod_resources: Path, listener: Listener) -> None:
         super().__init__(plugin_dir, pod_resources)
-        self._plugins = HeardPlugins(self._socket.parent, self._ledger, self._notify)
+        self._plugins = HeardPlugins(self._socket.parent, self._ledger, self.notify)
         self._plugins.listener = listener
 
     def streams(self) -> list[str]:

@@ -19,7 +19,7 @@ from devhost.errors import AllocationError, KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
-from devhost.model.resource_state import HeldBy
+from devhost.model.resource_state import PodHoldings
 from devhost.node.claims import Claims
 from devhost.node.handout_file import FILE, POLL_S, HandoutFile
 from devhost.node.handouts import HandoutTable
@@ -97,7 +97,7 @@ class Kubelet:
         self.pod_lists: list[PodList] = []
         self._admitted = 0
 
-    async def holders(self) -> tuple[object, Mapping[str, HeldBy]]:
+    async def holders(self) -> tuple[object, PodHoldings]:
         """Return the pods that it shows."""
         if not self.available:
             raise KubeletError("away")
@@ -108,7 +108,7 @@ class Kubelet:
             held.setdefault(pod.name.resource, {})[offered] = frozenset({f"pod-{key}"})
         names = frozenset(pod.name for pod in shown.values())
         self.pod_lists.append(PodList(self.number, self.now, names))
-        return self.number, held
+        return self.number, PodHoldings(held, {})
 
     def receive(self, name: str, healthy: dict[str, bool]) -> None:
         """Take a list of devices."""
@@ -294,7 +294,7 @@ class Process:
             found = with_all_leaving(found, removed, self.kubelet.now)
         known = without_unlisted(found, served.device_list)
         offered = self.claims.judge(served.resource, known)
-        if served.device_list.publish(offered, served.resource.replicas):
+        if served.device_list.publish(offered, served.resource):
             self._publish(served, found)
             return
         served.found = without_unlisted(known, served.device_list)

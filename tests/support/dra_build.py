@@ -4,8 +4,12 @@ The program is in tests/support/go/dra; it is built for the kubelets that DEVHOS
 names, as far as they have DRA for extended resources.
 """
 
+import json
+import subprocess
 from pathlib import Path
+from typing import Any
 
+from devhost.fake_kubelet.api_server import StatusError
 from tests.support.kubelet_build import version_of
 from tests.support.realkubelet import real_kubelets
 from tools.golang import find, find_go, hash_files, made_once, run
@@ -47,3 +51,13 @@ def build_all() -> None:
     """Build those that tests are to drive."""
     for minor in versions():
         build(minor)
+
+
+def admitted(binary: Path, content: dict[str, Any]) -> dict[str, Any]:
+    """Return a ResourceSlice as the API server of a version keeps it, or raise `StatusError`."""
+    done = subprocess.run(
+        [binary, "-admit"], input=json.dumps(content), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise StatusError(422, done.stderr)
+    return dict(json.loads(done.stdout))

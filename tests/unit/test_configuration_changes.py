@@ -23,6 +23,10 @@ WAITS: Final = (
     "devices are Unhealthy until their former IDs have left the list and, if pods were given them, "
     "--pod-resources shows that no pod has them"
 )
+SWITCHES: Final = (
+    "running pods keep their devices; the node takes no new pods of the resource until the last of "
+    "these has ended"
+)
 REGISTERS: Final = "preStart: registers again; no device is allocatable meanwhile"
 
 Section = Mapping[str, Any]
@@ -100,6 +104,20 @@ def test_changes_are_in_the_order_of_the_new_file_then_of_the_old() -> None:
             "reregister",
             [f"id: {WAITS}", "replicas 1 → 2", REGISTERS],
         ),
+        # the other backend; its globs alone change nothing here
+        ({}, {"backend": "dra"}, "switch", [f"backend: to DRA: {SWITCHES}"]),
+        (
+            {"backend": {"dra": ["*"]}, "preStart": [STEP]},
+            {"backend": {"dra": ["gpu-*"]}, "replicas": 2},
+            "switch",
+            [
+                f"backend: to the device plugin: {SWITCHES}",
+                f"replicas 1 → 2: {WAITS}",
+                "preStart",
+            ],
+        ),
+        ({"backend": {"dra": ["gpu-*"]}}, {"backend": {"dra": ["gpu-*", "x"]}}, "keep", []),
+        ({"backend": {"dra": [NODE]}}, {"backend": "dra"}, "keep", []),
         # other nodes
         ({}, ELSEWHERE, "drain", ["removed"]),
         (ELSEWHERE, {}, "start", ["new"]),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.servicer import list_response
+from tests.support.claims import resource
 from tests.support.devices import device, snapshot
 
 LEAVE_AFTER = 10.0
@@ -162,7 +163,7 @@ def test_device_list_id_held_by_a_pod_is_listed_as_leaving_from_the_start() -> N
     device_list = DeviceList(1000.0)
     device_list.ids_held_by_pods = lambda: frozenset({"b"})
     for _ in range(2):
-        device_list.publish(snapshot(device("a")), 1)
+        device_list.publish(snapshot(device("a")), resource("e.com/a"))
     assert device_list.entries == {"a": UP, "b": DOWN}
     assert device_list.leaving == {"b"}
 

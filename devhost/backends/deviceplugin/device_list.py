@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from devhost.backends.share_ids import advertised_ids, offered_id
+from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.limits import LISTS_BURST, LISTS_PER_S
 
@@ -158,14 +159,14 @@ class DeviceList:
         """Whether nothing is listed, and kubelet knows."""
         return not self.entries and not self.streams.kubelet_has_devices
 
-    def publish(self, snapshot: Snapshot, replicas: int) -> bool:
+    def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
         """List the devices of a snapshot; return whether IDs have left that kubelet cannot know."""
         before, omitted = self.entries, self.omitted
         wanted: dict[str, AdvertisedDevice] = {}
         for device in snapshot.devices.values():
             if not device.is_leaving:
                 entry = AdvertisedDevice(device.healthy, device.numa_nodes)
-                for advertised_id in advertised_ids(device.id, replicas):
+                for advertised_id in advertised_ids(device.id, resource.replicas):
                     wanted[advertised_id] = entry
         held = self.ids_held_by_pods() - wanted.keys() - before.keys()
         if held:

@@ -108,6 +108,12 @@ class Registration:
             self._servicer.changed.set()
 
     @property
+    def up_to_date(self) -> bool:
+        """Whether kubelet has the options in force, if it has any."""
+        servicer = self._servicer
+        return servicer is None or (servicer.has_stream and not servicer.options_changed)
+
+    @property
     def status(self) -> PublicationStatus:
         """How many IDs are listed, on how many streams, and what is wrong with the list."""
         device_list = self.offered_ids
@@ -122,6 +128,9 @@ class Registration:
 
     async def run(self) -> None:
         """Serve and register until cancelled."""
+        while (reason := self._hooks.other_holders()) is not None:
+            self._set_waiting(reason)
+            await asyncio.sleep(_LEAVE_POLL_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_registered(), name=f"register {self._name}")
             await self._remove_unlisted()

@@ -4,13 +4,15 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 
+from devhost.errors import DevhostError
 from devhost.model.names import printable
 from devhost.watch.threads import run_in_thread
 
@@ -24,19 +26,13 @@ _TEXT_MAX: Final = 1000
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # else it logs each request
 
 
-class ApiError(Exception):
+class ApiError(DevhostError):
     """The API server refused a request or did not answer; the text is its own."""
 
-    def __init__(self, status: int, reason: str, retry_after: float = 0.0) -> None:
-        super().__init__(
-            printable(f"API server: {status} {reason}" if status else f"API server: {reason}")
-        )
-        self.status, self.retry_after = status, retry_after
-
-    @property
-    def is_refusal(self) -> bool:
-        """Whether the same request would be refused again: by rights, a policy or the schema."""
-        return 400 <= self.status < 500 and self.status not in (401, 404, 408, 409, 410, 429)
+    def __init__(self, status: int, reason: str) -> None:
+        shown = f"{status} {reason}" if status else reason
+        super().__init__(printable(f"API server: {shown}"))
+        self.status = status
 
 
 @contextlib.contextmanager
@@ -58,30 +54,38 @@ class ApiAddress:
 
 
 class ApiClient:
-    """Sends requests; its token is read for each, its CA when that has changed."""
+    """Sends requests; its token is read for each, its CA when that has changed.
+
+    Attributes:
+        writes: How many writes were answered, by verb and HTTP status.
+    """
 
     def __init__(self, address: ApiAddress) -> None:
         self._address = address
+        self.writes: Counter[tuple[str, int]] = Counter()
         self._ca_stamp: int | None = None
-        self._tls: ssl.SSLContext | None = None  # ``None``: by the CAs of the machine
         self._http: httpx2.AsyncClient | None = None
 
     async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
         """Return the answer to a request, or raise `ApiError`."""
-        http, headers = await self._prepare()
+        http, status = await self._connect(), NO_ANSWER
         try:
-            answer = await http.request(verb, path, json=body, params=query, headers=headers)
+            answer = await http.request(verb, path, json=body, params=query)
+            status = answer.status_code
         except httpx2.HTTPError as error:
             raise ApiError(NO_ANSWER, _describe(error)) from None
+        finally:
+            if verb != "GET":
+                self.writes[verb, status] += 1
         _check(answer)
         return _json(answer.content)
 
     async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[_Json]:
         """Yield the events since a version until the API server ends that; may raise `ApiError`."""
-        http, headers = await self._prepare()
+        http = await self._connect()
         query |= {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(_WATCH_S)}
         query["allowWatchBookmarks"] = "true"  # else the version may be too old to go on from
-        request = http.stream("GET", path, params=query, headers=headers, timeout=_WATCH_TIMEOUT)
+        request = http.stream("GET", path, params=query, timeout=_WATCH_TIMEOUT)
         try:
             async with request as answer:
                 if answer.is_error:
@@ -99,66 +103,58 @@ class ApiClient:
         if http is not None:
             await http.aclose()
 
-    async def _prepare(self) -> tuple[httpx2.AsyncClient, Mapping[str, str]]:
-        """Return the connections, by the present CA, and the headers with the present token."""
+    async def _connect(self) -> httpx2.AsyncClient:
+        """Return the connections, by the present CA and with the present token."""
         try:
-            tls, headers = await run_in_thread("API token", self._read_files)
+            tls, token = await run_in_thread("API token", self._read_files)
         except (OSError, ssl.SSLError) as error:
             raise ApiError(NO_ANSWER, f"no token or CA: {error}") from None
-        if tls is not None:
-            self._tls = tls
+        if self._http is None or tls is not None:
             await self.close()
-        if self._http is None:
             self._http = httpx2.AsyncClient(
                 base_url=self._address.url,
-                verify=self._tls or True,
+                verify=tls or True,  # else by the CAs of the machine
                 trust_env=False,
                 timeout=_TIMEOUT,
             )
-        return self._http, headers
+        if token is not None:
+            self._http.headers["Authorization"] = f"Bearer {token}"
+        return self._http
 
-    def _read_files(self) -> tuple[ssl.SSLContext | None, Mapping[str, str]]:
-        """Return TLS by another CA than before, if that has changed, and the headers. Blocks."""
+    def _read_files(self) -> tuple[ssl.SSLContext | None, str | None]:
+        """Return TLS by another CA than before, if that has changed, and the token. Blocks."""
         tls, address = None, self._address
         if address.ca is not None and (stamp := address.ca.stat().st_mtime_ns) != self._ca_stamp:
             # Not `create_default_context`, which refuses CAs without key identifier (Python 3.13).
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             tls.load_verify_locations(address.ca)
             self._ca_stamp = stamp
-        if address.token is None:
-            return tls, {}
-        return tls, {"Authorization": f"Bearer {address.token.read_text().strip()}"}
+        return tls, address.token.read_text().strip() if address.token is not None else None
 
 
 def _check(answer: httpx2.Response) -> None:
     """Raise an answer that is an error, with the API server's sentence."""
     if not answer.is_error:
         return
-    try:
+    text = answer.text
+    with contextlib.suppress(ValueError, TypeError, KeyError):
         text = str(json.loads(answer.content)["message"])
-    except (ValueError, TypeError, KeyError):
-        text = answer.text
-    pause = answer.headers.get("Retry-After", "")
-    retry_after = float(pause) if pause.isdecimal() else 0.0
-    raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase, retry_after)
+    raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase)
 
 
-def _json(content: bytes) -> _Json:
-    try:
-        value = json.loads(content)
-    except ValueError:
-        raise ApiError(NO_ANSWER, "the answer is no JSON") from None
-    return value if isinstance(value, dict) else {}
+def _json(content: str | bytes) -> _Json:
+    with reading_answer():
+        return dict(json.loads(content))
 
 
 def _event(line: str) -> _Json:
-    event = _json(line.encode())
-    if event.get("type") != "ERROR":
-        return event
-    with reading_answer():
-        problem = event["object"]
-        code, message = int(problem.get("code", 410)), str(problem.get("message"))
-    raise ApiError(code, message)
+    event = _json(line)
+    if event.get("type") == "ERROR":
+        with reading_answer():
+            problem = event["object"]
+            code, message = int(problem.get("code", 410)), str(problem.get("message"))
+        raise ApiError(code, message)
+    return event
 
 
 def _describe(error: httpx2.HTTPError) -> str:

@@ -55,6 +55,11 @@ def scopes(claim: _Json, driver: str) -> list[list[Result]]:
     return [*by_scope.values()]
 
 
+def claim_kind(driver: str) -> str:
+    """Return the ``vendor/class`` of the CDI specs of a driver's claims."""
+    return f"dra.{driver}/claim"
+
+
 def own_entry(uid: str, number: int) -> str:
     """Return the name of what a device of a claim brings."""
     return f"c{uid}-{number}"

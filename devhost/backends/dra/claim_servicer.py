@@ -13,7 +13,6 @@ from prometheus_client import Histogram
 
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
-from devhost.backends.dra.api_client import ApiError
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.errors import DevhostError
 from devhost.model.claim_record import ClaimRecord
@@ -55,7 +54,7 @@ class DraServicer(pb_grpc.DRAPluginServicer):
     async def _prepare(self, claim: ClaimName) -> pb.NodePrepareResourceResponse:
         clock = asyncio.get_running_loop().time
         began = clock()
-        record, problem = await _attempt("preparing", claim, self._claims.prepare(claim))
+        record, problem = await attempt("preparing", claim, self._claims.prepare(claim))
         if record is None:
             return pb.NodePrepareResourceResponse(error=problem)
         seconds = clock() - began
@@ -81,7 +80,7 @@ class DraServicer(pb_grpc.DRAPluginServicer):
         )
 
     async def _unprepare(self, claim: ClaimName) -> pb.NodeUnprepareResourceResponse:
-        record, problem = await _attempt("unpreparing", claim, self._claims.unprepare(claim.uid))
+        record, problem = await attempt("unpreparing", claim, self._claims.unprepare(claim.uid))
         if record is not None:
             fields = {"claim": record.shown, "uid": claim.uid}
             _LOG.info("claim unprepared", extra={"fields": fields})
@@ -96,14 +95,14 @@ async def _for_each(
     return {name.uid: answer for name, answer in zip(names, answers, strict=True)}
 
 
-async def _attempt(
+async def attempt(
     action: str, claim: ClaimName, work: Awaitable[ClaimRecord | None]
 ) -> tuple[ClaimRecord | None, str]:
-    """Return the record, or why that failed."""
+    """Return the record, or log and return why that failed."""
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await work, ""
-    except (DevhostError, ApiError) as error:
+    except DevhostError as error:
         problem = str(error)
     except TimeoutError:
         problem = f"no answer in {_TIMEOUT_S:.0f} s"

@@ -3,19 +3,20 @@
 import asyncio
 import contextlib
 import logging
-import math
 from typing import Final
 
+from devhost.backends.backend import ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
+from devhost.backends.dra.claim_servicer import attempt
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
-from devhost.errors import AllocationError
 from devhost.model.claim_record import ClaimRecord
 from devhost.model.device import Snapshot
 
 _LOOK_S: Final = 3600.0  # between two looks for claims that have gone
-_CONFIRM_S: Final = 5.0
+_CONFIRM_S: Final = 60.0  # at most, for lists of kubelet without their pods
+_POLL_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -28,86 +29,80 @@ class ClaimUpkeep:
 
     def __init__(self, api: ApiClient, claims: PreparedClaims) -> None:
         self._api, self._claims = api, claims
-        claims.on_conflict = self._look_soon
-        self._moved: set[str] = set()  # records by ID
-        self._gone: dict[str, float] = {}  # since when that is known of a record
-        self._look_at = -math.inf  # on the event loop's clock
-        self._due = asyncio.Event()
+        self._snapshots: dict[str, Snapshot] = {}  # by resource, that are to be compared
+        self._scanned = asyncio.Event()
 
-    def follow(self, resource: str, snapshot: Snapshot) -> None:
+    def compare(self, resource: str, snapshot: Snapshot) -> None:
         """Renew, soon, the records of this boot whose devices a scan has found elsewhere."""
-        records = self._claims.records
-        for record in self._claims.of_resource(resource):
-            for devices in claim_content.members(record).values():
-                for name, device in devices.items():
-                    present = snapshot.devices.get(offered_id(device.id).device)
-                    recorded = claim_content.numbers(record.entries.get(name, {}))
-                    if (
-                        records is not None
-                        and (device.resource, record.boot) == (resource, records.boot)
-                        and present is not None
-                        and present.is_present
-                        and not recorded <= {*present.numbers.values()}
-                    ):
-                        self._moved.add(record.id)
-                        self._due.set()
+        self._snapshots[resource] = snapshot
+        self._scanned.set()
 
-    async def run(self) -> None:
+    async def run(self, records: ClaimRecords) -> None:
         """Renew and end records until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._renew_moved(records))
+            tasks.create_task(self._end_gone(records))
+
+    async def _renew_moved(self, records: ClaimRecords) -> None:
+        while True:
+            await self._scanned.wait()
+            self._scanned.clear()
+            snapshots, self._snapshots = self._snapshots, {}
+            for resource, snapshot in snapshots.items():
+                for record in self._claims.of_resource(resource):
+                    if record.boot == records.boot and _has_moved(record, resource, snapshot):
+                        await attempt("renewing", _name(record), self._claims.renew(record))
+
+    async def _end_gone(self, records: ClaimRecords) -> None:
+        """End the claims that have gone and whose devices no pod has.
+
+        They are looked for at start, hourly, and when a claim was given what another one has.
+        """
         clock = asyncio.get_running_loop().time
         while True:
-            self._due.clear()
-            await self._renew_moved()
-            if clock() >= self._look_at:
-                self._look_at = clock() + _LOOK_S
-                records = [record for record in self._claims if await self._is_gone(record)]
-                now, known = clock(), self._gone
-                self._gone = {record.id: known.get(record.id, now) for record in records}
-            await self._end_gone()
+            self._claims.conflict.clear()
+            gone = [record for record in self._claims if await self._is_gone(record)]
+            since = clock()
+            while gone and clock() < since + _CONFIRM_S:
+                await asyncio.sleep(_POLL_S)
+                for record in [record for record in gone if _is_unused(record, records, since)]:
+                    gone.remove(record)
+                    fields = {"claim": record.shown, "uid": record.claim}
+                    _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
+                    await attempt("ending", _name(record), self._claims.unprepare(record.claim))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CONFIRM_S if self._gone else _LOOK_S):
-                    await self._due.wait()
-
-    def _look_soon(self) -> None:
-        self._look_at = -math.inf
-        self._due.set()
-
-    async def _renew_moved(self) -> None:
-        moved, self._moved = self._moved, set()
-        for record in [record for record in self._claims if record.id in moved]:
-            try:
-                await self._claims.renew(record)
-            except (AllocationError, OSError) as error:
-                _log("claim not renewed", record, str(error))
+                async with asyncio.timeout(_LOOK_S):
+                    await self._claims.conflict.wait()
 
     async def _is_gone(self, record: ClaimRecord) -> bool:
         """Whether the API server says that there is no such claim; never because of an error."""
-        name = ClaimName(record.namespace, record.name, record.claim)
         try:
-            content = await self._api.call("GET", name.path)
+            content = await self._api.call("GET", _name(record).path)
             with reading_answer():
-                return bool(content["metadata"]["uid"] != name.uid)
+                return bool(content["metadata"]["uid"] != record.claim)
         except ApiError as error:
             return error.status == 404
 
-    async def _end_gone(self) -> None:
-        """End the records of claims that have gone and whose devices no pod has."""
-        present = {record.id: record for record in self._claims}
-        self._gone = {key: since for key, since in self._gone.items() if key in present}
-        for key, since in tuple(self._gone.items()):
-            if self._is_unused(present[key], since):
-                _log("claim ended", present[key], "it has gone, and no pod has its devices")
-                await self._claims.unprepare(present[key].claim)
-                del self._gone[key]
 
-    def _is_unused(self, record: ClaimRecord, since: float) -> bool:
-        records = self._claims.records
-        return records is not None and all(
-            records.confirmed_free(device.resource, offered_id(device.id), since)
-            for device in record.devices
-        )
+def _has_moved(record: ClaimRecord, resource: str, snapshot: Snapshot) -> bool:
+    """Whether a device of a claim is there, with other numbers than those recorded."""
+    for devices in claim_content.members(record).values():
+        for name, device in devices.items():
+            present = snapshot.devices.get(offered_id(device.id).device)
+            if device.resource == resource and present is not None and present.is_present:
+                recorded = claim_content.numbers(record.entries.get(name, {}))
+                if not recorded <= {*present.numbers.values()}:
+                    return True
+    return False
 
 
-def _log(message: str, record: ClaimRecord, reason: str) -> None:
-    fields = {"claim": record.shown, "uid": record.claim, "reason": reason}
-    _LOG.warning("%s", message, extra={"fields": fields})
+def _is_unused(record: ClaimRecord, records: ClaimRecords, since: float) -> bool:
+    """Whether no pod has a device of a claim since a moment."""
+    return all(
+        records.confirmed_free(device.resource, offered_id(device.id), since)
+        for device in record.devices
+    )
+
+
+def _name(record: ClaimRecord) -> ClaimName:
+    return ClaimName(record.namespace, record.name, record.claim)

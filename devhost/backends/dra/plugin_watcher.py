@@ -1,14 +1,13 @@
-"""Registers the driver with kubelet's plugin watcher: one server, two sockets.
+"""Registers the driver with kubelet's plugin watcher, and serves it on the same socket.
 
-Kubelet finds a socket below plugins_registry, also after its own restart, asks it for the endpoint
+Kubelet finds a socket below plugins_registry, also after its own restart, asks it for the driver
 and says whether it has registered that (k8s.io/kubernetes v1.37.1 pkg/kubelet/pluginmanager). It
-takes a socket's name for what was there before, so each server has names of its own.
+takes a socket's name for what was there before, so each server has a name of its own.
 """
 
 import asyncio
 import contextlib
 import errno
-import itertools
 import logging
 import os
 import re
@@ -33,7 +32,6 @@ from devhost.backends.sockets import (
 from devhost.watch.threads import run_in_thread
 
 _SERVICES: Final = ("v1.DRAPlugin",)
-_INSTANCE: Final = "00000000-00"  # as long as one
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
 _LOCK_POLL_S: Final = 0.05
@@ -53,36 +51,24 @@ class DriverSockets:
         # Not of the directory itself: it may be that of the state, which has a lock of its own.
         self.lock = FileLock(self.directory / "publishing.lock")
         self._driver = driver
-        self._serial = itertools.count(1)
-        self._process = secrets.token_hex(4)
+
+    def fresh_path(self) -> Path:
+        """Return where a server listens, hidden from kubelet by the dot until it is renamed."""
+        return self.registry / f".{self._driver}-{secrets.token_hex(4)}-reg.sock"
 
     @property
     def length_problem(self) -> str | None:
-        """Why the paths leave no room for the names of sockets, or ``None``."""
-        paths = self._paths(_INSTANCE)
-        longest = max(len(os.fsencode(path)) for path in paths)
-        if longest <= SOCKET_PATH_MAX:
+        """Why the path of a socket is too long, or ``None``."""
+        length = len(os.fsencode(self.fresh_path()))
+        if length <= SOCKET_PATH_MAX:
             return None
-        return f"a socket's path has {longest} bytes, more than {SOCKET_PATH_MAX}"
-
-    def fresh_paths(self) -> tuple[Path, Path, Path]:
-        """Return where a server listens: for claims, to be registered, and for that hidden."""
-        return self._paths(f"{self._process}-{next(self._serial)}")
-
-    def _paths(self, instance: str) -> tuple[Path, Path, Path]:
-        name = f"{self._driver}-{instance}-reg.sock"
-        visible, hidden = self.registry / name, self.registry / f".{name}"
-        return self.directory / f"{instance}.sock", visible, hidden
+        return f"a socket's path has {length} bytes, more than {SOCKET_PATH_MAX}"
 
     async def wait_until_locked(self) -> None:
         """Take the lock, when no other process has it."""
-        self.make_directory()
+        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         while not self.lock.acquire():  # noqa: ASYNC110 (of another process: no event)
             await asyncio.sleep(_LOCK_POLL_S)
-
-    def make_directory(self) -> None:
-        """Make the directory of the sockets for claims."""
-        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
 
     async def remove_dead(self) -> None:
         """Remove the sockets that instances which were killed have left; may raise `OSError`.
@@ -96,9 +82,8 @@ class DriverSockets:
 
     def _dead(self) -> set[Path]:
         """Return the driver's sockets on which nobody listens. Blocks."""
-        name = re.compile(rf"\.?{re.escape(self._driver)}-[0-9a-f]{{8}}-\d+-reg\.sock")
+        name = re.compile(rf"\.?{re.escape(self._driver)}-[0-9a-f]{{8}}-reg\.sock")
         paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
-        paths += self.directory.glob("*.sock")
         return {path for path in paths if connect_error(path) == errno.ECONNREFUSED}
 
 
@@ -120,44 +105,40 @@ class Registrar(pb_grpc.RegistrationServicer):
         self._sockets, self._driver, self._servicer = sockets, driver, servicer
         self._on_change = on_change
         self._refused = asyncio.Event()
-        self._endpoint = ""
+        self._endpoint = Path()
         self.problem: str | None = f"waiting for kubelet to register the driver {driver}"
         self.registrations = 0
 
     async def run(self) -> None:
-        """Serve until cancelled, with fresh sockets each time that kubelet refuses them."""
+        """Serve until cancelled, with a fresh socket each time that kubelet refuses it."""
         while True:
             self._refused.clear()
             try:
-                await self._serve_once()
+                await self._serve_until_refused(self._sockets.fresh_path())
             except OSError as error:
-                self._set_problem(f"cannot listen below {self._sockets.directory}: {error}")
+                self._set_problem(f"cannot listen in {self._sockets.registry}: {error}")
             await asyncio.sleep(_PAUSE_S)
 
-    async def _serve_once(self) -> None:
-        endpoint, visible, hidden = self._sockets.fresh_paths()
-        self._endpoint = str(endpoint)
-        self._sockets.make_directory()
+    async def _serve_until_refused(self, hidden: Path) -> None:
+        self._endpoint = visible = hidden.with_name(hidden.name.removeprefix("."))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
         try:
-            for path in (endpoint, hidden):
-                try:
-                    server.add_insecure_port(f"unix:{quote(str(path))}")
-                except RuntimeError:
-                    raise OSError(f"cannot listen in {path.parent}") from None
+            try:
+                server.add_insecure_port(f"unix:{quote(str(hidden))}")
+            except RuntimeError:
+                raise OSError("no socket can be made") from None
             await start_server(server)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
-            hidden.rename(visible)
+            hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
             await self._refused.wait()
         finally:
-            visible.unlink(missing_ok=True)
+            for path in (visible, hidden):
+                path.unlink(missing_ok=True)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_GRACE_S + 1.0):
                     await server.stop(_STOP_GRACE_S)
-            for path in (endpoint, hidden):
-                path.unlink(missing_ok=True)
 
     async def GetInfo(  # noqa: N802 (the protocol's name)
         self, _request: pb.InfoRequest, _context: object
@@ -166,7 +147,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         return pb.PluginInfo(
             type="DRAPlugin",
             name=self._driver,
-            endpoint=self._endpoint,
+            endpoint=str(self._endpoint),
             supported_versions=_SERVICES,
         )
 
@@ -176,6 +157,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         """Take kubelet's verdict; after a refusal it does not ask again."""
         if status.plugin_registered:
             self.registrations += 1
+            _LOG.info("driver registered", extra={"fields": {"driver": self._driver}})
             self._set_problem(None)
         else:
             self._set_problem(f"kubelet refused the driver {self._driver}: {status.error}")
@@ -183,10 +165,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         return pb.RegistrationStatusResponse()
 
     def _set_problem(self, problem: str | None) -> None:
-        fields = {"driver": self._driver, **({"reason": problem} if problem else {})}
-        if problem is None:
-            _LOG.info("driver registered", extra={"fields": fields})
-        elif problem != self.problem:
-            _LOG.warning("driver not registered", extra={"fields": fields})
+        if problem is not None and problem != self.problem:
+            _LOG.warning("driver not registered", extra={"fields": {"reason": problem}})
         self.problem = problem
         self._on_change()

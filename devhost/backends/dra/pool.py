@@ -12,21 +12,29 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from devhost.backends.share_ids import offered_ids
+from devhost.model.advertised import OfferedId
+from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.limits import ATTRIBUTE_BYTES_MAX
+from devhost.model.limits import ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX
+from devhost.model.names import attribute_name
 
 _Json = dict[str, Any]
 SliceDevice = Mapping[str, Any]
 """A device in a slice."""
 
 SLICE_MAX: Final = 64  # devices; more with a taint are refused
-_ATTRIBUTES_MAX: Final = 32  # of a device
 _NAME_MAX: Final = 253
 _READABLE: Final = 52  # of a device's name that is made
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-_OWN_ATTRIBUTES: Final = ("resource", "id")
+
+
+class PoolDevice(NamedTuple):
+    """A device of a pool, and the IDs of which each claim gets one, the lowest first."""
+
+    name: str
+    device: HostDevice
+    ids: Sequence[OfferedId]
 
 
 class PoolWrite(NamedTuple):
@@ -70,29 +78,61 @@ def _hash(text: str) -> str:
 # ── devices ──
 
 
-def device_entries(resource: str, snapshot: Snapshot, replicas: int) -> dict[str, SliceDevice]:
-    """Return the devices that pods may be given, by advertised ID; the shares of all in turn.
+def pool_devices(resource: Resource, snapshot: Snapshot) -> list[PoolDevice]:
+    """Return the devices of a pool, healthy or not, in the order in which claims get them.
+
+    A device of which a container gets one share is one with a capacity, else each share is one.
+    """
+    devices = [
+        (device, offered_ids(device.id, resource.replicas)) for device in snapshot.devices.values()
+    ]
+    if resource.max_per_container == 1:
+        return [PoolDevice(device_name(device.id), device, ids) for device, ids in devices]
+    shares = [
+        PoolDevice(device_name(offered.id), device, (offered,))
+        for device, ids in devices
+        for offered in ids
+    ]
+    if resource.prefer == "packed":
+        return shares
+    count = resource.replicas
+    return [share for number in range(count) for share in shares[number::count]]
+
+
+def device_entries(resource: Resource, snapshot: Snapshot) -> dict[str, SliceDevice]:
+    """Return the devices that claims may be given, by name, in the same order.
 
     All have the same attributes, empty where a device has no value: a selector fails for a pod on
     this node where an attribute is missing.
     """
-    present = [device for device in snapshot.devices.values() if not device.is_leaving]
-    values = {device.id: _named_values(device) for device in present}
-    names = sorted(frozenset[str]().union(*values.values()))
-    names = names[: _ATTRIBUTES_MAX - len(_OWN_ATTRIBUTES) - 1]
-    is_numa = all(len(device.numa_nodes) == 1 for device in present)
-    healthy = [device for device in present if device.healthy]
-    ids = {device.id: offered_ids(device.id, replicas) for device in healthy}
+    devices = [
+        device for device in pool_devices(resource, snapshot) if not device.device.is_leaving
+    ]
+    values = {device.device.id: _named_values(device.device) for device in devices}
+    names = sorted(frozenset[str]().union(*values.values()))[:ATTRIBUTES_MAX]
+    is_numa = all(len(device.device.numa_nodes) == 1 for device in devices)
     entries: dict[str, SliceDevice] = {}
-    for device, share in ((device, share) for share in range(replicas) for device in healthy):
-        advertised_id = ids[device.id][share].id
-        texts = {name: values[device.id].get(name, "") for name in names}
-        texts |= {"resource": resource, "id": _fitting(advertised_id) or ""}
-        attributes: _Json = {name: {"string": text} for name, text in texts.items()}
+    for name, device, ids in devices:
+        if not device.healthy:
+            continue
+        label = ids[0].id if len(ids) == 1 else device.id
+        texts = {attribute: values[device.id].get(attribute, "") for attribute in names}
+        texts |= {"resource": resource.name, "id": _fitting(label) or ""}
+        attributes: _Json = {key: {"string": text} for key, text in texts.items()}
         if is_numa:
             attributes[_NUMA_NODE] = {"int": device.numa_nodes[0]}
-        entries[advertised_id] = {"name": device_name(advertised_id), "attributes": attributes}
+        capacity = _shares(len(ids)) if len(ids) > 1 else {}
+        entries[name] = {"name": name, "attributes": attributes, **capacity}
     return entries
+
+
+def _shares(count: int) -> _Json:
+    """Return the fields of a device that several claims may have, each a share."""
+    # As the API server writes a quantity, else what it has would differ from what is wanted.
+    value = str(count) if count % 1000 else f"{count // 1000}k"
+    policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+    shares = {"value": value, "requestPolicy": policy}
+    return {"allowMultipleAllocations": True, "capacity": {"shares": shares}}
 
 
 def _named_values(device: HostDevice) -> dict[str, str]:
@@ -100,9 +140,8 @@ def _named_values(device: HostDevice) -> dict[str, str]:
     values: dict[str, str] = {}
     for node in device.nodes:
         for variable, value in node.variables.items():
-            name = re.sub(r"\W+(\w)", lambda match: match[1].upper(), variable)
-            is_usable = _IDENTIFIER.fullmatch(name) and name not in _OWN_ATTRIBUTES
-            if is_usable and _fitting(value) is not None:
+            name = attribute_name(variable)
+            if name is not None and _fitting(value) is not None:
                 values.setdefault(name, value)
     return values
 

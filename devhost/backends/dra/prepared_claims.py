@@ -10,19 +10,17 @@ import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from devhost.allocation import cdi
-from devhost.backends.backend import ClaimHandler, ClaimRecords
+from devhost.backends.backend import ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, reading_answer
-from devhost.backends.dra.claim_content import Result, Scope
-from devhost.backends.share_ids import offered_id
+from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
 from devhost.errors import AllocationError
-from devhost.model.advertised import OfferedId
-from devhost.model.claim_record import ClaimedDevice, ClaimRecord, claim_id
+from devhost.model.claim_record import ClaimRecord, claim_id
 
 _REFRESH_S: Final = 1.0  # to read what another instance has recorded
 _SAVE_S: Final = 10.0
@@ -48,36 +46,23 @@ class ClaimName(NamedTuple):
         return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
 
 
-class OfferedPool(Protocol):
-    """The pool of a resource: who answers for it, and its devices, healthy or not, by name."""
-
-    handler: ClaimHandler
-    ids: Mapping[str, OfferedId]
-
-
 class PreparedClaims:
     """Prepares and unprepares the claims of one driver on this node.
 
-    `pool_of` returns the pool of a name, and `pool_for` that of a resource, if DRA offers it here.
+    `pool_of` returns the pool of a name, if DRA offers it here.
 
     Attributes:
         records: The records; ``None`` before they have been read: then nothing is prepared.
-        on_conflict: Called when a claim was given what another one still has.
+        conflict: Set when a claim was given what another one still has.
     """
 
-    def __init__(
-        self,
-        api: ApiClient,
-        driver: str,
-        pool_of: Callable[[str], OfferedPool | None],
-        pool_for: Callable[[str], OfferedPool | None],
-    ) -> None:
+    def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver = api, driver
-        self._pool_of, self._pool_for = pool_of, pool_for
+        self._allocator = ClaimAllocator(driver, pool_of, self.of_resource)
         self.records: ClaimRecords | None = None
-        self.on_conflict: Callable[[], object] = int
+        self.conflict = asyncio.Event()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._kind = f"dra.{driver}/claim"
+        self._kind = claim_content.claim_kind(driver)
 
     def __iter__(self) -> Iterator[ClaimRecord]:
         """Yield the records of this driver."""
@@ -108,9 +93,8 @@ class PreparedClaims:
         async with self._lock(claim.uid):
             record = await self._find(claim.uid)
             if record is not None:
-                record = await self._renewed(record)
-            else:
-                record = await self._allocate(claim)
+                return await self._renew(record)
+            record = await self._allocate(claim)
             await self._keep(record)
             return record
 
@@ -118,7 +102,7 @@ class PreparedClaims:
         """Write where the devices of a claim are now, if it is still prepared."""
         async with self._lock(record.claim):
             if (present := await self._find(record.claim)) is not None:
-                await self._keep(await self._renewed(present))
+                await self._renew(present)
 
     async def unprepare(self, uid: str) -> ClaimRecord | None:
         """End the record of a claim, and return it if there was one."""
@@ -146,6 +130,13 @@ class PreparedClaims:
             await self._loaded.refresh(_REFRESH_S)
         return self._loaded.by_id.get(record_id)
 
+    async def _renew(self, record: ClaimRecord) -> ClaimRecord:
+        """Keep a record with the nodes of its devices where they are now; return it."""
+        entries = await self._allocator.renewed_entries(record)
+        renewed = record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
+        await self._keep(renewed)
+        return renewed
+
     async def _keep(self, record: ClaimRecord) -> None:
         """Save a record, then write its CDI file."""
         await self._loaded.save(record, _SAVE_S)
@@ -160,17 +151,18 @@ class PreparedClaims:
             raise AllocationError(f"{uid!r} is no UID of a claim")
         return f"{self._driver}-claim_{uid}.json"
 
-    # ── a claim that is new ──
-
     async def _allocate(self, claim: ClaimName) -> ClaimRecord:
-        """Hand out what the scheduler has given a claim; return the record of it."""
+        """Return the record of what the scheduler has given a claim."""
         content = await self._api.call("GET", claim.path)
         with reading_answer():
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
-        scopes = [await self._hand_out(claim.uid, results) for results in groups]
-        devices, entries = claim_content.claimed(claim.uid, self._kind, scopes)
+        try:
+            devices, entries = await self._allocator.allocate(claim.uid, self._kind, groups)
+        except HeldError:
+            self.conflict.set()
+            raise
         return ClaimRecord(
             claim=claim.uid,
             driver=self._driver,
@@ -180,58 +172,3 @@ class PreparedClaims:
             devices=devices,
             entries=entries,
         )
-
-    async def _hand_out(self, uid: str, results: Sequence[Result]) -> Scope:
-        """Hand out the devices of a scope; an administrator's are only looked at."""
-        first = results[0]
-        if (pool := self._pool_of(first.pool)) is None:
-            raise AllocationError(f"there is no pool {first.pool} on this node")
-        handler, ids = pool.handler, [_id_of(pool, result) for result in results]
-        if first.admin:
-            allocation = await handler.look_up(ids)
-        else:
-            self._refuse_held(handler.name, uid, ids)
-            has_steps, holder = handler.pre_start_required, claim_id(self._driver, uid)
-            allocation = await handler.allocate(ids, pre_start=has_steps, holder=holder)
-            if has_steps:
-                await handler.prepare(ids)
-        edits = await handler.cdi_edits(allocation)
-        return Scope(handler.name, results, ids, edits, allocation.cdi_devices)
-
-    def _refuse_held(self, resource: str, uid: str, ids: Sequence[OfferedId]) -> None:
-        """Refuse devices that another claim has, which may have ended unnoticed."""
-        wanted = {offered.id for offered in ids}
-        for record in self.of_resource(resource):
-            held = record.held_ids(resource) & wanted
-            if held and record.claim != uid:
-                self.on_conflict()
-                shown = ", ".join(sorted(held))
-                raise AllocationError(f"{resource}: {shown} is held by claim {record.shown}")
-
-    # ── a claim that is recorded ──
-
-    async def _renewed(self, record: ClaimRecord) -> ClaimRecord:
-        """Return a record with the nodes of its devices where they are now."""
-        now: dict[str, Mapping[str, Any]] = {}
-        for number, devices in claim_content.members(record).items():
-            common = claim_content.common_entry(record.claim, number)
-            if any("deviceNodes" in record.entries.get(name, {}) for name in (common, *devices)):
-                edits = await self._look_up([*devices.values()])
-                now[common] = edits.common
-                for name, device in devices.items():
-                    now[name] = edits.by_device.get(offered_id(device.id).device, {})
-        entries = claim_content.with_nodes_of(record.entries, now)
-        return record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
-
-    async def _look_up(self, devices: Sequence[ClaimedDevice]) -> cdi.OwnedEdits:
-        resource = devices[0].resource
-        if (pool := self._pool_for(resource)) is None:
-            raise AllocationError(f"{resource} is no longer offered by DRA on this node")
-        allocation = await pool.handler.look_up([offered_id(device.id) for device in devices])
-        return await pool.handler.cdi_edits(allocation)
-
-
-def _id_of(pool: OfferedPool, result: Result) -> OfferedId:
-    if (offered := pool.ids.get(result.device)) is None:
-        raise AllocationError(f"{pool.handler.name}: there is no device {result.device}")
-    return offered

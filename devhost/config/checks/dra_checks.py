@@ -1,16 +1,30 @@
-"""Checks of what Dynamic Resource Allocation cannot do."""
+"""Checks of what Dynamic Resource Allocation cannot do, or does otherwise than a device plugin."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.config.yaml_tree import CheckProblem, error
+from devhost.config.yaml_tree import CheckProblem, error, warning
 from devhost.model.config import Resource
-from devhost.model.limits import ATTRIBUTE_BYTES_MAX
+from devhost.model.limits import ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX
+from devhost.model.names import attribute_name
+from devhost.model.pattern import group_names
+from devhost.model.sources import Dev
 
 _ANNOTATIONS: Final = "DRA has no way to annotate a container: use env, or `backend: devicePlugin`"
 _EVERY_START: Final = (
     "DRA prepares devices for a pod, not at each start of a container: use `every: holder`, or "
     "`backend: devicePlugin`"
+)
+_NUMA: Final = (
+    "has no effect with DRA: a claim selects by `matchAttribute: resource.kubernetes.io/numaNode`"
+)
+_MOST: Final = (
+    "with DRA, the scheduler does not know it: a pod that was given more shares of a device does "
+    "not start; `maxPerContainer: 1` is kept"
+)
+_ATTRIBUTE: Final = (
+    f"DRA publishes no attribute '{{}}': a device has at most {ATTRIBUTES_MAX}, with names of at "
+    "most 32 ASCII letters, digits and _"
 )
 
 
@@ -25,3 +39,16 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     for index, step in enumerate(resource.pre_start):
         if step.repeat == "start":
             yield error(("preStart", index, "every"), _EVERY_START)
+    if resource.prefer == "numa":
+        yield warning(("prefer",), _NUMA)
+    if 1 < (resource.max_per_container or 1) < resource.replicas:
+        yield warning(("maxPerContainer",), _MOST)
+    groups = {
+        group: ("sources", index, "dev", "pattern")
+        for index, source in enumerate(resource.sources)
+        if isinstance(source.kind, Dev)
+        for group in group_names(source.kind.pattern)
+    }
+    published = sorted(filter(attribute_name, groups))[:ATTRIBUTES_MAX]
+    for group in sorted(groups.keys() - published):
+        yield warning(groups[group], _ATTRIBUTE.format(group))

@@ -194,7 +194,7 @@ def _check_link_paths(resource: Resource) -> Iterator[CheckProblem]:
 
 def check_owners(resource: Resource) -> Iterator[CheckProblem]:
     """Yield owners and modes of nodes, which kubelet does not know."""
-    by_cdi = resource.inject == "cdi" or resource.uses_dra()
+    by_cdi = resource.inject == "cdi" or resource.backend == "dra"
     for index, node in enumerate(resource.allocate.devices or ()):
         for option in () if by_cdi else ("uid", "gid", "mode"):
             if getattr(node, option) is not None:
@@ -212,10 +212,11 @@ def check_steps(resource: Resource) -> Iterator[CheckProblem]:
         yield from _check_command((*step_path, "run"), step.run or ())
         shared = resource.replicas > 1 or resource.overlap == "allow"
         if step.run and step.repeat == "holder" and shared:
+            plugin = "`backend: devicePlugin` and " if resource.uses_dra() else ""
             yield error(
                 step_path,
                 "another pod may be using a shared device (replicas, overlap) when this one "
-                "starts; set `every: start` if the step does no harm then",
+                f"starts; set {plugin}`every: start` if the step does no harm then",
                 on_key=True,
             )
     total = sum(step.timeout for step in resource.pre_start)

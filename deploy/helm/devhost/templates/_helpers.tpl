@@ -205,8 +205,8 @@ are replaced.
 {{- fail (printf "dra.enabled: %s needs %s.enabled" $.instance.name $key) }}
 {{- end }}
 {{- end }}
-{{- /* The path of a Unix socket has at most 107 bytes, of which devhost's names of sockets take 40. */}}
-{{- if gt (add (len (trimSuffix "/" $values.kubelet.rootDir)) (len $values.dra.driver)) 67 }}
+{{- /* The path of a Unix socket has at most 107 bytes, of which devhost's names of sockets take 37. */}}
+{{- if gt (add (len (trimSuffix "/" $values.kubelet.rootDir)) (len $values.dra.driver)) 70 }}
 {{- fail (printf "dra.driver: the paths of sockets of the driver %s would be too long; set a shorter one" $values.dra.driver) }}
 {{- end }}
 {{- else if eq $values.dra.backend "dra" }}

@@ -4,6 +4,7 @@
 //
 // Tests drive it with JSON lines on its input, one answer each; a kubelet crash is
 // the end of this process, and another one in the same directory goes on.
+// With -admit it checks a ResourceSlice instead, as the API server does.
 package main
 
 import (
@@ -12,20 +13,27 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	pluginapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	dynamic "k8s.io/kubernetes/pkg/apis/resource"
+	_ "k8s.io/kubernetes/pkg/apis/resource/install"
+	"k8s.io/kubernetes/pkg/apis/resource/validation"
 	"k8s.io/kubernetes/pkg/kubelet/cm/dra"
 	"k8s.io/kubernetes/pkg/kubelet/pluginmanager"
 )
@@ -85,11 +93,36 @@ func main() {
 	server := flag.String("api", "", "the URL of the API server")
 	nodeName := flag.String("node", "", "the name of the node")
 	running := flag.String("running", "", "the names of pods that run already, separated by commas")
+	admits := flag.Bool("admit", false, "only print the ResourceSlice of the input as it would be kept")
 	flag.Parse()
-	if err := run(*root, *server, *nodeName, *running); err != nil {
+	work := func() error { return run(*root, *server, *nodeName, *running) }
+	if *admits {
+		work = admit
+	}
+	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// admit prints the ResourceSlice of the input as an API server keeps it, or returns its refusal.
+func admit() error {
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	slice, err := runtime.Decode(legacyscheme.Codecs.UniversalDeserializer(), text)
+	if err != nil {
+		return err
+	}
+	kept := &dynamic.ResourceSlice{}
+	if err := legacyscheme.Scheme.Convert(slice, kept, nil); err != nil {
+		return err
+	}
+	if err := validation.ValidateResourceSlice(kept).ToAggregate(); err != nil {
+		return err
+	}
+	return legacyscheme.Codecs.LegacyCodec(resourcev1.SchemeGroupVersion).Encode(kept, os.Stdout)
 }
 
 func run(root, server, nodeName, running string) error {

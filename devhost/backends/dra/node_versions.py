@@ -1,0 +1,39 @@
+"""The node of this process: devices are published only if its Kubernetes is new enough."""
+
+import re
+from typing import Final
+
+from devhost.backends.dra.api_client import ApiClient, reading_answer
+from devhost.errors import DevhostError
+
+_LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
+
+
+class OldKubeletError(DevhostError):
+    """The kubelet of this node is too old for devices to be published."""
+
+
+class NodeVersions:
+    """Reads the versions of the programs of a node. No API server is older than its kubelets.
+
+    Attributes:
+        warning: Why containers may not get devices though they are published.
+    """
+
+    def __init__(self, api: ApiClient, node_name: str) -> None:
+        self._api, self._node_name = api, node_name
+        self.warning: str | None = None
+
+    async def read_node(self) -> str:
+        """Return the UID of the node; raise `OldKubeletError` or `ApiError`."""
+        node = await self._api.call("GET", f"/api/v1/nodes/{self._node_name}")
+        with reading_answer():
+            info, uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
+            kubelet, runtime = info["kubeletVersion"], str(info.get("containerRuntimeVersion"))
+            match = re.match(r"v?((\d+)\.(\d+)[\w.+-]*)", kubelet)
+        if match is not None and (int(match[2]), int(match[3])) < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            raise OldKubeletError(f"needs kubelet {least}, this node has {match[1]}")
+        is_old = runtime.startswith("containerd://1.")
+        self.warning = f"DRA needs containerd 2, this node has {runtime}" if is_old else None
+        return uid

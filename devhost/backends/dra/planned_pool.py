@@ -1,0 +1,41 @@
+"""What DRA would offer of a resource, and a claim of it, where there is no cluster; pure."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from devhost.allocation import cdi
+from devhost.backends.dra.claim_content import Result, Scope, claim_kind, claimed
+from devhost.backends.dra.pool import PoolKey, device_entries, pool_name
+from devhost.model.advertised import OfferedId
+from devhost.model.allocation import Allocation
+from devhost.model.config import Resource
+from devhost.model.device import Snapshot
+
+_Json = dict[str, Any]
+_UID: Final = "UID"  # in the place of those that a cluster makes
+
+
+class PlannedDriver(NamedTuple):
+    """A driver on a node, as it would be."""
+
+    driver: str
+    node_name: str
+
+    def pool(self, resource: Resource, snapshot: Snapshot) -> _Json:
+        """Return the pool of a resource in the shape of ``plan -o json``."""
+        pool = pool_name(self.node_name, resource.name)
+        devices = device_entries(resource, snapshot)
+        slices = PoolKey(self.driver, self.node_name, _UID, pool).slices([*devices.values()], 1)
+        return {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
+
+    def claim(
+        self, allocation: Allocation, ids: Sequence[OfferedId], edits: cdi.OwnedEdits
+    ) -> _Json:
+        """Return the CDI names and the CDI spec of a claim that was given devices, in JSON."""
+        kind = claim_kind(self.driver)
+        # Neither pool nor device is in what a claim brings.
+        results = [Result("request", "", offered.id, share=None, admin=False) for offered in ids]
+        scope = Scope("", results, ids, edits, allocation.cdi_devices)
+        devices, entries = claimed(_UID, kind, [scope])
+        names = dict.fromkeys(name for device in devices for name in device.cdi)
+        return {"cdiDevices": [*names], "cdiSpec": cdi.spec_of(kind, entries)}

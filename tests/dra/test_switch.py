@@ -1,0 +1,223 @@
+"""A resource goes from one backend to the other on a node that lives, or between two processes."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+
+from devhost.backends.dra.dra_backend import DraPublication
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.model.resource_state import State
+from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
+from tests.dra.world import PodResourcesLists, World, eventually
+
+STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
+BY_PLUGIN: Final = "held by default/q1 by the device plugin"
+both = pytest.mark.parametrize(
+    ("config", "resource", "devices"),
+    [
+        pytest.param(SERIALS, SERIAL, ("fake-null", "fake-zero"), id="nodes"),
+        pytest.param(TOKENS, TOKEN, ("0", "1", "2"), id="tokens"),
+    ],
+)
+
+
+@pytest.fixture
+async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
+    """What device plugins see of kubelet."""
+    kubelet = SimulatedKubelet(world.plugins)
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+def by_plugin(config: str) -> str:
+    return config.replace("backend: dra", "backend: devicePlugin")
+
+
+async def a_plugin_pod(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet, resource: str
+) -> None:
+    """Run a pod ``q1`` with a device by the device plugin."""
+    await world.until(resource, State.REGISTERED)
+    await eventually(lambda: "Healthy" in plugins.devices(resource).values())
+    started = await plugins.admit("q1", {"main": {resource: 1}})
+    lists.by_plugin["q1"] = resource, started["main"]["deviceIds"][resource][0]
+    await world.until_holders(resource)
+
+
+async def a_claim_pod(world: World, lists: PodResourcesLists, resource: str, device: str) -> str:
+    """Run a pod ``reader`` with a device by a claim ``u``; return the claim's name."""
+    name = world.claim("u", resource, device)
+    assert not (await world.kubelet.prepare(name, "u")).error
+    lists.hold("reader", resource, device)
+    await world.until_holders(resource)
+    return name
+
+
+async def end(plugins: SimulatedKubelet, lists: PodResourcesLists) -> None:
+    lists.by_plugin.clear()
+    await plugins.free("q1")
+
+
+@both
+async def test_there_and_back_while_pods_hold(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    config: str,
+    resource: str,
+    devices: tuple[str, ...],
+) -> None:
+    async with world.run(by_plugin(config)):
+        await a_plugin_pod(world, lists, plugins, resource)
+        world.reload(config)
+        await world.until(resource, State.DRAINING, "switching to DRA; held by default/q1")
+        await plugins.wait(resource, 1, 0)
+        assert not world.published()
+        await end(plugins, lists)
+        await world.kubelet.register()
+        await world.until(resource, State.REGISTERED)
+        await world.until_published(*devices)
+        assert (await plugins.capacity())[resource] == (0, 0)
+
+        name = await a_claim_pod(world, lists, resource, devices[0])
+        late = world.claim("v", resource, devices[1])
+        world.reload(by_plugin(config))
+        reason = "switching to the device plugin; held by default/reader"
+        await world.until(resource, State.DRAINING, reason)
+        await world.until_published()
+        refused = (await world.kubelet.prepare(late, "v")).error
+        assert refused == f"{resource}: switching to the device plugin"
+        assert (await plugins.capacity())[resource] == (0, 0)
+        lists.pods.clear()
+        assert not await world.kubelet.unprepare(name, "u")
+        await plugins.wait(resource, len(devices), len(devices))
+        refused = (await world.kubelet.prepare(late, "v")).error
+        assert "its resource is served by the device plugin here" in refused
+
+
+@both
+async def test_there_with_a_restart_in_the_middle(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    config: str,
+    resource: str,
+    devices: tuple[str, ...],
+) -> None:
+    async with world.run(by_plugin(config)):
+        await a_plugin_pod(world, lists, plugins, resource)
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(resource, State.WAITING, BY_PLUGIN)
+        served = world.served(resource)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        pool = served.publication.pool
+        await eventually(lambda: pool.is_published)
+        assert not world.published()
+        await end(plugins, lists)
+        await world.until(resource, State.REGISTERED)
+        await world.until_published(*devices)
+
+
+@both
+async def test_back_with_a_restart_in_the_middle(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    config: str,
+    resource: str,
+    devices: tuple[str, ...],
+) -> None:
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(resource, State.REGISTERED)
+        name = await a_claim_pod(world, lists, resource, devices[0])
+    async with world.run(by_plugin(config)):
+        await world.kubelet.register()
+        await world.until(resource, State.WAITING, f"held by claim default/{name}")
+        await world.until_published()
+        assert not plugins.registrations
+        lists.pods.clear()
+        assert not await world.kubelet.unprepare(name, "u")
+        await plugins.wait(resource, len(devices), len(devices))
+
+
+async def test_a_switch_that_is_taken_back_goes_on_as_before(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    async with world.run(by_plugin(STEPS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+        world.reload(STEPS)
+        await world.until(TOKEN, State.DRAINING)
+        world.reload(by_plugin(STEPS))
+        await plugins.wait(TOKEN, 3, 3)
+        assert plugins.registrations == [TOKEN]
+        await end(plugins, lists)
+        await plugins.admit("q2", {"main": {TOKEN: 1}})
+
+
+async def test_the_last_registration_of_a_device_plugin_is_without_steps(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    """Else kubelet starts no pod with devices by DRA for minutes (kubernetes#141426)."""
+    async with world.run(by_plugin(STEPS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+        assert plugins.options(TOKEN).pre_start_required
+        world.reload(STEPS)
+        await world.until(TOKEN, State.DRAINING, "held by default/q1")
+        assert plugins.options(TOKEN).pre_start_required
+        await end(plugins, lists)
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        assert not plugins.options(TOKEN).pre_start_required
+        await world.until_published("0", "1", "2")
+        await a_claim_pod(world, lists, TOKEN, "0")
+        lists.pods.clear()
+        await world.kubelet.unprepare("claim-1", "u")
+        world.reload(by_plugin(STEPS))
+        await plugins.wait(TOKEN, 3, 3)
+        assert plugins.options(TOKEN).pre_start_required, "it has them again"
+
+
+async def test_without_pod_resources_the_device_plugin_goes_on(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    refused = f"{TOKEN}: not switched to DRA: without --pod-resources"
+    async with world.run(by_plugin(TOKENS), assume_free=False):
+        await plugins.wait(TOKEN, 3, 3)
+        world.reload(TOKENS)
+        assert world.state_of(TOKEN)[0] is State.REGISTERED
+        assert any(trouble.startswith(refused) for trouble in world.troubles())
+    async with world.run(TOKENS, assume_free=False):
+        await plugins.wait(TOKEN, 3, 3)
+        assert any(trouble.startswith(refused) for trouble in world.troubles())
+    async with world.run(TOKENS, assume_free=True):
+        await world.until_published("0", "1", "2")
+        assert not any(trouble.startswith(refused) for trouble in world.troubles())
+
+
+async def test_dra_waits_for_the_device_plugin_of_another_instance(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    """A rollout starts one that knows DRA beside one that does not."""
+    second = World.beside(world)
+    async with world.run(by_plugin(TOKENS)):
+        await plugins.wait(TOKEN, 3, 3)
+        async with second.run(TOKENS):
+            await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
+            await world.stop()
+            await second.until_published("0", "1", "2")
+
+
+async def test_status_names_claims_that_do_not_end_without_dra(world: World) -> None:
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        name = world.claim("u", TOKEN, "0")
+        assert not (await world.kubelet.prepare(name, "u")).error
+    async with world.run(by_plugin(TOKENS), with_dra=False):
+        trouble = f"claims hold devices, and do not end without --dra: default/{name}"
+        await eventually(lambda: trouble in world.troubles(), world.troubles)
