@@ -175,6 +175,8 @@ def _check_tree(
     seen = set[_Placed]()  # a name and its value are at one place
     for severity, full, message, on_key in _check_together(resources, policy, values):
         path = tree.existing(full)
+        if full[-1] == "backend" and path != full:
+            path = tree.existing(("backend",))  # the resource has that of the file
         position = tree.position(path)
         problem: _Placed = severity, path, message, position.key if on_key else position[:2]
         if problem not in seen:
