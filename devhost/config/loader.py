@@ -174,14 +174,18 @@ def _check_tree(
             yield "error", path, message, at
     seen = set[_Placed]()  # a name and its value are at one place
     for severity, full, message, on_key in _check_together(resources, policy, values):
-        path = tree.existing(full)
-        if full[-1] == "backend" and path != full:
-            path = tree.existing(("backend",))  # the resource has that of the file
+        path = _place(tree, full)
         position = tree.position(path)
         problem: _Placed = severity, path, message, position.key if on_key else position[:2]
         if problem not in seen:
             seen.add(problem)
             yield problem
+
+
+def _place(tree: Tree, path: Path) -> Path:
+    """Return where a value is, or what would contain it; the backend may be that of the file."""
+    is_of_file = path[-1] == "backend" and path not in tree.positions
+    return tree.existing(("backend",) if is_of_file else path)
 
 
 def _check_together(

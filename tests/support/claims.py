@@ -399,11 +399,19 @@ class Node:
 
     def fill_disk(self, *, full: bool) -> None:
         """Let the state directory take no file, or let it."""
-        obstacle = self.state_dir / f".{FILE}.tmp"
         if full:
-            obstacle.mkdir(exist_ok=True)
-        elif obstacle.exists():
-            obstacle.rmdir()
+            self._obstacle.mkdir(exist_ok=True)
+        elif self.disk_is_full:
+            self._obstacle.rmdir()
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether the state directory takes no file."""
+        return self._obstacle.exists()
+
+    @property
+    def _obstacle(self) -> Path:
+        return self.state_dir / f".{FILE}.tmp"
 
     async def boot(self, numbers: Mapping[str, int]) -> None:
         """Start the computer again: pods live on with their paths, which lead to other nodes."""
