@@ -97,7 +97,7 @@ def _claim_name(name: str, uid: str) -> pb.Claim:
     return pb.Claim(namespace="default", name=name, uid=uid)
 
 
-class SliceDevice(NamedTuple):
+class PublishedDevice(NamedTuple):
     """A device of a slice, how many pods can have it, and how a claim says that it has."""
 
     id: str
@@ -134,9 +134,9 @@ class DraCluster:
             self.api.remove(f"{PATH}/{content['metadata']['name']}")
         self._kubelet.seen.clear()
 
-    def devices(self) -> Mapping[str, Sequence[SliceDevice]]:
+    def devices(self) -> Mapping[str, Sequence[PublishedDevice]]:
         """Return the devices in slices by resource."""
-        by_resource = defaultdict[str, list[SliceDevice]](list)
+        by_resource = defaultdict[str, list[PublishedDevice]](list)
         for spec in (content["spec"] for content in self.api.listed(PATH)):
             for device in spec["devices"]:
                 result = {"request": "container-0-request-0", "driver": spec["driver"]}
@@ -148,7 +148,7 @@ class DraCluster:
                 resource, device_id = (
                     device["attributes"][name]["string"] for name in ("resource", "id")
                 )
-                by_resource[resource].append(SliceDevice(device_id, shares, result))
+                by_resource[resource].append(PublishedDevice(device_id, shares, result))
         return by_resource
 
     async def admit(self, pod: str, resource: str, count: int) -> Answer:
@@ -179,7 +179,7 @@ class DraCluster:
         self.api.remove(f"{CLAIMS}/{name}")
         del self.pods[pod]
 
-    def _free(self, resource: str) -> list[SliceDevice]:
+    def _free(self, resource: str) -> list[PublishedDevice]:
         """Return the devices of a resource that a pod can get."""
         claims = self.api.listed(CLAIMS)
         held = [one["status"]["allocation"]["devices"]["results"] for one in claims]
