@@ -85,7 +85,8 @@ def print_value(value: Any, output: str) -> None:
         return
     import yaml
 
-    _print(yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
+    plain = json.loads(json.dumps(value))  # else what is in it twice becomes an alias
+    _print(yaml.dump(plain, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
 
 
 def check_names(wanted: Iterable[str], names: Collection[str], where: str = "") -> None:
