@@ -172,8 +172,8 @@ def print_resource(
             echo(f"  {heading}: {shown[heading]}")
     if (dra := shown.get("dra")) is not None:
         claims = ", ".join(dra.get("claims", ())) or "none"
-        more = f"slices: {len(dra['slices'])}" if "slices" in dra else f"claims: {claims}"
-        echo(f"  by DRA: driver {dra['driver']}, pool {dra['pool']}, {more}")
+        detail = f"slices: {len(dra['slices'])}" if "slices" in dra else f"claims: {claims}"
+        echo(f"  by DRA: driver {dra['driver']}, pool {dra['pool']}, {detail}")
     for warning in shown["warnings"]:
         echo(f"  warning: {warning}")
     if shown["devices"]:

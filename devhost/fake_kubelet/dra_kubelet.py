@@ -77,7 +77,7 @@ class DraKubelet:
             await stub.NotifyRegistrationStatus(verdict, timeout=_ANSWER_S)
 
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
-        """Have a claim prepared."""
+        """Call the driver to prepare a claim; return the answer."""
         request = pb.NodePrepareResourcesRequest(claims=[_claim_name(name, uid)])
         async with open_channel(self.info.endpoint) as channel:
             stub = pb_grpc.DRAPluginStub(channel)
@@ -85,7 +85,7 @@ class DraKubelet:
         return answer.claims[uid]
 
     async def unprepare(self, name: str, uid: str) -> str:
-        """Have a claim unprepared; return why that failed, or nothing."""
+        """Call the driver to unprepare a claim; return its error, or nothing."""
         request = pb.NodeUnprepareResourcesRequest(claims=[_claim_name(name, uid)])
         async with open_channel(self.info.endpoint) as channel:
             stub = pb_grpc.DRAPluginStub(channel)
@@ -182,10 +182,14 @@ class DraCluster:
     def _free(self, resource: str) -> list[PublishedDevice]:
         """Return the devices of a resource that a pod can get."""
         claims = self.api.listed(CLAIMS)
-        held = [one["status"]["allocation"]["devices"]["results"] for one in claims]
-        given = Counter((one["pool"], one["device"]) for results in held for one in results)
+        results = [
+            result
+            for content in claims
+            for result in content["status"]["allocation"]["devices"]["results"]
+        ]
+        counts = Counter((result["pool"], result["device"]) for result in results)
         return [
             device
             for device in self.devices().get(resource, ())
-            if given[device.result["pool"], device.result["device"]] < device.shares
+            if counts[device.result["pool"], device.result["device"]] < device.shares
         ]

@@ -1,4 +1,4 @@
-"""What DRA would offer of a resource, and a claim of it, where there is no cluster; pure."""
+"""The dry run of DRA: the pool of a resource and the content of a claim, without a cluster; pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
