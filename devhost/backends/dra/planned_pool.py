@@ -1,4 +1,4 @@
-"""The dry run of DRA: the pool of a resource and the content of a claim, without a cluster; pure."""
+"""The dry run of DRA: the pool of a resource, and what a claim brings; pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
