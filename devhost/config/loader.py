@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.config import messages
-from devhost.config.chart_values import InstanceValues, check_values, name_values, read_instance
+from devhost.config.chart_values import InstanceValues, check_values, read_instance
 from devhost.config.checks import resource_checks, value_checks
 from devhost.config.documents import PROFILES, Document, brief, documents
 from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
@@ -128,8 +128,7 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
-            text = message if values is None else name_values(message)
-            problems.append(document.problem(severity, file, path, text, at))
+            problems.append(document.problem(severity, file, path, message, at))
         elif count[severity] == PROBLEMS_MAX + 1:
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
             problems.append(document.problem(severity, file, (), end, at))

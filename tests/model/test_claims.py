@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,6 +78,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.finds: dict[str, Finds] = {A: {"1": ("/dev/x",), "2": ("/dev/y",)}, B: {}, SHARING: {}}
         self.recorded: dict[Process, set[tuple[AdvertisedName, NodeId]]] = {}
         self.ended = set[tuple[AdvertisedName, NodeId]]()
+        self.present = set[AdvertisedName]()
 
     @initialize(asked=MOSTLY, disk_fills=st.booleans())
     def begin(self, asked: bool, disk_fills: bool) -> None:
@@ -228,6 +230,10 @@ class ClaimsMachine(RuleBasedStateMachine):
     def no_claim_ends_early(self) -> None:
         """Who drops a record has to know; another process, and the file, may follow later."""
         before, self.recorded = self.recorded, {}
+        # A record may have ended in this tick before the device left.
+        present, self.present = self.present, set()
+        self.present.update(*(process.present() for process in self.node.processes))
+        present = present | self.present
         for process in self.node.processes:
             self.recorded[process] = {
                 (handout.name, node.id) for handout in process.handouts for node in handout.nodes
@@ -237,16 +243,18 @@ class ClaimsMachine(RuleBasedStateMachine):
             kept = {(owner, key) for owner, node in records for key in node.keys}
             for owner, node in before.get(process, set()) - records - self.ended:
                 if not any((owner, key) in kept for key in node.keys):  # else it was recorded again
-                    self.has_ended(owner, node.names)
+                    self.has_ended(owner, node.names, present)
                 self.ended.add((owner, node))
 
-    def has_ended(self, owner: AdvertisedName, names: frozenset[str]) -> None:
+    def has_ended(
+        self, owner: AdvertisedName, names: frozenset[str], present: AbstractSet[AdvertisedName]
+    ) -> None:
         kubelet = self.node.kubelet
         allocated_at = kubelet.allocated_at.get(owner, 0.0)
         if kubelet.refused_at.get(owner, -1.0) >= allocated_at:
             return  # another process may have read what was withdrawn with the refusal
         on_offer = any(owner in dict(process.allocatable()) for process in self.node.processes)
-        if not on_offer:
+        if owner not in present:  # else what is withheld is refused: no time has to pass
             assert kubelet.is_settled(owner, kubelet.now), f"kubelet can allocate {owner}"
         if not self.node.asked:
             assert not on_offer

@@ -348,6 +348,13 @@ class Process:
             device_list.streams.list_received(served.stream, device_list.entries, self.kubelet.now)
             self.kubelet.receive(name, healthy)
 
+    def present(self) -> Iterator[AdvertisedName]:
+        """Yield the names of the devices that are there, withheld or not."""
+        for name, served in self.served.items():
+            for device in served.offered.devices.values():
+                if device.is_present:
+                    yield AdvertisedName(name, device.id, served.resource.replicas > 1)
+
     def allocatable(self) -> Iterator[tuple[AdvertisedName, set[int]]]:
         """Yield what a pod could get of it now: the name, and the numbers of its nodes."""
         for name, served in self.served.items():
