@@ -12,14 +12,11 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.model.config import DraNodes
+from devhost.model.config import DraNodes, Resource
 from devhost.model.names import resource_name_problem
 
 if TYPE_CHECKING:
-    from devhost.backends.dra.planned_pool import PlannedDriver
     from devhost.config.loader import Loaded
-    from devhost.devices.dry_run import ResourceReport
-    from devhost.model.config import Resource
 
 
 @click.command(
@@ -108,7 +105,9 @@ def command(
         reports = tuple(report for report in reports if report.resource.name in shown)
     if not reports and output in ("text", "wide"):
         printer.print_nothing(node_name, listed=bool(resources))
-    values = [report.as_json() | _backend(report, driver) for report in reports]
+    values = [
+        report.as_json() | driver.offer(report.resource, report.snapshot) for report in reports
+    ]
     if output in ("json", "yaml"):
         printer.print_value({"resources": values}, output)
     else:
@@ -179,15 +178,8 @@ def _full_names(names: Iterable[str], existing: Collection[str]) -> tuple[str, .
     return tuple(full.get(name, name) for name in names)
 
 
-def _backend(report: "ResourceReport", driver: "PlannedDriver") -> dict[str, Any]:
-    """Return which backend offers a resource, and how, in JSON."""
-    if not report.resource.uses_dra(driver.node_name):
-        return {"backend": "devicePlugin"}
-    return {"backend": "dra", "dra": driver.pool(report.resource, report.snapshot)}
-
-
 def _print(
-    resources: "Sequence[Resource]", values: Sequence[Mapping[str, Any]], *, wide: bool
+    resources: Sequence[Resource], values: Sequence[Mapping[str, Any]], *, wide: bool
 ) -> None:
     """Print resources, with the candidates of their sources and allocations where present."""
     for number, (resource, shown) in enumerate(zip(resources, values, strict=True)):

@@ -1,4 +1,4 @@
-"""What DRA would offer of a resource, and a claim of it, where there is no cluster; pure."""
+"""The dry run of DRA: the pool of a resource, and what a claim brings; pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -21,12 +21,15 @@ class PlannedDriver(NamedTuple):
     driver: str
     node_name: str
 
-    def pool(self, resource: Resource, snapshot: Snapshot) -> _Json:
-        """Return the pool of a resource in the shape of ``plan -o json``."""
+    def offer(self, resource: Resource, snapshot: Snapshot) -> _Json:
+        """Return which backend offers a resource, and how, in the shape of ``plan -o json``."""
+        if not resource.uses_dra(self.node_name):
+            return {"backend": "devicePlugin"}
         pool = pool_name(self.node_name, resource.name)
         devices = device_entries(resource, snapshot)
         slices = PoolKey(self.driver, self.node_name, _UID, pool).slices([*devices.values()], 1)
-        return {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
+        dra = {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
+        return {"backend": "dra", "dra": dra}
 
     def claim(
         self, allocation: Allocation, ids: Sequence[OfferedId], edits: cdi.OwnedEdits
