@@ -7,7 +7,7 @@ known to be safe. Everything else needs a flag, and each flag adds to that.
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from devhost.hostfs.device_classes import BLOCK, MEMORY, UNKNOWN, DeviceClass, class_by_path
 from devhost.hostfs.files import is_in_dev, is_wild
@@ -16,6 +16,24 @@ from devhost.model.allocation import Allocation, Target
 from devhost.model.hardware_sources import vendor_product
 from devhost.model.pattern import matches_any
 
+_Right = Literal["annotation", "cdi", "device", "dra", "exec", "path"]
+
+_FLAGS: Final[Mapping[_Right, str]] = {
+    "annotation": "--allow-annotation",
+    "cdi": "--allow-cdi",
+    "device": "--allow-device",
+    "dra": "--dra",
+    "exec": "--allow-exec",
+    "path": "--allow-path",
+}
+_VALUES: Final[Mapping[_Right, str]] = {
+    "annotation": "allow.annotations",
+    "cdi": "allow.cdi",
+    "device": "allow.devices",
+    "dra": "dra.enabled",
+    "exec": "allow.exec",
+    "path": "allow.paths",
+}
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
 # By which the container runtimes of NVIDIA, AMD, Habana and Ascend add devices.
@@ -41,6 +59,7 @@ class Policy:
         dra: Whether resources may be offered by DRA.
         node_name: The node for which a file is judged; ``None``: for any.
         adds_values: Whether `allow` in values of the chart adds to it; not where pods get devices.
+        by_values: Whether it is that of an instance of the chart, whose values people change.
         trusted: Whether code asks rather than a configuration: it may have any device node.
     """
 
@@ -55,7 +74,12 @@ class Policy:
     dra: bool = False
     node_name: str | None = None
     adds_values: bool = False
+    by_values: bool = False
     trusted: bool = False
+
+    def flag(self, right: _Right) -> str:
+        """Return the flag, or the value of the chart, that would allow more."""
+        return _VALUES[right] if self.by_values else _FLAGS[right]
 
     def allows_path(self, path: str) -> bool:
         """Return whether ``--allow-path`` names a resolved host path."""
@@ -98,8 +122,8 @@ class Policy:
         if matches_any(plain, globs) or matches_any(usual, globs):
             return None
         if mount:
-            return f"mounts need --allow-path '{path}'"
-        return f"{path} is not below /dev: it needs --allow-device '{path}'"
+            return f"mounts need {self.flag('path')} '{path}'"
+        return f"{path} is not below /dev: it needs {self.flag('device')} '{path}'"
 
     def refused_by_name(self, path: str) -> str | None:
         """Return why a node may not be given whose class is known by its name, or ``None``."""
@@ -119,7 +143,7 @@ class Policy:
             return None
         unnamed = products or ["VENDOR:PRODUCT"]
         refused = next((product for product in unnamed if not matches_any(product, globs)), None)
-        return None if refused is None else f"raw USB nodes need --allow-device {refused}"
+        return None if refused is None else f"raw USB nodes need {self.flag('device')} {refused}"
 
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.
@@ -129,7 +153,7 @@ class Policy:
         if self.allows_path(realpath):
             return None
         subject = "mounts of" if mount else "files such as"
-        return f"{subject} {realpath} need --allow-path '{realpath}'"
+        return f"{subject} {realpath} need {self.flag('path')} '{realpath}'"
 
     def node_problem(
         self, path: str, device_class: DeviceClass, use: str | None = None
@@ -140,15 +164,15 @@ class Policy:
         """
         if self.trusted or (path in self.allow_devices and not is_wild(path)):
             return None
+        needed = f"it needs {self.flag('device')} '{path}'"
         if device_class == MEMORY:
-            return f"{path} is of class memory: it needs --allow-device '{path}', without wildcards"
+            return f"{path} is of class memory: {needed}, without wildcards"
         if use is not None:
-            needed = f"it needs --allow-device '{path}', without wildcards"
-            return f"{path} is in use by the host ({use}): {needed}"
+            return f"{path} is in use by the host ({use}): {needed}, without wildcards"
         if matches_any(path, self._node_globs):
             return None
         if not is_in_dev(path):
-            return f"{path} is not below /dev: it needs --allow-device '{path}'"
+            return f"{path} is not below /dev: {needed}"
         name, usb_id = device_class.name, device_class.usb_id
         usb_globs = (glob.lower() for glob in self.allow_devices if ":" in glob)
         named = name in self.allow_devices or matches_any(usb_id, usb_globs)
@@ -156,17 +180,18 @@ class Policy:
             return None
         flag = device_right(path, device_class)
         flag = f"'{path}'" if flag == path else flag
-        return f"{path} is of class {name}: it needs --allow-device {flag}"
+        return f"{path} is of class {name}: it needs {self.flag('device')} {flag}"
 
     def name_problem(self, target: Target, name: str) -> str | None:
         """Return why a variable, annotation or CDI device may not be given, or ``None``."""
         if target == "annotations" and not matches_any(name, self.allow_annotations):
-            return f"annotation {name} needs --allow-annotation '{name}'"
+            return f"annotation {name} needs {self.flag('annotation')} '{name}'"
         if target == "cdi" and not matches_any(name, self.allow_cdi):
-            return f"CDI device {name} needs --allow-cdi '{name}'"
+            return f"CDI device {name} needs {self.flag('cdi')} '{name}'"
         adds_devices = target == "env" and matches_any(name, _RUNTIME_VARIABLES)
         if adds_devices and not matches_any(name, self.allow_cdi):
-            return f"by {name} a container runtime adds devices: it needs --allow-cdi '{name}'"
+            needed = f"it needs {self.flag('cdi')} '{name}'"
+            return f"by {name} a container runtime adds devices: {needed}"
         return None
 
     def allocation_problem(self, allocation: Allocation) -> str | None:

@@ -85,7 +85,8 @@ def print_value(value: Any, output: str) -> None:
         return
     import yaml
 
-    _print(yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
+    plain = json.loads(json.dumps(value))  # else what is in it twice becomes an alias
+    _print(yaml.dump(plain, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1).rstrip())
 
 
 def check_names(wanted: Iterable[str], names: Collection[str], where: str = "") -> None:
@@ -171,8 +172,8 @@ def print_resource(
             echo(f"  {heading}: {shown[heading]}")
     if (dra := shown.get("dra")) is not None:
         claims = ", ".join(dra.get("claims", ())) or "none"
-        more = f"slices: {len(dra['slices'])}" if "slices" in dra else f"claims: {claims}"
-        echo(f"  by DRA: driver {dra['driver']}, pool {dra['pool']}, {more}")
+        detail = f"slices: {len(dra['slices'])}" if "slices" in dra else f"claims: {claims}"
+        echo(f"  by DRA: driver {dra['driver']}, pool {dra['pool']}, {detail}")
     for warning in shown["warnings"]:
         echo(f"  warning: {warning}")
     if shown["devices"]:

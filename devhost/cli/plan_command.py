@@ -12,13 +12,11 @@ import click
 from devhost.allocation.policy import Policy
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.model.config import DraNodes, Resource
 from devhost.model.names import resource_name_problem
 
 if TYPE_CHECKING:
-    from devhost.backends.dra.planned_pool import PlannedDriver
     from devhost.config.loader import Loaded
-    from devhost.devices.dry_run import ResourceReport
-    from devhost.model.config import Resource
 
 
 @click.command(
@@ -107,7 +105,9 @@ def command(
         reports = tuple(report for report in reports if report.resource.name in shown)
     if not reports and output in ("text", "wide"):
         printer.print_nothing(node_name, listed=bool(resources))
-    values = [report.as_json() | _backend(report, driver) for report in reports]
+    values = [
+        report.as_json() | driver.offer(report.resource, report.snapshot) for report in reports
+    ]
     if output in ("json", "yaml"):
         printer.print_value({"resources": values}, output)
     else:
@@ -178,15 +178,8 @@ def _full_names(names: Iterable[str], existing: Collection[str]) -> tuple[str, .
     return tuple(full.get(name, name) for name in names)
 
 
-def _backend(report: "ResourceReport", driver: "PlannedDriver") -> dict[str, Any]:
-    """Return which backend offers a resource, and how, in JSON."""
-    if not report.resource.uses_dra(driver.node_name):
-        return {"backend": "devicePlugin"}
-    return {"backend": "dra", "dra": driver.pool(report.resource, report.snapshot)}
-
-
 def _print(
-    resources: "Sequence[Resource]", values: Sequence[Mapping[str, Any]], *, wide: bool
+    resources: Sequence[Resource], values: Sequence[Mapping[str, Any]], *, wide: bool
 ) -> None:
     """Print resources, with the candidates of their sources and allocations where present."""
     for number, (resource, shown) in enumerate(zip(resources, values, strict=True)):
@@ -195,8 +188,8 @@ def _print(
         printer.print_resource(shown, wide=wide)
         if "dra" in shown:
             printer.print_slice_devices(shown["dra"]["slices"])
-        elif nodes := resource.dra_nodes:
-            printer.echo(f"  by DRA on nodes {', '.join(nodes)} (--node-name)")
+        elif isinstance(resource.backend, DraNodes):
+            printer.echo(f"  by DRA on nodes {', '.join(resource.backend.dra)} (--node-name)")
         for source in shown.get("explain", ()):
             printer.echo(f"  sources[{source['source']}]: {source['summary']}")
             for row in source["candidates"]:

@@ -182,7 +182,7 @@ def _log_start(
 ) -> None:
     """Log the version and the flags."""
     shown = {**asdict(flags["policy"]), **dict(sorted(flags.items()))}
-    for key in ("policy", "enforced", "by_name", "adds_values", "trusted"):
+    for key in ("policy", "enforced", "by_name", "adds_values", "by_values", "trusted"):
         del shown[key]
     names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}

@@ -32,7 +32,6 @@ _OF_CHART: Final = (
 _PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 _SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
 _ALLOWING: Final = ("--allow-", "DEVHOST_ALLOW_")
-_FLAG: Final = re.compile(r"--allow-(path|device|resource|annotation|cdi|exec)\b")
 
 
 def _host_path_problem(path: str) -> str | None:
@@ -189,7 +188,7 @@ class InstanceValues(DaemonSetValues):
         allow: dict[str, Any] = {f"allow_{key}": value for key, value in self.allow}
         added = {key: getattr(policy, key) + value for key, value in allow.items() if value}
         added["allow_exec"] = policy.allow_exec or self.allow.exec
-        return replace(policy, **added, dra=policy.dra or self.dra.enabled)
+        return replace(policy, **added, dra=policy.dra or self.dra.enabled, by_values=True)
 
 
 class Profile(DaemonSetValues):
@@ -272,10 +271,3 @@ def check_values(
         yield path, "cannot be combined with resources", tree.position(path).key
     if instance is not None and (problem := instance.problem()):
         yield at, problem, tree.position(at).key
-
-
-def name_values(message: str) -> str:
-    """Return a message that names flags with the values of the chart that they are made of."""
-    plural = {"cdi": "cdi", "exec": "exec"}
-    message = _FLAG.sub(lambda flag: f"allow.{plural.get(flag[1], f'{flag[1]}s')}", message)
-    return message.replace("--dra", "dra.enabled")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.config import messages
-from devhost.config.chart_values import InstanceValues, check_values, name_values, read_instance
+from devhost.config.chart_values import InstanceValues, check_values, read_instance
 from devhost.config.checks import resource_checks, value_checks
 from devhost.config.documents import PROFILES, Document, brief, documents
 from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
@@ -128,8 +128,7 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
         count[severity] += 1
         if count[severity] <= PROBLEMS_MAX:
-            text = message if values is None else name_values(message)
-            problems.append(document.problem(severity, file, path, text, at))
+            problems.append(document.problem(severity, file, path, message, at))
         elif count[severity] == PROBLEMS_MAX + 1:
             end = f"more than {PROBLEMS_MAX} {severity}s; the rest is not shown"
             problems.append(document.problem(severity, file, (), end, at))
@@ -175,12 +174,18 @@ def _check_tree(
             yield "error", path, message, at
     seen = set[_Placed]()  # a name and its value are at one place
     for severity, full, message, on_key in _check_together(resources, policy, values):
-        path = tree.existing(full)
+        path = _place(tree, full)
         position = tree.position(path)
         problem: _Placed = severity, path, message, position.key if on_key else position[:2]
         if problem not in seen:
             seen.add(problem)
             yield problem
+
+
+def _place(tree: Tree, path: Path) -> Path:
+    """Return where a value is, or what would contain it; the backend may be that of the file."""
+    is_of_file = path[-1] == "backend" and path not in tree.positions
+    return tree.existing(("backend",) if is_of_file else path)
 
 
 def _check_together(

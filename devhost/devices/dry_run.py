@@ -28,13 +28,8 @@ from devhost.sources.selection import list_all
 _Json = dict[str, Any]
 OfferIds = Callable[[str, int], Sequence[OfferedId]]
 """Returns the IDs under which a backend offers a device, by its number of replicas."""
-PlanClaim = Callable[
-    [str, Sequence[OfferedId], OwnedEdits, Sequence[str]],
-    tuple[Sequence[str], Mapping[str, object] | None],
-]
-"""Returns the CDI names and the CDI spec of a claim: of a resource, its IDs, and what they bring,
-other CDI devices last.
-"""
+PlanClaim = Callable[[Allocation, Sequence[OfferedId], OwnedEdits], _Json]
+"""Returns, in JSON, what a claim of IDs brings into a container: their allocation, as edits."""
 
 _PARALLEL_CHECKS: Final = 8
 _SHOWN_MAX: Final = 100  # of what a source does not select
@@ -198,18 +193,16 @@ def _allocation(
             lambda path: files.to_local(files.resolve(path)),
         )
         answer = scanner.allocate(snapshot, chosen)
-        document: _Json = {}
+        shown = {**_answer(answer), "preStart": steps, "error": None}
         if scanner.by_dra and claim is not None:
             edits = owned_edits(answer, HostPaths(files, scanner.policy))
-            cdi_names, claim_spec = claim(resource.name, chosen, edits, answer.cdi_devices)
-            answer = Allocation(device_ids=answer.device_ids, cdi_devices=tuple(cdi_names))
-            document = {"cdiSpec": claim_spec}
+            shown |= _answer(Allocation(answer.device_ids)) | claim(answer, chosen, edits)
         elif scanner.has_cdi_file:
             injected = cdi_devices(scanner, Snapshot(devices), {})
-            document = {"cdiSpec": spec(resource.name, injected)}
+            shown["cdiSpec"] = spec(resource.name, injected)
     except (AllocationError, PreStartError) as error:
         return {**_answer(Allocation()), "preStart": [], "error": str(error)}
-    return {**_answer(answer), "preStart": steps, "error": None, **document}
+    return shown
 
 
 def choose_ids(

@@ -7,8 +7,8 @@ what gives a pod that requests a resource by its name the first devices that are
 import asyncio
 import contextlib
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,10 +18,9 @@ from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as reg
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as reg_grpc
-from devhost.backends.dra.pool import pool_of
 from devhost.backends.dra.slices import PATH
-from devhost.backends.share_ids import offered_ids
 from devhost.backends.sockets import open_channel
+from devhost.fake_kubelet import state
 from devhost.fake_kubelet.api_server import ApiObject, StandInApiServer
 from devhost.fake_kubelet.state import AdmissionError, Answer
 
@@ -34,13 +33,9 @@ _PREPARE_S: Final = 45.0
 
 def node(kubelet: str = "v1.37.1", runtime: str = "containerd://2.1.0") -> ApiObject:
     """Return a node, as far as a driver reads it."""
-    info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
-    return {
-        "kind": "Node",
-        "apiVersion": "v1",
-        "metadata": {"uid": "node-uid"},
-        "status": {"nodeInfo": info},
-    }
+    status = {"nodeInfo": {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}}
+    metadata = {"uid": "node-uid"}
+    return {"kind": "Node", "apiVersion": "v1", "metadata": metadata, "status": status}
 
 
 def claim(uid: str, results: Sequence[ApiObject], *, extended: bool = True) -> ApiObject:
@@ -60,34 +55,29 @@ class DraKubelet:
     Attributes:
         registry: Where drivers have their sockets.
         info: What the driver said that was found last.
+        seen: The sockets that were found; without them, it finds them again, as after a restart.
     """
 
     def __init__(self, directory: Path) -> None:
         self.registry = directory / "plugins_registry"
         self.registry.mkdir(parents=True)
         self.info = reg.PluginInfo()
-        self._seen: set[str] = set()
+        self.seen: set[Path] = set()
 
     async def register(self, *, accept: bool = True, error: str = "") -> None:
         """Wait for a socket that is new, ask it, and answer."""
-        while not (paths := self._unseen()):  # noqa: ASYNC110 (a stand-in needs no inotify)
-            await asyncio.sleep(_LOOK_S)
-        self._seen.add(paths[0].name)
-        async with open_channel(paths[0]) as channel:
+        while not (unseen := {*self.registry.glob("[!.]*.sock")} - self.seen):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)  # a stand-in needs no inotify
+        path = unseen.pop()
+        self.seen.add(path)
+        async with open_channel(path) as channel:
             stub = reg_grpc.RegistrationStub(channel)
             self.info = await stub.GetInfo(reg.InfoRequest(), timeout=_ANSWER_S)
             verdict = reg.RegistrationStatus(plugin_registered=accept, error=error)
             await stub.NotifyRegistrationStatus(verdict, timeout=_ANSWER_S)
 
-    def _unseen(self) -> list[Path]:
-        return [path for path in self.registry.glob("[!.]*.sock") if path.name not in self._seen]
-
-    def forget(self) -> None:
-        """Find all sockets again, as after a restart."""
-        self._seen.clear()
-
     async def prepare(self, name: str, uid: str) -> pb.NodePrepareResourceResponse:
-        """Have a claim prepared."""
+        """Call the driver to prepare a claim; return the answer."""
         request = pb.NodePrepareResourcesRequest(claims=[_claim_name(name, uid)])
         async with open_channel(self.info.endpoint) as channel:
             stub = pb_grpc.DRAPluginStub(channel)
@@ -95,7 +85,7 @@ class DraKubelet:
         return answer.claims[uid]
 
     async def unprepare(self, name: str, uid: str) -> str:
-        """Have a claim unprepared; return why that failed, or nothing."""
+        """Call the driver to unprepare a claim; return its error, or nothing."""
         request = pb.NodeUnprepareResourcesRequest(claims=[_claim_name(name, uid)])
         async with open_channel(self.info.endpoint) as channel:
             stub = pb_grpc.DRAPluginStub(channel)
@@ -107,10 +97,9 @@ def _claim_name(name: str, uid: str) -> pb.Claim:
     return pb.Claim(namespace="default", name=name, uid=uid)
 
 
-class _SliceDevice(NamedTuple):
-    """A device of a slice, and how many pods can have it."""
+class PublishedDevice(NamedTuple):
+    """A device of a slice, how many pods can have it, and how a claim says that it has."""
 
-    resource: str
     id: str
     shares: int
     result: ApiObject
@@ -143,18 +132,23 @@ class DraCluster:
         """Start kubelet again, which deletes the slices of its node."""
         for content in self.api.listed(PATH):
             self.api.remove(f"{PATH}/{content['metadata']['name']}")
-        self._kubelet.forget()
+        self._kubelet.seen.clear()
 
-    def slices(self, pool: str) -> list[ApiObject]:
-        """Return the slices of a pool."""
-        return [one for one in self.api.listed(PATH) if pool_of(one) == pool]
-
-    def ids(self) -> dict[str, list[str]]:
-        """Return the advertised IDs in slices by resource."""
-        by_resource: dict[str, list[str]] = {}
-        for device in self._devices():
-            shares = offered_ids(device.id, device.shares)
-            by_resource.setdefault(device.resource, []).extend(offered.id for offered in shares)
+    def devices(self) -> Mapping[str, Sequence[PublishedDevice]]:
+        """Return the devices in slices by resource."""
+        by_resource = defaultdict[str, list[PublishedDevice]](list)
+        for spec in (content["spec"] for content in self.api.listed(PATH)):
+            for device in spec["devices"]:
+                result = {"request": "container-0-request-0", "driver": spec["driver"]}
+                result |= {"pool": spec["pool"]["name"], "device": device["name"]}
+                if is_shared := device.get("allowMultipleAllocations", False):
+                    result["shareID"] = str(uuid.uuid4())
+                value = device["capacity"]["shares"]["value"] if is_shared else "1"
+                shares = int(value.replace("k", "000"))
+                resource, device_id = (
+                    device["attributes"][name]["string"] for name in ("resource", "id")
+                )
+                by_resource[resource].append(PublishedDevice(device_id, shares, result))
         return by_resource
 
     async def admit(self, pod: str, resource: str, count: int) -> Answer:
@@ -172,14 +166,10 @@ class DraCluster:
             raise AdmissionError(prepared.error)
         self.pods[pod] = name, uid
         cdi_names = [name for device in prepared.devices for name in device.cdi_device_ids]
-        return Answer(
-            deviceIds={resource: [device.id for device in free[:count]]},
-            envs={},
-            mounts=[],
-            devices=[],
-            annotations={},
-            cdiDevices=[*dict.fromkeys(cdi_names)],
-        )
+        answer = state.answer({})
+        answer["deviceIds"] = {resource: [device.id for device in free[:count]]}
+        answer["cdiDevices"] = [*dict.fromkeys(cdi_names)]
+        return answer
 
     async def free(self, pod: str) -> None:
         """End a pod: its devices are free again."""
@@ -189,28 +179,17 @@ class DraCluster:
         self.api.remove(f"{CLAIMS}/{name}")
         del self.pods[pod]
 
-    def _free(self, resource: str) -> list[_SliceDevice]:
+    def _free(self, resource: str) -> list[PublishedDevice]:
         """Return the devices of a resource that a pod can get."""
         claims = self.api.listed(CLAIMS)
-        held = [one["status"]["allocation"]["devices"]["results"] for one in claims]
-        given = Counter((one["pool"], one["device"]) for results in held for one in results)
+        results = [
+            result
+            for content in claims
+            for result in content["status"]["allocation"]["devices"]["results"]
+        ]
+        counts = Counter((result["pool"], result["device"]) for result in results)
         return [
             device
-            for device in self._devices()
-            if device.resource == resource
-            and given[device.result["pool"], device.result["device"]] < device.shares
+            for device in self.devices().get(resource, ())
+            if counts[device.result["pool"], device.result["device"]] < device.shares
         ]
-
-    def _devices(self) -> Iterator[_SliceDevice]:
-        for spec in (content["spec"] for content in self.api.listed(PATH)):
-            for device in spec["devices"]:
-                result = {"request": "container-0-request-0", "driver": spec["driver"]}
-                result |= {"pool": spec["pool"]["name"], "device": device["name"]}
-                if is_shared := device.get("allowMultipleAllocations", False):
-                    result["shareID"] = str(uuid.uuid4())
-                value = device["capacity"]["shares"]["value"] if is_shared else "1"
-                shares = int(value.replace("k", "000"))
-                resource, device_id = (
-                    device["attributes"][name]["string"] for name in ("resource", "id")
-                )
-                yield _SliceDevice(resource, device_id, shares, result)

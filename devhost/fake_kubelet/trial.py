@@ -11,6 +11,7 @@ from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiAddress
 from devhost.backends.dra.dra_backend import DraBackend, DraSettings
+from devhost.backends.dra.planned_pool import PlannedDriver
 from devhost.backends.share_ids import offered_id
 from devhost.daemon.status import resource_report
 from devhost.fake_kubelet.dra_kubelet import DraCluster
@@ -56,6 +57,7 @@ class Trial:
         self.cluster = DraCluster(directory, settings.node_name)
         self.cluster.api.on_change = self.kubelet.notify
         self.cluster.api.listen()
+        self._driver = PlannedDriver(dra_driver, settings.node_name)
         address = ApiAddress(self.cluster.api.url, None, None)
         dra_settings = DraSettings(dra_driver, settings.node_name, directory, address)
         backend = DevicePluginBackend(directory, pod_resources)
@@ -84,34 +86,25 @@ class Trial:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ONCE_TIMEOUT_S):
                     # States have no event.
-                    while not set(self.names) <= await self._registered():  # noqa: ASYNC110
+                    while not set(self.names) <= self._registered():  # noqa: ASYNC110
                         await asyncio.sleep(_LOOK_S)
-            reports, registered = [], await self._registered()
+            reports = []
             for served in self.host.resources:
-                report = resource_report(served, served.devices.offered).as_json()
-                report |= {"registered": served.name in registered, "backend": "devicePlugin"}
-                if (dra := served.publication.status.dra) is not None:
-                    slices = self.cluster.slices(dra.pool)
-                    shown = {"driver": dra.driver, "pool": dra.pool, "slices": slices}
-                    report |= {"backend": "dra", "dra": shown}
-                reports.append(report)
+                report = resource_report(served, served.devices.offered)
+                shown = report.as_json() | self._driver.offer(report.resource, report.snapshot)
+                reports.append(shown | {"registered": is_registered(served)})
             return {"resources": reports}
 
-    async def _registered(self) -> set[str]:
-        """Return the resources that kubelet has, or the API server."""
-        published = [
-            served.name
-            for served in self.host.resources
-            if served.publication.status.dra is not None and is_registered(served)
-        ]
-        return {*await self.kubelet.capacity(), *published}
+    def _registered(self) -> set[str]:
+        return {served.name for served in self.host.resources if is_registered(served)}
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
         """Return resource to (capacity, allocatable), in kubelet's lists and in slices."""
         listed = await self.kubelet.capacity()
-        for name, ids in self.cluster.ids().items():
+        for name, devices in self.cluster.devices().items():
+            count = sum(device.shares for device in devices)
             total, healthy = listed.get(name, (0, 0))
-            listed[name] = total + len(ids), healthy + len(ids)
+            listed[name] = total + count, healthy + count
         return listed
 
     async def admit(self, pod: str, resource: str, count: int) -> Mapping[str, Any]:
@@ -120,7 +113,7 @@ class Trial:
         An `AdmissionError` says why there is no such pod.
         """
         answer: Mapping[str, Any]
-        if resource in self.cluster.ids():
+        if resource in self.cluster.devices():
             answer = await self.cluster.admit(pod, resource, count)
         else:
             answer = (await self.kubelet.admit(pod, {"app": {resource: count}}))["app"]
@@ -163,8 +156,8 @@ class Trial:
 
     def _devices(self, name: str, total: int) -> str:
         """Return the first devices of a resource, unhealthy ones in parentheses."""
-        published = dict.fromkeys(self.cluster.ids().get(name, ()), HEALTHY)
-        shares = self.kubelet.devices(name) | published
+        published = (device.id for device in self.cluster.devices().get(name, ()))
+        shares = self.kubelet.devices(name) | dict.fromkeys(published, HEALTHY)
         healths = {offered_id(share).device: health for share, health in shares.items()}
         ids = [device if health == HEALTHY else f"({device})" for device, health in healths.items()]
         left = f" and {len(ids) - _SHOWN_MAX} more" if len(ids) > _SHOWN_MAX else ""

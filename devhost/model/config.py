@@ -252,11 +252,6 @@ class Resource(ConfigModel):
         globs = self.node_names
         return globs is None or matches_any(node_name, globs)
 
-    @property
-    def dra_nodes(self) -> tuple[str, ...]:
-        """The globs of the nodes on which DRA offers it, if not on all."""
-        return tuple(self.backend.dra) if isinstance(self.backend, DraNodes) else ()
-
     def uses_dra(self, node_name: str | None = None) -> bool:
         """Return whether DRA offers it on a node, or on any at all."""
         if isinstance(self.backend, DraNodes):

@@ -32,9 +32,9 @@ class State(StrEnum):
     DISCOVERING = "Discovering"  # the first scan is running; nothing is served yet
     SERVING = "Serving"  # its socket is served, and the registration is running
     REGISTERED = "Registered"  # registered with kubelet, with an open stream
-    WAITING = "Waiting"  # waiting for kubelet, or while another instance serves the resource
+    WAITING = "Waiting"  # for kubelet, another instance, or pods of the other backend
     BACKING_OFF = "BackingOff"  # failed; a retry follows
-    DRAINING = "Draining"  # removed from the configuration; its devices are leaving kubelet's list
+    DRAINING = "Draining"  # removed, or switching its backend: its devices are leaving the list
     STOPPED = "Stopped"  # ended
 
 

@@ -100,6 +100,13 @@ def test_output_that_is_read_no_further_is_no_error(config: Path) -> None:
 # ── try ──
 
 
+def test_yaml_of_several_slices_has_no_aliases(config: Path) -> None:
+    write(config, tokens(token=65).replace(" sources", " backend: dra, sources"))
+    printed = called("plan", config, "-o", "yaml").stdout
+    assert "resourceSliceCount: 2" in printed
+    assert "&id" not in printed
+
+
 def test_try_once_shows_what_dra_publishes(config: Path) -> None:
     write(config, tokens(token=2).replace(" sources", " backend: dra, sources"))
     done = process("try", "--once", config, "--dra-driver", "other", "--node-name", "here")

@@ -27,6 +27,8 @@ version: v1
 resources:
   - name: example.com/zero
     backend: dra
+    replicas: 2
+    maxPerContainer: 1
     sources: [{dev: "(?P<what>zero|full)"}]
     id: ${what}
     allocate: {env: {ZEROS: "${id}"}, devices: [{hostPath: "${path}", containerPath: "/dev/${index}"}]}
@@ -94,7 +96,7 @@ async def test_prompt_gives_a_pod_what_dra_offers(config: Path) -> None:
     """And shows what CDI has for its container; kubelet finds the driver again after a restart."""
     save(config, f"{DRA}{TOKENS}")
     async with playing(config, "--dra", COLUMNS="120") as screen:
-        await screen.shows("example.com/zero: 2 of 2 allocatable: full zero")
+        await screen.shows("example.com/zero: 4 of 4 shares allocatable: full zero")
         await screen.shows("> ")
         screen.type("allocate zero 2\r")
         await screen.shows("pod-1 has full, zero; its container receives")
@@ -102,14 +104,17 @@ async def test_prompt_gives_a_pod_what_dra_offers(config: Path) -> None:
         await screen.shows('"env": ["ZEROS=full,zero"]')
         await screen.shows('"path": "/dev/0"')
         screen.type("allocate zero\r")
-        await screen.shows("example.com/zero: 1 requested, 0 free, so the pod stays Pending\r\n> ")
+        await screen.shows("pod-2 has full; its container receives")
+        screen.type("allocate zero 2\r")
+        await screen.shows("example.com/zero: 2 requested, 1 free, so the pod stays Pending\r\n> ")
+        screen.type("devices\r")
+        await screen.shows("full     Healthy   pod-1, pod-2   /dev/full")
         screen.type("restart\r")
-        await screen.shows("example.com/zero: 2 of 2 allocatable")
+        await screen.shows("example.com/zero: 4 of 4 shares allocatable")
         screen.type("free pod-1\r")
         await screen.shows("pod-1 ended\r\n> ")
-        screen.type("allocate zero\r")
-        await screen.shows("pod-3 has full; its container receives")
-        await screen.shows('"env": ["ZEROS=full"]')
+        screen.type("allocate zero 2\r")
+        await screen.shows("pod-4 has full, zero; its container receives")
 
 
 ANSWERS: Final = {

@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from devhost.backends.dra.dra_backend import DraPublication
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
@@ -110,6 +111,11 @@ async def test_there_with_a_restart_in_the_middle(
     async with world.run(config):
         await world.kubelet.register()
         await world.until(resource, State.WAITING, BY_PLUGIN)
+        served = world.served(resource)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        pool = served.publication.pool
+        await eventually(lambda: pool.is_published)
         assert not world.published()
         await end(plugins, lists)
         await world.until(resource, State.REGISTERED)
@@ -202,7 +208,6 @@ async def test_dra_waits_for_the_device_plugin_of_another_instance(
         await plugins.wait(TOKEN, 3, 3)
         async with second.run(TOKENS):
             await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
-            assert not second.published()
             await world.stop()
             await second.until_published("0", "1", "2")
 

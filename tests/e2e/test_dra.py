@@ -3,7 +3,7 @@
 import functools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pytest
@@ -13,7 +13,7 @@ from tests.e2e import devices
 from tests.e2e.cluster import NODE, Cluster, CommandError, Json
 from tests.e2e.init import NODE_IP
 from tests.e2e.pods import NAMESPACE, Pods, pod
-from tests.e2e.release import PYTHON, STATE, VALUES, Release
+from tests.e2e.release import PYTHON, STATE, VALUES, Release, offered
 from tools.helm import PACKAGES
 
 SERIAL: Final = "e2e.test/serial"
@@ -285,6 +285,71 @@ def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, po
     pods.delete("reader")
     pods.wait_for("waiting", "condition=Ready")
     assert set(nodes(pods, "waiting")) <= set(held)
+
+
+# ── from one backend to the other ──
+
+
+@pytest.mark.parametrize(
+    "steps", [(), ({"run": [PYTHON, "-c", ""]},)], ids=["without_steps", "with_steps"]
+)
+def test_node_goes_to_dra_and_back_while_pods_hold(
+    installed_dra: Release, pods: Pods, steps: Sequence[Json]
+) -> None:
+    cluster = installed_dra.cluster
+    devices.plug_all(cluster)
+
+    def install(backend: str) -> None:
+        resource = RESOURCE | {"backend": backend, "preStart": [*steps]}
+        config = {"version": "v1", "resources": [resource]}
+        installed_dra.install(SERIALS | {"allow": {"exec": True}, "config": config})
+
+    def waits_for(reason: str) -> None:
+        def waits() -> bool:
+            (shown,) = installed_dra.status()["resources"]
+            return bool(shown["reason"] == reason)
+
+        cluster.until(reason, waits)
+
+    def wait_for_plugin() -> None:
+        count = len(devices.SERIALS)
+        everything = {SERIAL: (count, count)}
+        cluster.until("all is offered", lambda: offered(cluster, [SERIAL]) == everything)
+        assert not published(cluster)
+
+    def run_and_restart_kubelet(name: str) -> None:
+        """Kubelet ends no pod, although it admits them again; the last one is new."""
+        pods.run(*serial_pods(name, count=1))
+        running = pods.containers()
+        cluster.kill("kubelet")
+        cluster.run("kubelet")
+        cluster.until("devhost is registered", installed_dra.well)
+        pods.run(*serial_pods(f"{name}-later", count=1))
+        assert {one: pods.containers()[one] for one in running} == running
+
+    install("devicePlugin")
+    wait_for_plugin()
+    run_and_restart_kubelet("plugin")
+    assert not records(cluster)
+
+    install("dra")
+    pods.delete("plugin-later")
+    waits_for(f"switching to DRA; held by {NAMESPACE}/plugin")
+    assert not published(cluster)
+    pods.delete("plugin")
+    cluster.until("the devices are published", lambda: len(published(cluster)) == 4)
+    # Sooner than in the five minutes in which kubelet remembers the steps of a device plugin.
+    run_and_restart_kubelet("claim")
+    assert len(records(cluster)) == 2
+
+    install("devicePlugin")
+    pods.delete("claim-later")
+    waits_for(f"switching to the device plugin; held by {NAMESPACE}/claim")
+    assert offered(cluster, [SERIAL]) == {SERIAL: (0, 0)}
+    pods.delete("claim")
+    wait_for_plugin()
+    run_and_restart_kubelet("again")
+    assert not records(cluster)
 
 
 # ── rights ──

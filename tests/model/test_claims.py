@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
 from devhost.model.advertised import AdvertisedName
 from devhost.model.device import NodeId
 from devhost.node.holders import CONFIRM_S, POLL_S
-from tests.support.claims import TICK_S, Finds, Node, Process, resource
+from tests.support.claims import TICK_S, Finds, Node, PodList, Process, resource
 
 EXAMPLES: Final = int(os.environ.get("DEVHOST_MODEL_EXAMPLES", "0"))
 A, B, SHARING = "example.com/a", "example.com/b", "example.com/sharing"
@@ -76,7 +77,8 @@ class ClaimsMachine(RuleBasedStateMachine):
         # What the sources match, in whichever process.
         self.finds: dict[str, Finds] = {A: {"1": ("/dev/x",), "2": ("/dev/y",)}, B: {}, SHARING: {}}
         self.recorded: dict[Process, set[tuple[AdvertisedName, NodeId]]] = {}
-        self.ended = set[tuple[AdvertisedName, NodeId]]()
+        self.ended: dict[tuple[AdvertisedName, NodeId], float] = {}  # when
+        self.present = set[AdvertisedName]()
 
     @initialize(asked=MOSTLY, disk_fills=st.booleans())
     def begin(self, asked: bool, disk_fills: bool) -> None:
@@ -127,6 +129,11 @@ class ClaimsMachine(RuleBasedStateMachine):
     def server(self, name: str) -> Process | None:
         return next((one for one in self.node.processes if name in one.served), None)
 
+    def cannot_tell_others(self) -> bool:
+        """Whether what one process hands out is known to another from kubelet's list alone."""
+        serving = [process for process in self.node.processes if process.served]
+        return self.node.disk_is_full and len(serving) > 1
+
     # ── what happens ──
 
     @step(name=NAMES, finds=FINDS)
@@ -160,7 +167,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             free = [(name, one) for name in ALL for one in self.node.kubelet.free_ids(name)]
             if free:
                 name, advertised_id = free[number % len(free)]
-                if process := self.server(name):
+                if (process := self.server(name)) and not self.cannot_tell_others():
                     await self.node.kubelet.admit(process, name, advertised_id)
 
     @step(which=st.integers(0, 3))
@@ -228,35 +235,52 @@ class ClaimsMachine(RuleBasedStateMachine):
     def no_claim_ends_early(self) -> None:
         """Who drops a record has to know; another process, and the file, may follow later."""
         before, self.recorded = self.recorded, {}
+        # A record may have ended in this tick before the device left.
+        present, self.present = self.present, set()
+        self.present.update(*(process.present() for process in self.node.processes))
+        present = present | self.present
         for process in self.node.processes:
             self.recorded[process] = {
                 (handout.name, node.id) for handout in process.handouts for node in handout.nodes
             }
-            self.ended -= self.recorded[process] - before.get(process, set())
         for process, records in self.recorded.items():
             kept = {(owner, key) for owner, node in records for key in node.keys}
-            for owner, node in before.get(process, set()) - records - self.ended:
-                if not any((owner, key) in kept for key in node.keys):  # else it was recorded again
-                    self.has_ended(owner, node.names)
-                self.ended.add((owner, node))
+            for owner, node in before.get(process, set()) - records:
+                # Another process may read that it is recorded when it has ended, and end it again.
+                ended_at = self.ended.get((owner, node), -1.0)
+                is_known = ended_at >= self.node.kubelet.allocated_at.get(owner, 0.0)
+                if not is_known and not any((owner, key) in kept for key in node.keys):
+                    self.has_ended(owner, node.names, present)
+                self.ended[owner, node] = self.node.kubelet.now
 
-    def has_ended(self, owner: AdvertisedName, names: frozenset[str]) -> None:
+    def has_ended(
+        self, owner: AdvertisedName, names: frozenset[str], present: AbstractSet[AdvertisedName]
+    ) -> None:
         kubelet = self.node.kubelet
         allocated_at = kubelet.allocated_at.get(owner, 0.0)
         if kubelet.refused_at.get(owner, -1.0) >= allocated_at:
             return  # another process may have read what was withdrawn with the refusal
         on_offer = any(owner in dict(process.allocatable()) for process in self.node.processes)
-        if not on_offer:
+        if owner not in present:  # else what is withheld is refused: no time has to pass
             assert kubelet.is_settled(owner, kubelet.now), f"kubelet can allocate {owner}"
         if not self.node.asked:
             assert not on_offer
             assert names.isdisjoint(self.node.host.present), f"{owner}: maybe a pod has it"
             return
-        lists = [it for it in kubelet.pod_lists if it.kubelet == kubelet.number]
-        lists = [it for it in lists if it.at >= allocated_at]
-        assert lists[-1].at - lists[0].at >= CONFIRM_S, f"{owner}: {lists}"
-        shown = [it for it in lists if it.at <= lists[-1].at - CONFIRM_S or it is lists[-1]][-2:]
-        assert not any(owner in it.names for it in shown), f"{owner} is in {shown}"
+        # Of one kubelet: that it has restarted is known to a process by its next list.
+        lists = [listed for listed in kubelet.pod_lists if listed.at >= allocated_at]
+        by_kubelet = [
+            [listed for listed in lists if listed.kubelet == number]
+            for number in range(1, kubelet.number + 1)
+        ]
+        assert any(shows_free(owner, answers) for answers in by_kubelet), f"{owner}: {lists}"
+
+
+def shows_free(owner: AdvertisedName, lists: list[PodList]) -> bool:
+    """Return whether no pod has a device by the last list, and by one some time before it."""
+    last = lists[-1:]
+    before = [listed for answer in last for listed in lists if listed.at <= answer.at - CONFIRM_S]
+    return bool(before) and not any(owner in shown.names for shown in (*before[-1:], *last))
 
 
 def may_have(one: AdvertisedName, nodes: set[int], other: AdvertisedName, others: set[int]) -> bool:

@@ -348,6 +348,13 @@ class Process:
             device_list.streams.list_received(served.stream, device_list.entries, self.kubelet.now)
             self.kubelet.receive(name, healthy)
 
+    def present(self) -> Iterator[AdvertisedName]:
+        """Yield the names of the devices that are there, withheld or not."""
+        for name, served in self.served.items():
+            for device in served.offered.devices.values():
+                if device.is_present:
+                    yield AdvertisedName(name, device.id, served.resource.replicas > 1)
+
     def allocatable(self) -> Iterator[tuple[AdvertisedName, set[int]]]:
         """Yield what a pod could get of it now: the name, and the numbers of its nodes."""
         for name, served in self.served.items():
@@ -392,11 +399,19 @@ class Node:
 
     def fill_disk(self, *, full: bool) -> None:
         """Let the state directory take no file, or let it."""
-        obstacle = self.state_dir / f".{FILE}.tmp"
         if full:
-            obstacle.mkdir(exist_ok=True)
-        elif obstacle.exists():
-            obstacle.rmdir()
+            self._obstacle.mkdir(exist_ok=True)
+        elif self.disk_is_full:
+            self._obstacle.rmdir()
+
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether the state directory takes no file."""
+        return self._obstacle.exists()
+
+    @property
+    def _obstacle(self) -> Path:
+        return self.state_dir / f".{FILE}.tmp"
 
     async def boot(self, numbers: Mapping[str, int]) -> None:
         """Start the computer again: pods live on with their paths, which lead to other nodes."""

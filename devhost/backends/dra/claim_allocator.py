@@ -1,4 +1,4 @@
-"""What the containers of a claim get: devices are handed out to a new claim, or looked up again."""
+"""Allocates the devices of new claims, and looks up where those of recorded claims are now."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol

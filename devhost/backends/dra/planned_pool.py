@@ -1,18 +1,18 @@
-"""What DRA would offer of a resource, and a claim of it, where there is no cluster; pure."""
+"""The dry run of DRA: the pool of a resource, and what a claim brings; pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from devhost.allocation import cdi
 from devhost.backends.dra.claim_content import Result, Scope, claim_kind, claimed
-from devhost.backends.dra.pool import PoolKey, device_entries, device_name, pool_name
+from devhost.backends.dra.pool import PoolKey, device_entries, pool_name
 from devhost.model.advertised import OfferedId
+from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 
 _Json = dict[str, Any]
 _UID: Final = "UID"  # in the place of those that a cluster makes
-_REQUEST: Final = "container-0-request-0"  # as the scheduler names it
 
 
 class PlannedDriver(NamedTuple):
@@ -21,27 +21,24 @@ class PlannedDriver(NamedTuple):
     driver: str
     node_name: str
 
-    def pool(self, resource: Resource, snapshot: Snapshot) -> _Json:
-        """Return the pool of a resource in the shape of ``plan -o json``."""
+    def offer(self, resource: Resource, snapshot: Snapshot) -> _Json:
+        """Return which backend offers a resource, and how, in the shape of ``plan -o json``."""
+        if not resource.uses_dra(self.node_name):
+            return {"backend": "devicePlugin"}
         pool = pool_name(self.node_name, resource.name)
         devices = device_entries(resource, snapshot)
         slices = PoolKey(self.driver, self.node_name, _UID, pool).slices([*devices.values()], 1)
-        return {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
+        dra = {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
+        return {"backend": "dra", "dra": dra}
 
     def claim(
-        self,
-        resource: str,
-        ids: Sequence[OfferedId],
-        edits: cdi.OwnedEdits,
-        cdi_devices: Sequence[str],
-    ) -> tuple[Sequence[str], dict[str, object] | None]:
-        """Return the CDI names and the CDI spec of a claim that was given devices."""
-        pool, kind = pool_name(self.node_name, resource), claim_kind(self.driver)
-        results = [
-            Result(_REQUEST, pool, device_name(offered.id), share=None, admin=False)
-            for offered in ids
-        ]
-        scope = Scope(resource, results, ids, edits, cdi_devices)
+        self, allocation: Allocation, ids: Sequence[OfferedId], edits: cdi.OwnedEdits
+    ) -> _Json:
+        """Return the CDI names and the CDI spec of a claim that was given devices, in JSON."""
+        kind = claim_kind(self.driver)
+        # Neither pool nor device is in what a claim brings.
+        results = [Result("request", "", offered.id, share=None, admin=False) for offered in ids]
+        scope = Scope("", results, ids, edits, allocation.cdi_devices)
         devices, entries = claimed(_UID, kind, [scope])
         names = dict.fromkeys(name for device in devices for name in device.cdi)
-        return [*names], cdi.spec_of(kind, entries)
+        return {"cdiDevices": [*names], "cdiSpec": cdi.spec_of(kind, entries)}

@@ -92,9 +92,7 @@ class PreparedClaims:
         """
         async with self._lock(claim.uid):
             record = await self._find(claim.uid)
-            if record is not None:
-                return await self._renew(record)
-            record = await self._allocate(claim)
+            record = await (self._renewed(record) if record else self._allocate(claim))
             await self._keep(record)
             return record
 
@@ -102,7 +100,7 @@ class PreparedClaims:
         """Write where the devices of a claim are now, if it is still prepared."""
         async with self._lock(record.claim):
             if (present := await self._find(record.claim)) is not None:
-                await self._renew(present)
+                await self._keep(await self._renewed(present))
 
     async def unprepare(self, uid: str) -> ClaimRecord | None:
         """End the record of a claim, and return it if there was one."""
@@ -130,12 +128,10 @@ class PreparedClaims:
             await self._loaded.refresh(_REFRESH_S)
         return self._loaded.by_id.get(record_id)
 
-    async def _renew(self, record: ClaimRecord) -> ClaimRecord:
-        """Keep a record with the nodes of its devices where they are now; return it."""
+    async def _renewed(self, record: ClaimRecord) -> ClaimRecord:
+        """Return a record with the nodes of its devices where they are now."""
         entries = await self._allocator.renewed_entries(record)
-        renewed = record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
-        await self._keep(renewed)
-        return renewed
+        return record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
 
     async def _keep(self, record: ClaimRecord) -> None:
         """Save a record, then write its CDI file."""

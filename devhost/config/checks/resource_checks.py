@@ -202,10 +202,11 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
     if resource.uses_dra(policy.node_name) and not policy.dra:
-        yield CheckProblem(severity, ("backend",), "Dynamic Resource Allocation needs --dra")
+        problem = f"Dynamic Resource Allocation needs {policy.flag('dra')}"
+        yield CheckProblem(severity, ("backend",), problem)
     for executed in () if policy.allow_exec else _executed(resource):
         action = "changing a node's mode" if executed[-1] == "mode" else "running a command"
-        yield CheckProblem(severity, executed, f"{action} needs --allow-exec", on_key=True)
+        yield CheckProblem(severity, executed, f"{action} needs {policy.flag('exec')}", on_key=True)
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
@@ -226,7 +227,7 @@ def _refused_source(kind: Kind, policy: Policy) -> str | None:
     to_disks = isinstance(kind, Glob) and all(path.startswith("/dev/disk/") for path in kind.paths)
     is_named = to_disks and not kind.types and policy.by_name
     if (kind.types == ("block",) or is_named) and not policy.allows_block:
-        return "block devices need --allow-device 'GLOB', such as '/dev/sd[b-z]'"
+        return f"block devices need {policy.flag('device')} 'GLOB', such as '/dev/sd[b-z]'"
     if not policy.by_name:
         return None
     return next(filter(None, map(policy.refused_by_name, named_paths(kind))), None)
@@ -240,9 +241,11 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
             return None
         if not rule.value.names:
             return policy.path_problem(str(rule.value), mount=mount)
-        return "mounts need --allow-path 'GLOB'" if mount and not policy.allow_paths else None
+        if mount and not policy.allow_paths:
+            return f"mounts need {policy.flag('path')} 'GLOB'"
+        return None
     if rule.key.names <= {"resource"}:
         return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
     if rule.target == "cdi" and not policy.allow_cdi:
-        return "CDI devices need --allow-cdi 'GLOB'"
+        return f"CDI devices need {policy.flag('cdi')} 'GLOB'"
     return None
