@@ -64,12 +64,12 @@ class ClaimUpkeep:
             gone = [record for record in self._claims if await self._is_gone(record)]
             since = clock()
             while gone and clock() < since + _CONFIRM_S:
-                await asyncio.sleep(_POLL_S)
                 for record in [record for record in gone if _is_unused(record, records, since)]:
                     gone.remove(record)
                     fields = {"claim": record.shown, "uid": record.claim}
                     _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
                     await attempt("ending", _name(record), self._claims.unprepare(record.claim))
+                await asyncio.sleep(_POLL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):
                     await self._claims.conflict.wait()
