@@ -160,7 +160,7 @@ def _dra_troubles(host: Host) -> Iterator[str]:
     if records and not host.settings.policy.dra:
         claims = ", ".join(sorted(record.shown for record in records))
         yield f"claims hold devices, and do not end without --dra: {claims}"
-    for name in sorted(host.refused_switches):
+    for name in sorted(host.switches.refused):
         yield f"{name}: not switched to DRA: {UNACCOUNTED}"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -27,16 +27,14 @@ class _List:
     """A list of kubelet.
 
     Attributes:
-        held: The pods of each ID, by resource.
-        plugin_pods: The pods that hold devices by a device plugin, by resource.
+        held: The devices that pods hold.
         at: When it was requested, on the event loop's clock.
         complete: Whether it has all pods: a kubelet that has just started lists those admitted so
             far.
         by_name: The IDs that pods hold, by the name of their device.
     """
 
-    held: Mapping[str, HeldBy]
-    plugin_pods: Mapping[str, AbstractSet[str]]
+    held: PodHoldings
     at: float
     complete: bool
     by_name: Mapping[AdvertisedName, HeldBy]
@@ -72,28 +70,18 @@ class Holders:
 
     def pods_by_id(self, resource: str) -> HeldBy:
         """Return each held device ID with its pods (``namespace/name``), as last listed."""
-        return self._counted()[0].get(resource, {})
+        return self._lists[-1].held.by_id.get(resource, {}) if self._lists else {}
 
     def held_ids(self, resource: str) -> frozenset[str]:
         """Return the device IDs that pods hold, by the last list and the last complete one."""
         return frozenset(
-            offered.id for held in self._counted() for offered in held.get(resource, ())
+            offered.id for held in _counted(self._lists) for offered in held.by_id.get(resource, ())
         )
-
-    def _counted(self) -> list[Mapping[str, HeldBy]]:
-        """Return what is held by the last list, and by the last complete one."""
-        return [listed.held for listed in self._counted_lists()] or [{}]
-
-    def _counted_lists(self) -> Iterator[_List]:
-        """Yield the last list, and the last complete one if that is another."""
-        for listed in reversed(self._lists):
-            yield listed
-            if listed.complete:
-                break
 
     def plugin_pods(self, resource: str) -> AbstractSet[str]:
         """Return the pods that hold devices by a device plugin, by the lists of `held_ids`."""
-        pods = (listed.plugin_pods.get(resource, frozenset()) for listed in self._counted_lists())
+        counted = _counted(self._lists)
+        pods = (held.plugin_pods.get(resource, frozenset()) for held in counted)
         return frozenset[str]().union(*pods)
 
     def confirmed_free(self, name: AdvertisedName, since: float) -> bool:
@@ -138,9 +126,9 @@ class Holders:
         """Ask every `POLL_S`; return without --pod-resources."""
         while self.enabled:
             self.ask_soon.clear()
-            before = self._counted()
+            before = _counted(self._lists)
             await self.refresh()
-            if self._counted() != before:
+            if _counted(self._lists) != before:
                 self.ask_soon.set()
             await asyncio.sleep(_confirm_s())
             with contextlib.suppress(TimeoutError):
@@ -156,7 +144,7 @@ class Holders:
             if not pod_resources.allocating:
                 break
             await asyncio.sleep(_ALLOCATION_POLL_S)
-        before, failure = self._counted(), None
+        before, failure = _counted(self._lists), None
         asked_at = asyncio.get_running_loop().time()
         try:
             kubelet, held = await pod_resources.holders()
@@ -171,7 +159,7 @@ class Holders:
                 _LOG.warning("pod-resources unavailable", extra={"fields": {"reason": failure}})
             else:
                 _LOG.info("pod-resources available again")
-        if self._counted() != before:
+        if _counted(self._lists) != before:
             for callback in tuple(self._callbacks):
                 callback()
         self.on_list()
@@ -184,12 +172,22 @@ class Holders:
         near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
         if lists and (near or not lists[-1].complete):
             lists.pop()
-        latest = _List(*held, at, at >= self._since + POLL_S, _by_name(held.by_id))
+        latest = _List(held, at, at >= self._since + POLL_S, _by_name(held.by_id))
         self._lists = [*lists[1 - _LISTS_MAX :], latest]
 
 
 def _confirm_s() -> float:
     return min(CONFIRM_S, POLL_S)
+
+
+def _counted(lists: Sequence[_List]) -> list[PodHoldings]:
+    """Return the last list, and the last complete one if that is another."""
+    counted: list[PodHoldings] = []
+    for listed in reversed(lists):
+        counted.append(listed.held)
+        if listed.complete:
+            break
+    return counted
 
 
 def _by_name(held: Mapping[str, HeldBy]) -> Mapping[AdvertisedName, HeldBy]:

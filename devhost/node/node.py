@@ -28,6 +28,7 @@ from devhost.node.holders import Holders
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler
 from devhost.node.resource import NodeParts, ServedResource
+from devhost.node.switches import Switches
 from devhost.node.tasks import keep_running
 from devhost.observe.metrics import Metrics
 from devhost.watch.inotify import Watcher
@@ -73,10 +74,9 @@ class Host:
         self._config: Config | None = None
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
-        self._successors: dict[str, Resource] = {}  # by the other backend, when these have drained
+        self.switches = Switches()
         holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
         handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
-        self.refused_switches: frozenset[str] = frozenset()  # to DRA
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
@@ -196,16 +196,14 @@ class Host:
             fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
             _LOG.info(_DONE[change.action], extra={"fields": fields})
         served, resource = self._served.get(change.name), change.resource
-        self._successors.pop(change.name, None)
+        self.switches.successors.pop(change.name, None)
         if resource is None:
             if served is not None:
                 served.drain("removed from the configuration")
         elif served is None:
             self._start(resource)
         elif served.scanner.by_dra is not resource.uses_dra(self.settings.node_name):
-            # Of two backends that offer it, the scheduler would count the pods of one against the
-            # devices of the other.
-            self._successors[change.name] = resource
+            self.switches.successors[change.name] = resource
             served.drain(f"switching to {'the device plugin' if served.scanner.by_dra else 'DRA'}")
         elif change.action is not Action.KEEP:
             served.apply_spec(self._scanner(resource))
@@ -227,23 +225,17 @@ class Host:
 
     def _without_refused(self, config: Config) -> Config:
         """Return a configuration without switches to DRA that a pod may be in the way of."""
-        self.refused_switches = frozenset()
         if self.parts.holders.enabled or self.settings.assume_free:
-            return config
-        self.refused_switches = frozenset(
+            return self.switches.refuse(config, ())
+        offered = {served.name for served in self._served.values() if served.scanner.by_dra}
+        refused = [
             resource.name
             for resource in config.resources
             if resource.uses_dra(self.settings.node_name)
-            and not ((served := self._served.get(resource.name)) and served.scanner.by_dra)
+            and resource.name not in offered
             and self.parts.backend.has_served(resource.name)
-        )
-        resources = (
-            resource.model_copy(update={"backend": "devicePlugin"})
-            if resource.name in self.refused_switches
-            else resource
-            for resource in config.resources
-        )
-        return Config(version="v1", resources=tuple(resources))
+        ]
+        return self.switches.refuse(config, refused)
 
     def _scanner(self, resource: Resource) -> Scanner:
         settings = self.settings
@@ -263,5 +255,5 @@ class Host:
         served.close()
         del self._served[served.name]
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
-        if (successor := self._successors.pop(served.name, None)) is not None:
+        if (successor := self.switches.successors.pop(served.name, None)) is not None:
             self._start(successor)

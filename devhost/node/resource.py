@@ -18,6 +18,7 @@ from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler
 from devhost.node.resource_devices import ResourceDevices
 from devhost.node.resource_status import DeviceCount, ResourceStatus
+from devhost.node.switches import end_steps, other_holders
 from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
 
 _STEP_S: Final = 0.2  # while IDs are leaving
@@ -60,7 +61,7 @@ class ServedResource:
             self.answers,
             self._set_state,
             held=lambda: self._held,
-            other_holders=self._other_holders,
+            other_holders=lambda: other_holders(self.scanner, parts.holders, parts.handouts),
             refresh=parts.holders.refresh,
             on_left=self._publish_again,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
@@ -118,7 +119,7 @@ class ServedResource:
             self.answers.up_to_date.clear()  # the scan says when to serve
             self._changed.clear()
             self.scan.apply_spec(self.scanner)
-        holders = self._parts.holders
+        holders, has_dra = self._parts.holders, self.scanner.policy.dra
         self._held = holders.held_ids(self.name)
         holders.subscribe(self._held_changed)
         try:
@@ -128,7 +129,11 @@ class ServedResource:
                     await health.first_round(_FIRST_ROUND_S)
                     self._publish_again()
                 serving = tasks.create_task(self.publication.run(), name=f"serve {self.name}")
-                while not self._may_end():
+                while not (
+                    self.draining
+                    and self.publication.offered_ids.drained
+                    and (not has_dra or end_steps(self.answers, self.publication))
+                ):
                     if self.draining:
                         await asyncio.sleep(_STEP_S)
                     else:
@@ -140,30 +145,6 @@ class ServedResource:
             holders.unsubscribe(self._held_changed)
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
-
-    def _may_end(self) -> bool:
-        """Whether nobody can get a device, and kubelet has no need of it any longer.
-
-        For minutes after the end of a device plugin with PreStart, kubelet starts no pod that got
-        devices of its name by DRA (kubernetes#141426): it is registered once more without.
-        """
-        if not (self.draining and self.publication.offered_ids.drained):
-            return False
-        if self.scanner.policy.dra and self.answers.pre_start_required:
-            self.answers.steps_ended = True
-            self.publication.spec_changed()
-        return not self.answers.steps_ended or self.publication.up_to_date
-
-    def _other_holders(self) -> str | None:
-        """Return who has devices of it by the other backend, where there is one."""
-        if not self.scanner.policy.dra:
-            return None
-        if self.scanner.by_dra:
-            pods = sorted(self._parts.holders.plugin_pods(self.name))
-            return f"held by {', '.join(pods)} by the device plugin" if pods else None
-        records = self._parts.handouts.table.claims.values()
-        claims = sorted(record.shown for record in records if self.name in record.resources)
-        return f"held by claim {', '.join(claims)}" if claims else None
 
     def report_failure(self, error: Exception) -> None:
         """Show that a mistake of ours has ended a scan, or the serving; another try follows."""
