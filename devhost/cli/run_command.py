@@ -95,7 +95,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         dra = _dra_backend(plugin_backend, flags)
         backends = Backends(plugin_backend, dra, settings.node_name)
         host = Host(first, settings, backends, source, plugins)
-        host.parts.metrics.register(dra)
+        host.parts.metrics.register(dra.metrics)
     serve(host, host.run, source, flags)
 
 
@@ -121,7 +121,7 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
         flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute(), address
     )
     backend = DraBackend(settings, plugin_backend.pods)
-    if problem := backend.sockets.length_problem:
+    if problem := backend.registrar.sockets.length_problem:
         logs.exit_with_error(f"--kubelet-dir, --dra-driver: {problem}")
     return backend
 

@@ -43,7 +43,7 @@ async def registered(world: World, resource: str) -> None:
 
 
 def metrics(world: World) -> str:
-    world.host.parts.metrics.register(world.dra)
+    world.host.parts.metrics.register(world.dra.metrics)
     return world.host.parts.metrics.text().decode()
 
 

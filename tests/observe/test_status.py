@@ -142,7 +142,7 @@ async def test_status_of_held_devices_names_pods(
     daemon.write(tokens())
     said = await until_status(port, lambda it: "default/pod" in (resource(it)["reason"] or ""))
     assert resource(said)["state"] == "Draining"
-    assert "its resource was removed" in resource(said)["devices"][0]["reason"]
+    assert "removed from the configuration" in resource(said)["devices"][0]["reason"]
     assert resource(said)["registered"]
     assert said["troubles"] == []
     assert "devhost_devices" not in (await scrape(await port_of(daemon))).names_of(A)

@@ -2,19 +2,17 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
+from devhost.backends.dra.dra_metrics import DraMetrics
 from devhost.backends.dra.node_versions import NodeVersions
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
@@ -42,11 +40,8 @@ class DraSettings:
     api: ApiAddress
 
 
-class DraBackend(Collector):
-    """The devices that DRA offers for a process (a `devhost.backends.backend.Backend`).
-
-    As a collector, it has the metrics of them.
-    """
+class DraBackend:
+    """The devices that DRA offers for a process (a `devhost.backends.backend.Backend`)."""
 
     leave_after = 0.0  # what is not in a slice is not prepared
 
@@ -55,14 +50,15 @@ class DraBackend(Collector):
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
         self.changed = asyncio.Event()  # another one after each change
-        self.sockets = DriverSockets(settings.kubelet_dir, driver)
+        sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
-        self._slices = NodeSlices(self._api, driver, node_name)
-        self.writer = SliceWriter(self._slices, self.versions.read_node, self.report_change)
+        slices = NodeSlices(self._api, driver, node_name)
+        self.writer = SliceWriter(slices, self.versions.read_node, self.report_change)
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
-        self._servicer = DraServicer(self.claims)
-        self.registrar = Registrar(self.sockets, driver, self._servicer, self._kubelet_answered)
+        servicer = DraServicer(self.claims)
+        self.registrar = Registrar(sockets, driver, servicer, self._kubelet_answered)
+        self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         if pods is not None:
             pods.claimed_ids = self._claimed_ids
 
@@ -100,7 +96,7 @@ class DraBackend(Collector):
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.has_served(resource) and self.sockets.lock.locked_by_other
+        return self.has_served(resource) and self.registrar.sockets.lock.locked_by_other
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""
@@ -116,22 +112,22 @@ class DraBackend(Collector):
                 tasks.create_task(self.writer.run())
                 tasks.create_task(self.upkeep.run(records))
         finally:
-            self.sockets.lock.release()
+            self.registrar.sockets.lock.release()
 
     async def close(self) -> None:
         """End what is running."""
         await self._api.close()
 
     async def _become_writer(self) -> None:
-        await self.sockets.wait_until_locked()
+        await self.registrar.sockets.wait_until_locked()
         self.writer.may_write = True
         self.writer.compare_soon()
         self.report_change()
         with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
-            await self.sockets.remove_dead()
+            await self.registrar.sockets.remove_dead()
 
     def report_change(self) -> None:
-        """Have publications show their states, which may be others."""
+        """Wake the publications, whose states may have changed."""
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
@@ -150,18 +146,6 @@ class DraBackend(Collector):
                 key = ClaimedId(driver, device.pool, device.device, device.share or "")
                 claimed[key] = device.resource, offered_id(device.id)
         return claimed
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield the metrics."""
-        slices, claims = len(self._slices), len([*self.claims])
-        yield GaugeMetricFamily("devhost_dra_slices", "ResourceSlices of this node.", slices)
-        yield GaugeMetricFamily("devhost_dra_claims", "Claims that are prepared.", claims)
-        text = "Writes of ResourceSlices, by HTTP status."
-        writes = CounterMetricFamily("devhost_dra_writes", text, labels=("verb", "code"))
-        for (verb, code), count in self._api.writes.items():
-            writes.add_metric((verb, str(code)), count)
-        yield writes
-        yield from self._servicer.seconds.collect()
 
 
 class DraPublication:

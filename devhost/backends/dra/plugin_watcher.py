@@ -102,7 +102,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         servicer: dra_pb2_grpc.DRAPluginServicer,
         on_change: Callable[[], None],
     ) -> None:
-        self._sockets, self._driver, self._servicer = sockets, driver, servicer
+        self.sockets, self._driver, self._servicer = sockets, driver, servicer
         self._on_change = on_change
         self._refused = asyncio.Event()
         self._endpoint = Path()
@@ -114,9 +114,9 @@ class Registrar(pb_grpc.RegistrationServicer):
         while True:
             self._refused.clear()
             try:
-                await self._serve_until_refused(self._sockets.fresh_path())
+                await self._serve_until_refused(self.sockets.fresh_path())
             except OSError as error:
-                self._set_problem(f"cannot listen in {self._sockets.registry}: {error}")
+                self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
             await asyncio.sleep(_PAUSE_S)
 
     async def _serve_until_refused(self, hidden: Path) -> None:
