@@ -1,5 +1,6 @@
 """The client of the API server: tokens that change, answers of all kinds, a CA."""
 
+import asyncio
 import ssl
 import subprocess
 from pathlib import Path
@@ -65,6 +66,10 @@ async def test_another_ca_is_taken_up(tmp_path: Path) -> None:
         with pytest.raises(ApiError, match=r"(?i)certificate"):
             await client.call("GET", NODE_PATH)
         ca.write_bytes(first[0].read_bytes())
+        given_up = asyncio.create_task(client.call("GET", NODE_PATH))
+        await asyncio.sleep(0)  # it has begun to read the file
+        given_up.cancel()
+        await asyncio.wait([given_up])
         assert (await client.call("GET", NODE_PATH))["metadata"]["name"] == "node-1"
         await client.close()
 
