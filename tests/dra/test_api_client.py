@@ -69,6 +69,19 @@ async def test_another_ca_is_taken_up(tmp_path: Path) -> None:
         await client.close()
 
 
+async def test_a_ca_that_was_read_without_a_token_counts(tmp_path: Path, token: Path) -> None:
+    crt, server = certificate(tmp_path, "first"), StandInApiServer()
+    server.objects[NODE_PATH] = {"kind": "Node", "metadata": {"name": "node-1"}}
+    token.unlink()  # noqa: ASYNC240
+    async with server.running(tls=crt):
+        client = ApiClient(ApiAddress(server.url, crt[0], token))
+        with pytest.raises(ApiError, match="no token or CA"):
+            await client.call("GET", NODE_PATH)
+        token.write_text("first\n")  # noqa: ASYNC240
+        assert (await client.call("GET", NODE_PATH))["metadata"]["name"] == "node-1"
+        await client.close()
+
+
 def certificate(directory: Path, name: str) -> tuple[Path, Path]:
     """Make a certificate of this machine, which is its own CA, without key identifiers."""
     crt, key = directory / f"{name}.crt", directory / f"{name}.key"

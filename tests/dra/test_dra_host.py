@@ -3,15 +3,19 @@
 import asyncio
 import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from devhost.backends.dra import slices
+from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually
 
@@ -167,6 +171,41 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
         await world.until_published("0", "1", "2")
         assert world.api.lists == before
+
+
+async def test_watches_that_end_without_an_event_are_opened_ever_more_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(*_args: object, **_query: str) -> AsyncIterator[ApiObject]:
+        for event in tuple[ApiObject]():
+            yield event
+
+    def jitter(count: int) -> float:
+        failures.append(count)
+        return 0.0
+
+    failures = list[int]()
+    monkeypatch.setattr(ApiClient, "watch", watch)
+    monkeypatch.setattr(slices, "_jitter", jitter)
+    async with world.run(TOKENS):
+        await eventually(lambda: {1, 2, 3} <= {*failures}, lambda: failures)
+
+
+async def test_without_a_lock_claims_are_prepared_and_the_other_backend_goes_on(
+    world: World,
+) -> None:
+    plugins = SimulatedKubelet(world.plugins)
+    await plugins.start()
+    (world.directory / "plugins").write_text("a file")
+    plugin = f"  - {{name: {OTHER}, backend: devicePlugin, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.run(TOKENS + plugin):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "cannot lock")
+        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
+        await plugins.wait(OTHER, 1, 1)
+        (world.directory / "plugins").unlink()
+        await world.until(TOKEN, State.REGISTERED)
+    await plugins.stop()
 
 
 async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alone(

@@ -1,5 +1,6 @@
 """A resource goes from one backend to the other on a node that lives, or between two processes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -157,6 +158,68 @@ async def test_a_switch_that_is_taken_back_goes_on_as_before(
         assert plugins.registrations == [TOKEN]
         await end(plugins, lists)
         await plugins.admit("q2", {"main": {TOKEN: 1}})
+
+
+async def test_back_waits_for_a_claim_that_is_being_prepared(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    begun, go = world.devices / "begun", world.devices / "go"
+    steps = f"[{{run: [touch, {begun}]}}, {{waitFor: {go}}}]"
+    config = TOKENS.rstrip().removesuffix("}") + f", preStart: {steps}}}\n"
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        name = world.claim("u", TOKEN, "0")
+        prepared = asyncio.create_task(world.kubelet.prepare(name, "u"))
+        await eventually(begun.exists)
+        served = world.served(TOKEN)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        pool = served.publication.pool.name
+        world.reload(by_plugin(config))
+        await eventually(lambda: not world.dra.writer.has_slices(pool))
+        assert not served.publication.drained
+        go.touch()
+        assert not (await prepared).error
+        assert not await world.kubelet.unprepare(name, "u")
+        await plugins.wait(TOKEN, 3, 3)
+
+
+async def test_back_that_is_taken_back_while_it_waits_goes_on_by_dra(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        await a_claim_pod(world, lists, TOKEN, "0")
+    async with world.run(by_plugin(TOKENS)):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "held by claim")
+        await world.until_holders(TOKEN)
+        world.reload(TOKENS)
+        await world.until_published("0", "1", "2")
+
+
+async def test_dra_waits_until_kubelet_has_told_of_all_pods(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    """After a restart of both, when nobody knows yet whom the device plugin has served."""
+    async with world.run(by_plugin(TOKENS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+    assert world.pod_resources is not None
+    later = world.pod_resources.with_name("later.sock")
+    listening, world.pod_resources = world.pod_resources, later
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "kubelet has not told yet which pods")
+        served = world.served(TOKEN)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        assert served.publication.pool.devices is None, "what is published stays"
+        later.symlink_to(listening)
+        await world.until(TOKEN, State.WAITING, BY_PLUGIN)
+        await end(plugins, lists)
+        await world.until_published("0", "1", "2")
 
 
 async def test_the_last_registration_of_a_device_plugin_is_without_steps(

@@ -64,7 +64,9 @@ class ApiClient:
         self._address = address
         self.writes: Counter[tuple[str, int]] = Counter()
         self._ca_stamp: int | None = None
+        self._tls: ssl.SSLContext | None = None  # by the CA; ``None`` for those of the machine
         self._http: httpx2.AsyncClient | None = None
+        self._http_tls: ssl.SSLContext | None = None  # with which that was made
 
     async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
         """Return the answer to a request, or raise `ApiError`."""
@@ -106,30 +108,33 @@ class ApiClient:
     async def _connect(self) -> httpx2.AsyncClient:
         """Return the connections, by the present CA and with the present token."""
         try:
-            tls, token = await run_in_thread("API token", self._read_files)
+            token = await run_in_thread("API token", self._read_files)
         except (OSError, ssl.SSLError) as error:
             raise ApiError(NO_ANSWER, f"no token or CA: {error}") from None
-        if self._http is None or tls is not None:
-            await self.close()
-            self._http = httpx2.AsyncClient(
+        http, former = self._http, None
+        if http is None or self._http_tls is not self._tls:
+            former, self._http_tls = http, self._tls
+            self._http = http = httpx2.AsyncClient(
                 base_url=self._address.url,
-                verify=tls or True,  # else by the CAs of the machine
+                verify=self._tls or True,
                 trust_env=False,
                 timeout=_TIMEOUT,
             )
         if token is not None:
-            self._http.headers["Authorization"] = f"Bearer {token}"
-        return self._http
+            http.headers["Authorization"] = f"Bearer {token}"
+        if former is not None:
+            await former.aclose()
+        return http
 
-    def _read_files(self) -> tuple[ssl.SSLContext | None, str | None]:
-        """Return TLS by another CA than before, if that has changed, and the token. Blocks."""
-        tls, address = None, self._address
+    def _read_files(self) -> str | None:
+        """Return the token, and take up another CA than before. Blocks."""
+        address = self._address
         if address.ca is not None and (stamp := address.ca.stat().st_mtime_ns) != self._ca_stamp:
             # Not `create_default_context`, which refuses CAs without key identifier (Python 3.13).
             tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             tls.load_verify_locations(address.ca)
-            self._ca_stamp = stamp
-        return tls, address.token.read_text().strip() if address.token is not None else None
+            self._tls, self._ca_stamp = tls, stamp
+        return address.token.read_text().strip() if address.token is not None else None
 
 
 def _check(answer: httpx2.Response) -> None:

@@ -46,6 +46,10 @@ class ClaimAllocator:
         self._driver, self._pool_of, self._of_resource = driver, pool_of, of_resource
         self._chosen: dict[tuple[str, str], str] = {}  # UIDs of claims without a record yet
 
+    def is_preparing(self, resource: str) -> bool:
+        """Whether a claim without a record yet is being given a device of a resource."""
+        return any(key[0] == resource for key in self._chosen)
+
     async def allocate(
         self, uid: str, kind: str, groups: Iterable[Sequence[Result]]
     ) -> tuple[list[ClaimedDevice], dict[str, Edits]]:

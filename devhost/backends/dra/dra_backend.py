@@ -200,7 +200,7 @@ class DraPublication:
         if self.pool.problem is not None:
             return State.BACKING_OFF, self.pool.problem
         if not writer.may_write:
-            return State.WAITING, _LOCKED
+            return State.WAITING, registrar.sockets.lock_problem or _LOCKED
         return (State.REGISTERED if self.pool.is_published else State.SERVING), None
 
     @property
@@ -236,9 +236,12 @@ class DraPublication:
         return not before <= self.device_ids
 
     def _offer(self, *, is_blocked: bool) -> None:
-        """Offer the devices by the pool, or none while that is blocked."""
+        """Offer the devices by the pool, or none while that is blocked.
+
+        What is published stays while nobody can tell yet whether it is to be blocked.
+        """
         self._is_blocked, devices = is_blocked, () if is_blocked else self._devices
-        if devices != self.pool.devices:
+        if devices != self.pool.devices and (not is_blocked or self._hooks.holders_known()):
             self.pool.devices = devices
             self._backend.writer.compare_soon()
             self._backend.report_change()
@@ -266,5 +269,5 @@ class DraPublication:
         return not (
             self.device_ids
             or backend.writer.has_slices(self.pool.name)
-            or backend.claims.of_resource(self.handler.name)
+            or backend.claims.uses(self.handler.name)
         )

@@ -73,6 +73,10 @@ class PreparedClaims:
         """Return the records that have a device of a resource."""
         return [record for record in self if resource in record.resources]
 
+    def uses(self, resource: str) -> bool:
+        """Whether a claim has a device of a resource, or is being prepared with one."""
+        return self._allocator.is_preparing(resource) or bool(self.of_resource(resource))
+
     async def begin(self, records: ClaimRecords) -> None:
         """Read the records, and write the CDI files of this boot, before anything is served."""
         while not await records.refresh(_SAVE_S):  # noqa: ASYNC110 (a disk has no event)
@@ -154,11 +158,15 @@ class PreparedClaims:
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
+        preparing, record_id = self._loaded.preparing, claim_id(self._driver, claim.uid)
+        preparing.add(record_id)  # no list of pods shows it yet, and steps may take long
         try:
             devices, entries = await self._allocator.allocate(claim.uid, self._kind, groups)
         except HeldError:
             self.conflict.set()
             raise
+        finally:
+            preparing.discard(record_id)
         return ClaimRecord(
             claim=claim.uid,
             driver=self._driver,

@@ -91,14 +91,18 @@ class NodeSlices:
 
     async def follow(self, on_change: Callable[[], None]) -> None:
         """Keep up with the API server from what was read, until that raises `ApiError`."""
+        silent = 0  # watches in a row that ended without an event
         while True:
+            silent += 1
             async for event in self._api.watch(PATH, self._version, fieldSelector=self._selector):
+                silent = 0
                 with reading_answer():
                     self._version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
                         self._take(event["type"], *named_slice(event["object"]))
                         on_change()
-            await asyncio.sleep(_jitter(0))  # all drivers of a cluster may have been cut off
+            # All drivers of a cluster may have been cut off, and a proxy may cut each watch off.
+            await asyncio.sleep(_jitter(silent))
 
     def _take(self, kind: str, name: str, content: _Json) -> None:
         former = self._by_name.get(name)
