@@ -189,14 +189,13 @@ def _confirm_s() -> float:
 
 
 def _counted(lists: Sequence[_List]) -> list[PodHoldings]:
-    """Return the last list, and the last complete one if that is another, if pods hold any."""
+    """Return what pods hold by the last list, and by the last complete one if that is another."""
     counted: list[PodHoldings] = []
     for listed in reversed(lists):
-        if listed.held.by_id:
-            counted.append(listed.held)
+        counted.append(listed.held)
         if listed.complete:
             break
-    return counted
+    return counted or [PodHoldings({}, {})]
 
 
 def _by_name(held: Mapping[str, HeldBy]) -> Mapping[AdvertisedName, HeldBy]:

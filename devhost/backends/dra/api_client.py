@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import ssl
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -63,10 +64,10 @@ class ApiClient:
     def __init__(self, address: ApiAddress) -> None:
         self._address = address
         self.writes: Counter[tuple[str, int]] = Counter()
-        self._ca_stamp: int | None = None
-        self._tls: ssl.SSLContext | None = None  # by the CA; ``None`` for those of the machine
+        self._reading_ca = threading.Lock()  # by calls at the same time
+        self._ca: tuple[int, ssl.SSLContext] | None = None  # when its file was written, and TLS
+        self._tls: ssl.SSLContext | None = None  # of the connections
         self._http: httpx2.AsyncClient | None = None
-        self._http_tls: ssl.SSLContext | None = None  # with which that was made
 
     async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
         """Return the answer to a request, or raise `ApiError`."""
@@ -108,33 +109,39 @@ class ApiClient:
     async def _connect(self) -> httpx2.AsyncClient:
         """Return the connections, by the present CA and with the present token."""
         try:
-            token = await run_in_thread("API token", self._read_files)
+            tls, token = await run_in_thread("API token", self._read_files)
         except (OSError, ssl.SSLError) as error:
             raise ApiError(NO_ANSWER, f"no token or CA: {error}") from None
-        http, former = self._http, None
-        if http is None or self._http_tls is not self._tls:
-            former, self._http_tls = http, self._tls
+        http = self._http
+        if http is None or tls is not self._tls:
+            former, self._tls = http, tls
             self._http = http = httpx2.AsyncClient(
                 base_url=self._address.url,
-                verify=self._tls or True,
+                verify=tls or True,  # else by the CAs of the machine
                 trust_env=False,
                 timeout=_TIMEOUT,
             )
+            if former is not None:
+                await former.aclose()
         if token is not None:
             http.headers["Authorization"] = f"Bearer {token}"
-        if former is not None:
-            await former.aclose()
         return http
 
-    def _read_files(self) -> str | None:
-        """Return the token, and take up another CA than before. Blocks."""
+    def _read_files(self) -> tuple[ssl.SSLContext | None, str | None]:
+        """Return TLS by the present CA, the same while that is so, and the token. Blocks."""
         address = self._address
-        if address.ca is not None and (stamp := address.ca.stat().st_mtime_ns) != self._ca_stamp:
-            # Not `create_default_context`, which refuses CAs without key identifier (Python 3.13).
-            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            tls.load_verify_locations(address.ca)
-            self._tls, self._ca_stamp = tls, stamp
-        return address.token.read_text().strip() if address.token is not None else None
+        token = address.token.read_text().strip() if address.token is not None else None
+        if address.ca is None:
+            return None, token
+        with self._reading_ca:
+            stamp = address.ca.stat().st_mtime_ns
+            if self._ca is None or self._ca[0] != stamp:
+                # Not `create_default_context`, which refuses CAs without key identifier (Python
+                # 3.13).
+                tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                tls.load_verify_locations(address.ca)
+                self._ca = stamp, tls
+            return self._ca[1], token
 
 
 def _check(answer: httpx2.Response) -> None:
