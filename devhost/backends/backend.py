@@ -218,10 +218,17 @@ class Backend(Protocol):
         """End what is running."""
 
 
+class ClaimBackend(Backend, Protocol):
+    """A backend whose claims are recorded, and may outlive that it offers their resource."""
+
+    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
+        """Set who answers for recorded claims of a resource, whichever backend offers that now."""
+
+
 class Backends:
     """Several backends as one, which offers each resource by that of its configuration."""
 
-    def __init__(self, plugins: Backend, dra: Backend, node_name: str) -> None:
+    def __init__(self, plugins: Backend, dra: ClaimBackend, node_name: str) -> None:
         self._plugins, self._dra, self._node_name = plugins, dra, node_name
         self._all = plugins, dra
         self.leave_after = max(backend.leave_after for backend in self._all)
@@ -243,6 +250,7 @@ class Backends:
     def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
         if (backend := self.backend_of(resource)) is self._plugins:
+            self._dra.look_up_by(resource.name, hooks.handler)
             return backend.open(resource, hooks)
 
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet

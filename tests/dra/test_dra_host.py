@@ -444,8 +444,8 @@ async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: 
         name = world.claim("u", SERIAL, "fake-null")
         await world.kubelet.prepare(name, "u")
     shutil.rmtree(world.cdi)
-    _edit_records(world, lambda record: record.update(boot="an earlier one"))
-    _edit_records(world, _with_other_numbers)
+    edit_records(world, lambda record: record.update(boot="an earlier one"))
+    edit_records(world, with_other_numbers)
     async with world.run(SERIALS):
         await registered(world, SERIAL)
         assert not world.cdi_files()
@@ -454,7 +454,7 @@ async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: 
         assert (first["major"], first["minor"]) == (1, 3), "as they are in this boot"
 
 
-def _edit_records(world: World, edit: Any) -> None:
+def edit_records(world: World, edit: Any) -> None:
     path = world.state / "state.json"
     entries = json.loads(path.read_text())
     for entry in entries:
@@ -463,7 +463,7 @@ def _edit_records(world: World, edit: Any) -> None:
     path.write_text(json.dumps(entries))
 
 
-def _with_other_numbers(record: dict[str, Any]) -> None:
+def with_other_numbers(record: dict[str, Any]) -> None:
     for edits in record["entries"].values():
         for one in edits.get("deviceNodes", ()):
             one |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}

@@ -1,6 +1,7 @@
 """A resource goes from one backend to the other on a node that lives, or between two processes."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -9,7 +10,7 @@ import pytest
 from devhost.backends.dra.dra_backend import DraPublication
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
-from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
+from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import PodResourcesLists, World, eventually
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
@@ -183,6 +184,30 @@ async def test_back_waits_for_a_claim_that_is_being_prepared(
         assert not (await prepared).error
         assert not await world.kubelet.unprepare(name, "u")
         await plugins.wait(TOKEN, 3, 3)
+
+
+async def test_a_claim_starts_again_while_its_resource_goes_back(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    """As where its sandbox is another one, also after a reboot in the middle."""
+    async with world.run(SERIALS):
+        await world.kubelet.register()
+        await world.until(SERIAL, State.REGISTERED)
+        name = world.claim("u", SERIAL, "fake-null")
+        first = await world.kubelet.prepare(name, "u")
+        spec = world.spec()
+        world.reload(by_plugin(SERIALS))
+        await world.until(SERIAL, State.DRAINING)
+        await world.until_published()
+        assert await world.kubelet.prepare(name, "u") == first
+    shutil.rmtree(world.cdi)
+    edit_records(world, lambda record: record.update(boot="an earlier one"))
+    edit_records(world, with_other_numbers)
+    async with world.run(by_plugin(SERIALS)):
+        await world.kubelet.register()
+        await world.until(SERIAL, State.WAITING, f"held by claim default/{name}")
+        assert await world.kubelet.prepare(name, "u") == first
+        assert world.spec() == spec
 
 
 async def test_back_that_is_taken_back_while_it_waits_goes_on_by_dra(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
+from devhost.backends.backend import ClaimHandler, ClaimRecords, PodLister, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -49,12 +49,14 @@ class DraBackend:
         self.settings, self._api = settings, ApiClient(settings.api)
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
+        self._handlers: dict[str, ClaimHandler] = {}  # by pool; not only of what DRA offers
         self.changed = asyncio.Event()  # another one after each change
         sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
         slices = NodeSlices(self._api, driver, node_name)
         self.writer = SliceWriter(slices, self.versions.read_node, self.report_change)
-        self.claims = PreparedClaims(self._api, driver, self._publications.get)
+        find_pool, find_handler = self._publications.get, self._handlers.get
+        self.claims = PreparedClaims(self._api, driver, find_pool, find_handler)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
         self.registrar = Registrar(sockets, driver, servicer, self._kubelet_answered)
@@ -77,8 +79,13 @@ class DraBackend:
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
         publication = DraPublication(self, pool_name(self.settings.node_name, resource.name), hooks)
+        self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
+
+    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
+        """Set who answers for recorded claims of a resource, whichever backend offers that now."""
+        self._handlers[pool_name(self.settings.node_name, resource)] = handler
 
     def add(self, publication: "DraPublication") -> None:
         """Publish a resource, which may have been removed."""

@@ -18,7 +18,7 @@ from devhost.allocation import cdi
 from devhost.backends.backend import ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, reading_answer
-from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
+from devhost.backends.dra.claim_allocator import ClaimAllocator, FindHandler, FindPool, HeldError
 from devhost.errors import AllocationError
 from devhost.model.claim_record import ClaimRecord, claim_id
 
@@ -49,16 +49,19 @@ class ClaimName(NamedTuple):
 class PreparedClaims:
     """Prepares and unprepares the claims of one driver on this node.
 
-    `pool_of` returns the pool of a name, if DRA offers it here.
+    `pool_of` returns the pool of a name, if DRA offers it here, and `handler_of` who answers for
+    its resource, by whichever backend that is offered.
 
     Attributes:
         records: The records; ``None`` before they have been read: then nothing is prepared.
         conflict: Set when a claim was given what another one still has.
     """
 
-    def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
+    def __init__(
+        self, api: ApiClient, driver: str, pool_of: FindPool, handler_of: FindHandler
+    ) -> None:
         self._api, self._driver = api, driver
-        self._allocator = ClaimAllocator(driver, pool_of, self.of_resource)
+        self._allocator = ClaimAllocator(driver, pool_of, handler_of, self.of_resource)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -134,8 +137,9 @@ class PreparedClaims:
 
     async def _renewed(self, record: ClaimRecord) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now."""
-        entries = await self._allocator.renewed_entries(record)
-        return record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
+        boot = self._loaded.boot
+        entries = await self._allocator.renewed_entries(record, boot)
+        return record.model_copy(update={"entries": entries, "boot": boot})
 
     async def _keep(self, record: ClaimRecord) -> None:
         """Save a record, then write its CDI file."""
