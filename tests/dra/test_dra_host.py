@@ -90,6 +90,21 @@ async def test_slices_that_kubelet_deletes_come_back(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
+async def test_of_a_node_that_has_gone_nothing_is_written_until_there_is_another(
+    world: World,
+) -> None:
+    """The API server would delete it again, without end."""
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        content = world.api.objects.pop(NODE_PATH)
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+        await world.until(TOKEN, State.WAITING, "404")
+        assert not world.slices()
+        world.api.put(NODE_PATH, {**content, "metadata": {"uid": "another"}})
+        await world.until_published("0", "1", "2")
+        assert world.slices()[0]["metadata"]["ownerReferences"][0]["uid"] == "another"
+
+
 async def test_a_restart_writes_nothing(world: World) -> None:
     for _ in range(2):
         async with world.run(TOKENS):
@@ -436,6 +451,26 @@ async def test_a_container_can_start_again_after_a_kill_and_a_lost_directory(wor
     async with world.run(SERIALS):
         await eventually(world.cdi_files)
         assert world.spec() == spec, "before anybody asks"
+
+
+async def test_a_cdi_file_that_could_not_be_written_at_the_start_is_written_later(
+    world: World,
+) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        await world.kubelet.prepare(world.claim("u", SERIAL, "fake-null"), "u")
+        spec = world.spec()
+    shutil.rmtree(world.cdi)
+    world.cdi.write_text("a file")
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        world.cdi.unlink()
+        served = world.served(SERIAL)
+        assert served is not None
+        served.scan.request()
+        await eventually(world.cdi_files)
+        assert world.spec() == spec
+    assert not world.dra.writer.may_write, "another instance may"
 
 
 async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: World) -> None:

@@ -119,6 +119,7 @@ class DraBackend:
                 tasks.create_task(self.writer.run())
                 tasks.create_task(self.upkeep.run(records))
         finally:
+            self.writer.may_write = False
             self.registrar.sockets.lock.release()
 
     async def close(self) -> None:

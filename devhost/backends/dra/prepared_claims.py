@@ -55,6 +55,7 @@ class PreparedClaims:
     Attributes:
         records: The records; ``None`` before they have been read: then nothing is prepared.
         conflict: Set when a claim was given what another one still has.
+        unwritten: The IDs of records whose CDI file could not be written.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class PreparedClaims:
         self._allocator = ClaimAllocator(driver, pool_of, handler_of, self.of_resource)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
+        self.unwritten: set[str] = set()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._kind = claim_content.claim_kind(driver)
 
@@ -148,7 +150,9 @@ class PreparedClaims:
 
     async def _write_file(self, record: ClaimRecord) -> None:
         content = cdi.serialize_spec(cdi.spec_of(self._kind, record.entries))
+        self.unwritten.add(record.id)
         await self._loaded.write_file(self._file_name(record.claim), content)
+        self.unwritten.discard(record.id)
 
     def _file_name(self, uid: str) -> str:
         if not _UID.fullmatch(uid):
