@@ -21,6 +21,7 @@ from devhost.model.resource_state import PodHoldings, PublicationStatus, SetStat
 from devhost.watch.inotify import Watcher
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
+_MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
@@ -89,6 +90,7 @@ class ResourceHooks:
         held: Returns the IDs that pods hold, as far as that is known.
         other_holders: Returns why the resource may not be offered yet: who has devices of it by
             another backend. The scheduler would count these pods against the wrong devices.
+        holders_known: Returns whether kubelet has told of all pods since this process began.
         refresh: Asks again which pods hold devices.
         on_left: Called when IDs have left the list.
         exclusive: Whether to wait while a program other than devhost serves the resource.
@@ -98,6 +100,7 @@ class ResourceHooks:
     set_state: SetState
     held: Callable[[], AbstractSet[str]]
     other_holders: Callable[[], str | None]
+    holders_known: Callable[[], bool]
     refresh: Callable[[], Awaitable[None]]
     on_left: Callable[[], None]
     exclusive: bool
@@ -118,6 +121,7 @@ class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
     boot: str  # the kernel's ID of this boot
+    preparing: set[str]  # IDs of claims without a record yet: what they are given stays theirs
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:
@@ -214,10 +218,17 @@ class Backend(Protocol):
         """End what is running."""
 
 
+class ClaimBackend(Backend, Protocol):
+    """A backend whose claims are recorded, and may outlive that it offers their resource."""
+
+    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
+        """Set who answers for recorded claims of a resource, whichever backend offers that now."""
+
+
 class Backends:
     """Several backends as one, which offers each resource by that of its configuration."""
 
-    def __init__(self, plugins: Backend, dra: Backend, node_name: str) -> None:
+    def __init__(self, plugins: Backend, dra: ClaimBackend, node_name: str) -> None:
         self._plugins, self._dra, self._node_name = plugins, dra, node_name
         self._all = plugins, dra
         self.leave_after = max(backend.leave_after for backend in self._all)
@@ -239,11 +250,16 @@ class Backends:
     def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
         if (backend := self.backend_of(resource)) is self._plugins:
+            self._dra.look_up_by(resource.name, hooks.handler)
             return backend.open(resource, hooks)
 
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
-            is_served = self._plugins.locked_by_other(resource.name)
-            return hooks.other_holders() or (_SERVED_BY_PLUGIN if is_served else None)
+            if (reason := hooks.other_holders()) is not None:
+                return reason
+            if self._plugins.locked_by_other(resource.name):
+                return _SERVED_BY_PLUGIN
+            is_known = hooks.holders_known() or not self._plugins.has_served(resource.name)
+            return None if is_known else _MAY_BE_HELD
 
         return backend.open(resource, replace(hooks, other_holders=other_holders))
 

@@ -17,7 +17,7 @@ class ClaimFiles:
 
     def __init__(self, handouts: HandoutFile, holders: Holders, cdi_files: CdiFiles) -> None:
         self._handouts, self._holders, self._cdi_files = handouts, holders, cdi_files
-        self.boot = handouts.table.boot
+        self.boot, self.preparing = handouts.table.boot, handouts.table.preparing
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("claims", cdi_files.directory, serial=True)
 

@@ -242,7 +242,7 @@ class Claims:
         ended = {
             handout.key: rest
             for handout in free
-            if handout.holder not in self._table.claims
+            if not self._table.has_claim(handout)
             and (rest := self._ends.rest(handout)) != handout
             and not locked_by_other(handout.resource)
         }

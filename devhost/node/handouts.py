@@ -97,11 +97,13 @@ class HandoutTable:
 
     Attributes:
         claims: The records of claims, by ID.
+        preparing: The IDs of claims that have no record yet, but are being given devices.
     """
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
         self.claims: dict[str, ClaimRecord] = {}
+        self.preparing: set[str] = set()
         self._by_id: dict[HandoutKey, Handout] = {}
         self._by_node: dict[str, dict[HandoutKey, Handout]] = {}
         self._by_name: dict[AdvertisedName, dict[HandoutKey, Handout]] = {}
@@ -137,6 +139,10 @@ class HandoutTable:
     def of_resource(self, resource: str) -> list[Handout]:
         """Return the handouts of a resource."""
         return [handout for handout in self if handout.resource == resource]
+
+    def has_claim(self, handout: Handout) -> bool:
+        """Whether a claim has what was handed out, or is being prepared with it."""
+        return handout.holder in self.claims or handout.holder in self.preparing
 
     def snapshot(self) -> dict[HandoutKey, Record]:
         """Return all records, as they are now."""

@@ -73,10 +73,18 @@ class Holders:
         return self._lists[-1].held.by_id.get(resource, {}) if self._lists else {}
 
     def held_ids(self, resource: str) -> frozenset[str]:
-        """Return the device IDs that pods hold, by the last list and the last complete one."""
+        """Return the IDs that pods hold by a device plugin, by the last and last complete list."""
         return frozenset(
-            offered.id for held in _counted(self._lists) for offered in held.by_id.get(resource, ())
+            offered.id
+            for held in _counted(self._lists)
+            for offered, pods in held.by_id.get(resource, {}).items()
+            if not pods.isdisjoint(held.plugin_pods.get(resource, ()))
         )
+
+    @property
+    def complete(self) -> bool:
+        """Whether a list had all pods, or there will be none."""
+        return not self.enabled or any(listed.complete for listed in self._lists)
 
     def plugin_pods(self, resource: str) -> AbstractSet[str]:
         """Return the pods that hold devices by a device plugin, by the lists of `held_ids`."""

@@ -62,6 +62,28 @@ async def test_a_held_node_is_not_offered_under_another_id(
         await world.until_published("new-null", "new-zero")
 
 
+async def test_what_a_claim_is_given_stays_while_its_steps_run(
+    world: World, lists: PodResourcesLists
+) -> None:
+    """No pod has it yet by kubelet's list, which waits for the steps."""
+    go = world.devices / "go"
+    async with world.run(f"{SERIALS.rstrip()}\n    preStart: [{{waitFor: {go}}}]\n"):
+        await world.kubelet.register()
+        await world.until(SERIAL, State.REGISTERED)
+        name = world.claim("u", SERIAL, "fake-null")
+        prepared = asyncio.create_task(world.kubelet.prepare(name, "u"))
+        claims, table = world.host.parts.claims, world.host.parts.handouts.table
+        await eventually(lambda: len(table))
+        since, holders = asyncio.get_running_loop().time(), world.host.parts.holders
+        await eventually(
+            lambda: holders.confirmed_free(OfferedId("fake-null", "fake-null").name(SERIAL), since)
+        )
+        claims.end_free()
+        go.touch()
+        assert not (await prepared).error
+        assert [handout.nodes for handout in table] != [()]
+
+
 async def test_a_resource_drains_while_a_pod_holds(world: World, lists: PodResourcesLists) -> None:
     async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
         world.reload("{version: v1, resources: []}")

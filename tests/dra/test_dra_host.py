@@ -3,15 +3,19 @@
 import asyncio
 import json
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from devhost.backends.dra import slices
+from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.slices import PATH
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually
 
@@ -84,6 +88,21 @@ async def test_slices_that_kubelet_deletes_come_back(world: World) -> None:
         for content in world.slices():
             world.api.remove(f"{PATH}/{content['metadata']['name']}")
         await world.until_published("0", "1", "2")
+
+
+async def test_of_a_node_that_has_gone_nothing_is_written_until_there_is_another(
+    world: World,
+) -> None:
+    """The API server would delete it again, without end."""
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        content = world.api.objects.pop(NODE_PATH)
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
+        await world.until(TOKEN, State.WAITING, "404")
+        assert not world.slices()
+        world.api.put(NODE_PATH, {**content, "metadata": {"uid": "another"}})
+        await world.until_published("0", "1", "2")
+        assert world.slices()[0]["metadata"]["ownerReferences"][0]["uid"] == "another"
 
 
 async def test_a_restart_writes_nothing(world: World) -> None:
@@ -167,6 +186,41 @@ async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World)
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
         await world.until_published("0", "1", "2")
         assert world.api.lists == before
+
+
+async def test_watches_that_end_without_an_event_are_opened_ever_more_slowly(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(*_args: object, **_query: str) -> AsyncIterator[ApiObject]:
+        for event in tuple[ApiObject]():
+            yield event
+
+    def jitter(count: int) -> float:
+        failures.append(count)
+        return 0.0
+
+    failures = list[int]()
+    monkeypatch.setattr(ApiClient, "watch", watch)
+    monkeypatch.setattr(slices, "_jitter", jitter)
+    async with world.run(TOKENS):
+        await eventually(lambda: {1, 2, 3} <= {*failures}, lambda: failures)
+
+
+async def test_without_a_lock_claims_are_prepared_and_the_other_backend_goes_on(
+    world: World,
+) -> None:
+    plugins = SimulatedKubelet(world.plugins)
+    await plugins.start()
+    (world.directory / "plugins").write_text("a file")
+    plugin = f"  - {{name: {OTHER}, backend: devicePlugin, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.run(TOKENS + plugin):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "cannot lock")
+        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
+        await plugins.wait(OTHER, 1, 1)
+        (world.directory / "plugins").unlink()
+        await world.until(TOKEN, State.REGISTERED)
+    await plugins.stop()
 
 
 async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_api_server_alone(
@@ -399,14 +453,34 @@ async def test_a_container_can_start_again_after_a_kill_and_a_lost_directory(wor
         assert world.spec() == spec, "before anybody asks"
 
 
+async def test_a_cdi_file_that_could_not_be_written_at_the_start_is_written_later(
+    world: World,
+) -> None:
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        await world.kubelet.prepare(world.claim("u", SERIAL, "fake-null"), "u")
+        spec = world.spec()
+    shutil.rmtree(world.cdi)
+    world.cdi.write_text("a file")
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        world.cdi.unlink()
+        served = world.served(SERIAL)
+        assert served is not None
+        served.scan.request()
+        await eventually(world.cdi_files)
+        assert world.spec() == spec
+    assert not world.dra.writer.may_write, "another instance may"
+
+
 async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: World) -> None:
     async with world.run(SERIALS):
         await registered(world, SERIAL)
         name = world.claim("u", SERIAL, "fake-null")
         await world.kubelet.prepare(name, "u")
     shutil.rmtree(world.cdi)
-    _edit_records(world, lambda record: record.update(boot="an earlier one"))
-    _edit_records(world, _with_other_numbers)
+    edit_records(world, lambda record: record.update(boot="an earlier one"))
+    edit_records(world, with_other_numbers)
     async with world.run(SERIALS):
         await registered(world, SERIAL)
         assert not world.cdi_files()
@@ -415,7 +489,7 @@ async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: 
         assert (first["major"], first["minor"]) == (1, 3), "as they are in this boot"
 
 
-def _edit_records(world: World, edit: Any) -> None:
+def edit_records(world: World, edit: Any) -> None:
     path = world.state / "state.json"
     entries = json.loads(path.read_text())
     for entry in entries:
@@ -424,7 +498,7 @@ def _edit_records(world: World, edit: Any) -> None:
     path.write_text(json.dumps(entries))
 
 
-def _with_other_numbers(record: dict[str, Any]) -> None:
+def with_other_numbers(record: dict[str, Any]) -> None:
     for edits in record["entries"].values():
         for one in edits.get("deviceNodes", ()):
             one |= {"major": 250, "minor": 1, "hostPath": "/dev/elsewhere"}

@@ -1,5 +1,7 @@
 """A resource goes from one backend to the other on a node that lives, or between two processes."""
 
+import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -8,7 +10,7 @@ import pytest
 from devhost.backends.dra.dra_backend import DraPublication
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
-from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
+from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import PodResourcesLists, World, eventually
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
@@ -157,6 +159,92 @@ async def test_a_switch_that_is_taken_back_goes_on_as_before(
         assert plugins.registrations == [TOKEN]
         await end(plugins, lists)
         await plugins.admit("q2", {"main": {TOKEN: 1}})
+
+
+async def test_back_waits_for_a_claim_that_is_being_prepared(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    begun, go = world.devices / "begun", world.devices / "go"
+    steps = f"[{{run: [touch, {begun}]}}, {{waitFor: {go}}}]"
+    config = TOKENS.rstrip().removesuffix("}") + f", preStart: {steps}}}\n"
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        name = world.claim("u", TOKEN, "0")
+        prepared = asyncio.create_task(world.kubelet.prepare(name, "u"))
+        await eventually(begun.exists)
+        served = world.served(TOKEN)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        pool = served.publication.pool.name
+        world.reload(by_plugin(config))
+        await eventually(lambda: not world.dra.writer.has_slices(pool))
+        assert not served.publication.drained
+        go.touch()
+        assert not (await prepared).error
+        assert not await world.kubelet.unprepare(name, "u")
+        await plugins.wait(TOKEN, 3, 3)
+
+
+async def test_a_claim_starts_again_while_its_resource_goes_back(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    """As where its sandbox is another one, also after a reboot in the middle."""
+    async with world.run(SERIALS):
+        await world.kubelet.register()
+        await world.until(SERIAL, State.REGISTERED)
+        name = world.claim("u", SERIAL, "fake-null")
+        first = await world.kubelet.prepare(name, "u")
+        spec = world.spec()
+        world.reload(by_plugin(SERIALS))
+        await world.until(SERIAL, State.DRAINING)
+        await world.until_published()
+        assert await world.kubelet.prepare(name, "u") == first
+    shutil.rmtree(world.cdi)
+    edit_records(world, lambda record: record.update(boot="an earlier one"))
+    edit_records(world, with_other_numbers)
+    async with world.run(by_plugin(SERIALS)):
+        await world.kubelet.register()
+        await world.until(SERIAL, State.WAITING, f"held by claim default/{name}")
+        assert await world.kubelet.prepare(name, "u") == first
+        assert world.spec() == spec
+
+
+async def test_back_that_is_taken_back_while_it_waits_goes_on_by_dra(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        await a_claim_pod(world, lists, TOKEN, "0")
+    async with world.run(by_plugin(TOKENS)):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "held by claim")
+        await world.until_holders(TOKEN)
+        world.reload(TOKENS)
+        await world.until_published("0", "1", "2")
+
+
+async def test_dra_waits_until_kubelet_has_told_of_all_pods(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    """After a restart of both, when nobody knows yet whom the device plugin has served."""
+    async with world.run(by_plugin(TOKENS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+    assert world.pod_resources is not None
+    later = world.pod_resources.with_name("later.sock")
+    listening, world.pod_resources = world.pod_resources, later
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "kubelet has not told yet which pods")
+        served = world.served(TOKEN)
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        assert served.publication.pool.devices is None, "what is published stays"
+        later.symlink_to(listening)
+        await world.until(TOKEN, State.WAITING, BY_PLUGIN)
+        await end(plugins, lists)
+        await world.until_published("0", "1", "2")
 
 
 async def test_the_last_registration_of_a_device_plugin_is_without_steps(

@@ -43,7 +43,9 @@ class FakePodLister(PodResources):
             before, answer = self.now, await question
             if before != self.now:
                 raise KubeletError("another kubelet has taken over")
-            return before, PodHoldings(answer, {})
+            return before, PodHoldings(
+                answer, {name: frozenset().union(*ids.values()) for name, ids in answer.items()}
+            )
         finally:
             self._running = False
 

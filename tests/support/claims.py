@@ -108,7 +108,9 @@ class Kubelet:
             held.setdefault(pod.name.resource, {})[offered] = frozenset({f"pod-{key}"})
         names = frozenset(pod.name for pod in shown.values())
         self.pod_lists.append(PodList(self.number, self.now, names))
-        return self.number, PodHoldings(held, {})
+        return self.number, PodHoldings(
+            held, {name: frozenset().union(*ids.values()) for name, ids in held.items()}
+        )
 
     def receive(self, name: str, healthy: dict[str, bool]) -> None:
         """Take a list of devices."""

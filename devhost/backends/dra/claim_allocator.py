@@ -28,23 +28,31 @@ class OfferedPool(Protocol):
 
 
 FindPool = Callable[[str], OfferedPool | None]
+FindHandler = Callable[[str], ClaimHandler | None]
 
 
 class ClaimAllocator:
     """Hands out and looks up the devices of one driver's claims.
 
-    `pool_of` returns the pool of a name, if DRA offers it here, and `of_resource` the records that
-    have a device of a resource.
+    `pool_of` returns the pool of a name, if DRA offers it here, `handler_of` who answers for its
+    resource, by whichever backend that is offered, and `of_resource` the records that have a device
+    of a resource.
     """
 
     def __init__(
         self,
         driver: str,
         pool_of: FindPool,
+        handler_of: FindHandler,
         of_resource: Callable[[str], Iterable[ClaimRecord]],
     ) -> None:
         self._driver, self._pool_of, self._of_resource = driver, pool_of, of_resource
+        self._handler_of = handler_of
         self._chosen: dict[tuple[str, str], str] = {}  # UIDs of claims without a record yet
+
+    def is_preparing(self, resource: str) -> bool:
+        """Whether a claim without a record yet is being given a device of a resource."""
+        return any(key[0] == resource for key in self._chosen)
 
     async def allocate(
         self, uid: str, kind: str, groups: Iterable[Sequence[Result]]
@@ -93,25 +101,33 @@ class ClaimAllocator:
             chosen.append(offered)
         return chosen
 
-    async def renewed_entries(self, record: ClaimRecord) -> dict[str, Edits]:
-        """Return the edits of a record with the nodes of its devices where they are now."""
+    async def renewed_entries(self, record: ClaimRecord, boot: str) -> dict[str, Edits]:
+        """Return the edits of a record with the nodes of its devices where they are now.
+
+        In the boot of the record, those of a resource that ends are where they were.
+        """
         now: dict[str, Edits] = {}
         for number, devices in claim_content.members(record).items():
+            handler = self._handler_of(next(iter(devices.values())).pool)
+            if (handler is None or handler.drain_reason is not None) and record.boot == boot:
+                continue  # nobody looks for them any longer
             common = claim_content.common_entry(record.claim, number)
             if any("deviceNodes" in record.entries.get(name, {}) for name in (common, *devices)):
-                edits = await self._look_up([*devices.values()])
+                edits = await _look_up(handler, [*devices.values()])
                 now[common] = edits.common
                 for name, device in devices.items():
                     now[name] = edits.by_device.get(offered_id(device.id).device, {})
         return claim_content.with_nodes_of(record.entries, now)
-
-    async def _look_up(self, devices: Sequence[ClaimedDevice]) -> OwnedEdits:
-        handler = self._pool(devices[0].pool).handler
-        allocation = await handler.look_up([offered_id(device.id) for device in devices])
-        return await handler.cdi_edits(allocation)
 
     def _pool(self, name: str) -> OfferedPool:
         if (pool := self._pool_of(name)) is None:
             reason = "its resource is served by the device plugin here, or not at all"
             raise AllocationError(f"there is no pool {name} on this node: {reason}")
         return pool
+
+
+async def _look_up(handler: ClaimHandler | None, devices: Sequence[ClaimedDevice]) -> OwnedEdits:
+    if handler is None:
+        raise AllocationError(f"{devices[0].resource} is not served on this node")
+    allocation = await handler.look_up([offered_id(device.id) for device in devices])
+    return await handler.cdi_edits(allocation)

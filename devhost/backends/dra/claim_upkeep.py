@@ -50,7 +50,9 @@ class ClaimUpkeep:
             snapshots, self._snapshots = self._snapshots, {}
             for resource, snapshot in snapshots.items():
                 for record in self._claims.of_resource(resource):
-                    if record.boot == records.boot and _has_moved(record, resource, snapshot):
+                    is_due = record.id in self._claims.unwritten  # the disk may have been full
+                    is_due = is_due or _has_moved(record, resource, snapshot)
+                    if is_due and record.boot == records.boot:
                         await attempt("renewing", _name(record), self._claims.renew(record))
 
     async def _end_gone(self, records: ClaimRecords) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimRecords, PodLister, ResourceHooks
+from devhost.backends.backend import ClaimHandler, ClaimRecords, PodLister, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -49,12 +49,14 @@ class DraBackend:
         self.settings, self._api = settings, ApiClient(settings.api)
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
+        self._handlers: dict[str, ClaimHandler] = {}  # by pool; not only of what DRA offers
         self.changed = asyncio.Event()  # another one after each change
         sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
         slices = NodeSlices(self._api, driver, node_name)
         self.writer = SliceWriter(slices, self.versions.read_node, self.report_change)
-        self.claims = PreparedClaims(self._api, driver, self._publications.get)
+        find_pool, find_handler = self._publications.get, self._handlers.get
+        self.claims = PreparedClaims(self._api, driver, find_pool, find_handler)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
         self.registrar = Registrar(sockets, driver, servicer, self._kubelet_answered)
@@ -77,8 +79,13 @@ class DraBackend:
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
         publication = DraPublication(self, pool_name(self.settings.node_name, resource.name), hooks)
+        self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
+
+    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
+        """Set who answers for recorded claims of a resource, whichever backend offers that now."""
+        self._handlers[pool_name(self.settings.node_name, resource)] = handler
 
     def add(self, publication: "DraPublication") -> None:
         """Publish a resource, which may have been removed."""
@@ -112,6 +119,7 @@ class DraBackend:
                 tasks.create_task(self.writer.run())
                 tasks.create_task(self.upkeep.run(records))
         finally:
+            self.writer.may_write = False
             self.registrar.sockets.lock.release()
 
     async def close(self) -> None:
@@ -200,7 +208,7 @@ class DraPublication:
         if self.pool.problem is not None:
             return State.BACKING_OFF, self.pool.problem
         if not writer.may_write:
-            return State.WAITING, _LOCKED
+            return State.WAITING, registrar.sockets.lock_problem or _LOCKED
         return (State.REGISTERED if self.pool.is_published else State.SERVING), None
 
     @property
@@ -236,9 +244,12 @@ class DraPublication:
         return not before <= self.device_ids
 
     def _offer(self, *, is_blocked: bool) -> None:
-        """Offer the devices by the pool, or none while that is blocked."""
+        """Offer the devices by the pool, or none while that is blocked.
+
+        What is published stays while nobody can tell yet whether it is to be blocked.
+        """
         self._is_blocked, devices = is_blocked, () if is_blocked else self._devices
-        if devices != self.pool.devices:
+        if devices != self.pool.devices and (not is_blocked or self._hooks.holders_known()):
             self.pool.devices = devices
             self._backend.writer.compare_soon()
             self._backend.report_change()
@@ -266,5 +277,5 @@ class DraPublication:
         return not (
             self.device_ids
             or backend.writer.has_slices(self.pool.name)
-            or backend.claims.of_resource(self.handler.name)
+            or backend.claims.uses(self.handler.name)
         )

@@ -43,6 +43,9 @@ class DriverSockets:
     """The places of a driver's sockets in kubelet's directory, and the driver's lock.
 
     Who has the lock publishes the slices: of two instances of devhost, kubelet calls the newer.
+
+    Attributes:
+        lock_problem: Why the lock cannot be taken, though nobody may have it.
     """
 
     def __init__(self, kubelet_dir: Path, driver: str) -> None:
@@ -50,6 +53,7 @@ class DriverSockets:
         self.registry = kubelet_dir / "plugins_registry"
         # Not of the directory itself: it may be that of the state, which has a lock of its own.
         self.lock = FileLock(self.directory / "publishing.lock")
+        self.lock_problem: str | None = None
         self._driver = driver
 
     def fresh_path(self) -> Path:
@@ -66,9 +70,16 @@ class DriverSockets:
 
     async def wait_until_locked(self) -> None:
         """Take the lock, when no other process has it."""
-        self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        while not self.lock.acquire():  # noqa: ASYNC110 (of another process: no event)
+        while not self._take_lock():  # noqa: ASYNC110 (of another process: no event)
             await asyncio.sleep(_LOCK_POLL_S)
+
+    def _take_lock(self) -> bool:
+        try:
+            self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            taken, self.lock_problem = self.lock.acquire(), None
+        except OSError as error:  # a full disk is no reason not to prepare claims
+            taken, self.lock_problem = False, f"cannot lock {self.directory}: {error.strerror}"
+        return taken
 
     async def remove_dead(self) -> None:
         """Remove the sockets that instances which were killed have left; may raise `OSError`.

@@ -18,7 +18,7 @@ from devhost.allocation import cdi
 from devhost.backends.backend import ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, reading_answer
-from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
+from devhost.backends.dra.claim_allocator import ClaimAllocator, FindHandler, FindPool, HeldError
 from devhost.errors import AllocationError
 from devhost.model.claim_record import ClaimRecord, claim_id
 
@@ -49,18 +49,23 @@ class ClaimName(NamedTuple):
 class PreparedClaims:
     """Prepares and unprepares the claims of one driver on this node.
 
-    `pool_of` returns the pool of a name, if DRA offers it here.
+    `pool_of` returns the pool of a name, if DRA offers it here, and `handler_of` who answers for
+    its resource, by whichever backend that is offered.
 
     Attributes:
         records: The records; ``None`` before they have been read: then nothing is prepared.
         conflict: Set when a claim was given what another one still has.
+        unwritten: The IDs of records whose CDI file could not be written.
     """
 
-    def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
+    def __init__(
+        self, api: ApiClient, driver: str, pool_of: FindPool, handler_of: FindHandler
+    ) -> None:
         self._api, self._driver = api, driver
-        self._allocator = ClaimAllocator(driver, pool_of, self.of_resource)
+        self._allocator = ClaimAllocator(driver, pool_of, handler_of, self.of_resource)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
+        self.unwritten: set[str] = set()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._kind = claim_content.claim_kind(driver)
 
@@ -72,6 +77,10 @@ class PreparedClaims:
     def of_resource(self, resource: str) -> list[ClaimRecord]:
         """Return the records that have a device of a resource."""
         return [record for record in self if resource in record.resources]
+
+    def uses(self, resource: str) -> bool:
+        """Whether a claim has a device of a resource, or is being prepared with one."""
+        return self._allocator.is_preparing(resource) or bool(self.of_resource(resource))
 
     async def begin(self, records: ClaimRecords) -> None:
         """Read the records, and write the CDI files of this boot, before anything is served."""
@@ -130,8 +139,9 @@ class PreparedClaims:
 
     async def _renewed(self, record: ClaimRecord) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now."""
-        entries = await self._allocator.renewed_entries(record)
-        return record.model_copy(update={"entries": entries, "boot": self._loaded.boot})
+        boot = self._loaded.boot
+        entries = await self._allocator.renewed_entries(record, boot)
+        return record.model_copy(update={"entries": entries, "boot": boot})
 
     async def _keep(self, record: ClaimRecord) -> None:
         """Save a record, then write its CDI file."""
@@ -140,7 +150,9 @@ class PreparedClaims:
 
     async def _write_file(self, record: ClaimRecord) -> None:
         content = cdi.serialize_spec(cdi.spec_of(self._kind, record.entries))
+        self.unwritten.add(record.id)
         await self._loaded.write_file(self._file_name(record.claim), content)
+        self.unwritten.discard(record.id)
 
     def _file_name(self, uid: str) -> str:
         if not _UID.fullmatch(uid):
@@ -154,11 +166,15 @@ class PreparedClaims:
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
+        preparing, record_id = self._loaded.preparing, claim_id(self._driver, claim.uid)
+        preparing.add(record_id)  # no list of pods shows it yet, and steps may take long
         try:
             devices, entries = await self._allocator.allocate(claim.uid, self._kind, groups)
         except HeldError:
             self.conflict.set()
             raise
+        finally:
+            preparing.discard(record_id)
         return ClaimRecord(
             claim=claim.uid,
             driver=self._driver,

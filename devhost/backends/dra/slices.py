@@ -89,23 +89,30 @@ class NodeSlices:
             self._by_name = dict(map(named_slice, listed.get("items") or ()))
             self._version = str(listed["metadata"]["resourceVersion"])
 
-    async def follow(self, on_change: Callable[[], None]) -> None:
-        """Keep up with the API server from what was read, until that raises `ApiError`."""
+    async def follow(self, on_change: Callable[[bool], None]) -> None:
+        """Keep up with the API server from what was read, until that raises `ApiError`.
+
+        `on_change` gets whether a slice was deleted by others.
+        """
+        silent = 0  # watches in a row that ended without an event
         while True:
+            silent += 1
             async for event in self._api.watch(PATH, self._version, fieldSelector=self._selector):
+                silent = 0
                 with reading_answer():
                     self._version = event["object"]["metadata"]["resourceVersion"]
                     if event["type"] != "BOOKMARK":
-                        self._take(event["type"], *named_slice(event["object"]))
-                        on_change()
-            await asyncio.sleep(_jitter(0))  # all drivers of a cluster may have been cut off
+                        on_change(self._take(event["type"], *named_slice(event["object"])))
+            # All drivers of a cluster may have been cut off, and a proxy may cut each watch off.
+            await asyncio.sleep(_jitter(silent))
 
-    def _take(self, kind: str, name: str, content: _Json) -> None:
+    def _take(self, kind: str, name: str, content: _Json) -> bool:
         former = self._by_name.get(name)
         if kind == "DELETED":
-            self._by_name.pop(name, None)
-        elif former is None or former["metadata"] != content["metadata"]:  # else it is our write
+            return self._by_name.pop(name, None) is not None
+        if former is None or former["metadata"] != content["metadata"]:  # else it is our write
             self._by_name[name] = content
+        return False
 
     async def write(self, pool: ResourcePool, node_uid: str) -> bool:
         """Write what differs from the devices of a pool; return whether there was anything.
@@ -185,6 +192,11 @@ class SliceWriter:
         self._is_node_read = False
         self._changed.set()
 
+    def _take_change(self, is_deleted: bool) -> None:
+        """Compare soon; the API server deletes slices without end whose node has gone."""
+        self._is_node_read = self._is_node_read and not is_deleted
+        self.compare_soon()
+
     async def run(self) -> None:
         """Read, follow and write until cancelled."""
         while True:
@@ -192,7 +204,7 @@ class SliceWriter:
                 await self._slices.read()
                 self.read_node_soon()
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._slices.follow(self.compare_soon))
+                    tasks.create_task(self._slices.follow(self._take_change))
                     tasks.create_task(self._write_changes())
             except* DevhostError as errors:
                 self._failures += 1
