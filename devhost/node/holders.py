@@ -122,13 +122,13 @@ class Holders:
                 if self._ended == ended:
                     await self._ask(self._pod_resources)
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back whenever what `pods_by_id` or `held_ids` return has changed."""
-        self._callbacks.append(callback)
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever what `pods_by_id` or `held_ids` return has changed.
 
-    def unsubscribe(self, callback: Callable[[], None]) -> None:
-        """Undo `subscribe`."""
-        self._callbacks.remove(callback)
+        What is returned ends that.
+        """
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
 
     async def run(self) -> None:
         """Ask every `POLL_S`; return without --pod-resources."""

@@ -122,7 +122,7 @@ class ServedResource:
             self.scan.apply_spec(self.scanner)
         holders, has_dra = self._parts.holders, self.scanner.policy.dra
         self._held = holders.held_ids(self.name)
-        holders.subscribe(self._held_changed)
+        unsubscribe = holders.subscribe(self._held_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._changed.wait()
@@ -143,7 +143,7 @@ class ServedResource:
                 serving.cancel()
         finally:
             self.scan.release()
-            holders.unsubscribe(self._held_changed)
+            unsubscribe()
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
 

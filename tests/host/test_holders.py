@@ -132,13 +132,13 @@ async def test_holders_that_change_are_told(holders: Holders, asked: FakePodList
     def see() -> None:
         seen.append(holders.pods_by_id(COLA))
 
-    holders.subscribe(see)
+    unsubscribe = holders.subscribe(see)
     for answer in (NOBODY, ONE, dict(ONE), TWO):
         await refresh(holders, asked, answer)
     await refresh(holders, asked, KubeletError("away"))
     await refresh(holders, asked, TWO)
     assert seen == [ONE[COLA], TWO[COLA]]
-    holders.unsubscribe(see)
+    unsubscribe()
     await refresh(holders, asked, NOBODY)
     assert len(seen) == 2
 

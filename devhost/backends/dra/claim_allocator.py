@@ -28,26 +28,25 @@ class OfferedPool(Protocol):
 
 
 FindPool = Callable[[str], OfferedPool | None]
-FindHandler = Callable[[str], ClaimHandler | None]
 
 
 class ClaimAllocator:
     """Hands out and looks up the devices of one driver's claims.
 
-    `pool_of` returns the pool of a name, if DRA offers it here, `handler_of` who answers for its
-    resource, by whichever backend that is offered, and `of_resource` the records that have a device
-    of a resource.
+    `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
+    resource, by whichever backend that is offered, and `of_resource` returns the records that have
+    a device of a resource.
     """
 
     def __init__(
         self,
         driver: str,
         pool_of: FindPool,
-        handler_of: FindHandler,
+        handlers: Mapping[str, ClaimHandler],
         of_resource: Callable[[str], Iterable[ClaimRecord]],
     ) -> None:
         self._driver, self._pool_of, self._of_resource = driver, pool_of, of_resource
-        self._handler_of = handler_of
+        self._handlers = handlers
         self._chosen: dict[tuple[str, str], str] = {}  # UIDs of claims without a record yet
 
     def is_preparing(self, resource: str) -> bool:
@@ -108,7 +107,7 @@ class ClaimAllocator:
         """
         now: dict[str, Edits] = {}
         for number, devices in claim_content.members(record).items():
-            handler = self._handler_of(next(iter(devices.values())).pool)
+            handler = self._handlers.get(next(iter(devices.values())).pool)
             if (handler is None or handler.drain_reason is not None) and record.boot == boot:
                 continue  # nobody looks for them any longer
             common = claim_content.common_entry(record.claim, number)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -49,20 +50,20 @@ class DraBackend:
         self.settings, self._api = settings, ApiClient(settings.api)
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
-        self._handlers: dict[str, ClaimHandler] = {}  # by pool; not only of what DRA offers
         self.changed = asyncio.Event()  # another one after each change
         sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
         slices = NodeSlices(self._api, driver, node_name)
         self.writer = SliceWriter(slices, self.versions.read_node, self.report_change)
-        find_pool, find_handler = self._publications.get, self._handlers.get
-        self.claims = PreparedClaims(self._api, driver, find_pool, find_handler)
+        self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
         self.registrar = Registrar(sockets, driver, servicer, self._kubelet_answered)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         if pods is not None:
-            pods.claimed_ids = self._claimed_ids
+            pods.claimed_ids = functools.partial(
+                _claimed_ids, driver, self._publications, self.claims
+            )
 
     # ── for the node ──
 
@@ -85,7 +86,7 @@ class DraBackend:
 
     def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
         """Set who answers for recorded claims of a resource, whichever backend offers that now."""
-        self._handlers[pool_name(self.settings.node_name, resource)] = handler
+        self.claims.handlers[pool_name(self.settings.node_name, resource)] = handler
 
     def add(self, publication: "DraPublication") -> None:
         """Publish a resource, which may have been removed."""
@@ -142,18 +143,6 @@ class DraBackend:
     def _kubelet_answered(self) -> None:
         self.writer.read_node_soon()
         self.report_change()
-
-    def _claimed_ids(self) -> Mapping[ClaimedId, tuple[str, OfferedId]]:
-        """Return the advertised IDs of devices, as kubelet's list of pods names these."""
-        driver, claimed = self.settings.driver, dict[ClaimedId, tuple[str, OfferedId]]()
-        for pool, publication in self._publications.items():
-            for name, ids in publication.ids.items():
-                claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
-        for record in self.claims:
-            for device in record.devices:
-                key = ClaimedId(driver, device.pool, device.device, device.share or "")
-                claimed[key] = device.resource, offered_id(device.id)
-        return claimed
 
 
 class DraPublication:
@@ -279,3 +268,18 @@ class DraPublication:
             or backend.writer.has_slices(self.pool.name)
             or backend.claims.uses(self.handler.name)
         )
+
+
+def _claimed_ids(
+    driver: str, publications: Mapping[str, DraPublication], claims: PreparedClaims
+) -> Mapping[ClaimedId, tuple[str, OfferedId]]:
+    """Return the advertised IDs of devices, as kubelet's list of pods names these."""
+    claimed: dict[ClaimedId, tuple[str, OfferedId]] = {}
+    for pool, publication in publications.items():
+        for name, ids in publication.ids.items():
+            claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
+    for record in claims:
+        for device in record.devices:
+            key = ClaimedId(driver, device.pool, device.device, device.share or "")
+            claimed[key] = device.resource, offered_id(device.id)
+    return claimed

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from devhost.allocation import cdi
-from devhost.backends.backend import ClaimRecords
+from devhost.backends.backend import ClaimHandler, ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, reading_answer
-from devhost.backends.dra.claim_allocator import ClaimAllocator, FindHandler, FindPool, HeldError
+from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
 from devhost.errors import AllocationError
 from devhost.model.claim_record import ClaimRecord, claim_id
 
@@ -49,20 +49,19 @@ class ClaimName(NamedTuple):
 class PreparedClaims:
     """Prepares and unprepares the claims of one driver on this node.
 
-    `pool_of` returns the pool of a name, if DRA offers it here, and `handler_of` who answers for
-    its resource, by whichever backend that is offered.
+    `pool_of` returns the pool of a name, if DRA offers it here.
 
     Attributes:
+        handlers: Who answers for the resource of a pool, by whichever backend that is offered.
         records: The records; ``None`` before they have been read: then nothing is prepared.
         conflict: Set when a claim was given what another one still has.
         unwritten: The IDs of records whose CDI file could not be written.
     """
 
-    def __init__(
-        self, api: ApiClient, driver: str, pool_of: FindPool, handler_of: FindHandler
-    ) -> None:
+    def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver = api, driver
-        self._allocator = ClaimAllocator(driver, pool_of, handler_of, self.of_resource)
+        self.handlers: dict[str, ClaimHandler] = {}
+        self._allocator = ClaimAllocator(driver, pool_of, self.handlers, self.of_resource)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self.unwritten: set[str] = set()
@@ -115,7 +114,7 @@ class PreparedClaims:
         """End the record of a claim, and return it if there was one."""
         async with self._lock(uid):
             record = await self._find(uid)
-            await self._loaded.write_file(self._file_name(uid), None)
+            await self._loaded.write_file(_file_name(self._driver, uid), None)
             if record is not None:
                 self._loaded.drop(record)
                 await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
@@ -151,13 +150,8 @@ class PreparedClaims:
     async def _write_file(self, record: ClaimRecord) -> None:
         content = cdi.serialize_spec(cdi.spec_of(self._kind, record.entries))
         self.unwritten.add(record.id)
-        await self._loaded.write_file(self._file_name(record.claim), content)
+        await self._loaded.write_file(_file_name(self._driver, record.claim), content)
         self.unwritten.discard(record.id)
-
-    def _file_name(self, uid: str) -> str:
-        if not _UID.fullmatch(uid):
-            raise AllocationError(f"{uid!r} is no UID of a claim")
-        return f"{self._driver}-claim_{uid}.json"
 
     async def _allocate(self, claim: ClaimName) -> ClaimRecord:
         """Return the record of what the scheduler has given a claim."""
@@ -184,3 +178,9 @@ class PreparedClaims:
             devices=devices,
             entries=entries,
         )
+
+
+def _file_name(driver: str, uid: str) -> str:
+    if not _UID.fullmatch(uid):
+        raise AllocationError(f"{uid!r} is no UID of a claim")
+    return f"{driver}-claim_{uid}.json"
