@@ -12,6 +12,7 @@ from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified
 from devhost.errors import AllocationError
+from devhost.hostfs.files import THREAD
 from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
@@ -113,6 +114,7 @@ class Scanner(Declaration):
         if self._clashing:
             in_turn.sort(key=lambda device: _turn(previous.get(device.id)))
         for found_device in in_turn:
+            THREAD.progress.note()  # what takes long for many devices is not a host that hangs
             former = previous.get(found_device.id)
             device, allocation = self._rendered(found_device, former)
             if device.is_rendered and self._clashing:

@@ -98,10 +98,11 @@ async def test_configuration_with_the_most_devices_is_served_and_changed(
 async def test_text_of_many_devices_is_not_kept_in_memory(
     bounded: Daemon, standin: SimulatedKubelet, entries: int, value: str
 ) -> None:
-    """A short file may ask for hundreds of MiB of it."""
+    """A short file may ask for hundreds of MiB of it; that takes long, and is no host that hangs."""
+    bounded.constants = bounded.constants | {"node.reconciler.READ_TIMEOUT_S": 2.0}
     env = ", ".join(f"V{number}: '{value}'" for number in range(entries))
     await bounded.start(tokens(a=MOST).replace("]}", f"], allocate: {{env: {{{env}}}}}}}"))
-    await standin.wait(A, MOST, MOST, timeout=500.0)
+    await standin.wait(A, MOST, MOST, timeout=250.0)
     (answer,) = (await standin.admit("pod", {"c": {A: 1}})).values()
     assert len(answer["envs"]) == entries
     assert await bounded.stop() == 0
