@@ -113,7 +113,8 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
         await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
         await world.until_published()  # the scheduler would not count q1
         late = world.claim("v", SERIAL, "fake-null")
-        assert "withheld: held as" in (await world.kubelet.prepare(late, "v")).error
+        refused = (await world.kubelet.prepare(late, "v")).error
+        assert refused == f"{SERIAL}: held by default/q1 by the device plugin"
         lists.by_plugin.clear()
         await world.until_published("fake-null", "fake-zero")
 

@@ -119,6 +119,8 @@ async def test_there_with_a_restart_in_the_middle(
         pool = served.publication.pool
         await eventually(lambda: pool.is_published)
         assert not world.published()
+        late = world.claim("v", resource, lists.by_plugin["q1"][1])
+        assert (await world.kubelet.prepare(late, "v")).error == f"{resource}: {BY_PLUGIN}"
         await end(plugins, lists)
         await world.until(resource, State.REGISTERED)
         await world.until_published(*devices)
