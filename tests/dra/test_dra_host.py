@@ -541,7 +541,8 @@ async def test_a_held_node_under_another_id_is_withheld(world: World) -> None:
         await world.until_published("new-null", "new-zero")
 
 
-async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
+def a_link_to_null(world: World) -> tuple[Path, str]:
+    """Make the link that a device is; return it, and a configuration."""
     link = world.devices / "tty0"
     link.symlink_to("/dev/null")
     config = f"""
@@ -552,13 +553,22 @@ resources:
     sources: ["{world.devices}/tty*"]
     allocate: {{devices: [{{hostPath: "${{path}}", containerPath: /dev/serial0}}]}}
 """
+    return link, config
+
+
+def lead_to_zero(link: Path) -> None:
+    fresh = link.with_name("fresh")
+    fresh.symlink_to("/dev/zero")
+    fresh.rename(link)
+
+
+async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
+    link, config = a_link_to_null(world)
     async with world.run(config):
         await registered(world, SERIAL)
         name = world.claim("u", SERIAL, "tty0")
         first = await world.kubelet.prepare(name, "u")
-        fresh = link.with_name("fresh")
-        fresh.symlink_to("/dev/zero")
-        fresh.rename(link)
+        lead_to_zero(link)
         await eventually(lambda: world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, world.spec)
         assert await world.kubelet.prepare(name, "u") == first
         link.unlink()
@@ -566,6 +576,28 @@ resources:
         assert "tty0" in (await world.kubelet.prepare(name, "u")).error
         assert world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, "the file stays as it was"
         assert not await world.kubelet.unprepare(name, "u")
+
+
+async def test_a_device_that_moved_while_the_disk_was_full_is_where_it_is_later(
+    world: World,
+) -> None:
+    link, config = a_link_to_null(world)
+    away = world.directory / "away"
+    async with world.run(config):
+        await registered(world, SERIAL)
+        await world.kubelet.prepare(world.claim("u", SERIAL, "tty0"), "u")
+        world.state.rename(away)
+        world.state.write_text("a file")
+        lead_to_zero(link)
+        handouts, served = world.host.parts.handouts, world.served(SERIAL)
+        (record,) = handouts.table.claims.values()
+        await eventually(lambda: record not in handouts.table and handouts.problem)
+        world.state.unlink()
+        away.rename(world.state)
+        await eventually(lambda: handouts.problem is None)
+        assert served is not None
+        served.scan.request()
+        await eventually(lambda: world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, world.spec)
 
 
 async def test_claims_that_cannot_be_prepared_say_why(world: World) -> None:
