@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -684,6 +685,31 @@ async def test_a_record_that_cannot_be_written_is_no_answer(world: World) -> Non
         world.state.unlink()
         assert not (await world.kubelet.prepare(name, "u")).error
         assert {record["claim"] for record in world.records()} == {"first", "u"}
+
+
+@pytest.mark.parametrize(
+    ("hanging", "problem"),
+    [
+        pytest.param("node.cdi_files.CdiFiles.write", "its CDI file: {cdi}: no answer", id="cdi"),
+        pytest.param("devices.scan.Scanner.allocate", f"{SERIAL}: the host does not", id="host"),
+    ],
+)
+async def test_what_does_not_answer_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, hanging: str, problem: str
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr("devhost.node.claim_files.PATIENCE_S", 0.1)
+    monkeypatch.setattr("devhost.node.answers._LOOK_UP_S", 0.1)
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        assert not (await world.kubelet.prepare(name, "u")).error
+        monkeypatch.setattr(f"devhost.{hanging}", lambda *_args: go.wait())
+        try:
+            refused = (await world.kubelet.prepare(name, "u")).error
+        finally:
+            go.set()
+    assert refused.startswith(problem.format(cdi=world.cdi))
 
 
 async def test_steps_run_once_for_a_claim(world: World) -> None:
