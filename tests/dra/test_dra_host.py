@@ -122,6 +122,24 @@ async def test_pools_that_nobody_has_are_deleted(world: World) -> None:
         assert {one["spec"]["pool"]["name"] for one in world.slices()} == {f"{NODE}/{TOKEN}"}
 
 
+async def test_a_pool_that_cannot_be_deleted_is_named_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(verb: str, _path: str) -> None:
+        if verb == "DELETE":
+            raise StatusError(403, "forbidden")
+
+    async with world.run(TOKENS.replace("/token", "/former")):
+        await registered(world, "example.com/former")
+    world.api.fault = refuse
+    monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.0)
+    async with world.run(TOKENS):
+        await eventually(lambda: len([one for one in writes(world) if one[0] == "DELETE"]) > 2)
+        world.api.fault = lambda _verb, _path: None
+        await world.until_published("0", "1", "2")
+    assert sum("slices were not written" in text for text in caplog.messages) == 1
+
+
 async def test_devices_that_vanish_leave_and_come_back(world: World) -> None:
     config = f"""
 version: v1
@@ -739,6 +757,16 @@ async def test_a_removed_resource_drains_until_its_claims_have_ended(world: Worl
         assert world.served(TOKEN)
         assert not await world.kubelet.unprepare(name, "u")
         await eventually(lambda: world.served(TOKEN) is None)
+
+
+async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(world: World) -> None:
+    other = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        world.reload(other)
+        world.reload(TOKENS)
+        await eventually(lambda: world.served(OTHER) is None)
+        assert not world.dra.has_served(OTHER)
 
 
 async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:

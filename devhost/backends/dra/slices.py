@@ -174,6 +174,7 @@ class SliceWriter:
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
         self.pools: dict[str, ResourcePool] = {}
+        self._unowned: dict[str, ResourcePool] = {}
         self.problem: str | None = "the API server was not asked yet"
         self.may_write = False
         self._is_read = False  # whether all slices that there may be were read or written
@@ -241,8 +242,9 @@ class SliceWriter:
         wanted = [*self.pools.values()]
         if any(pool.devices is None for pool in wanted):
             return wanted
-        unowned = self._slices.pools - self.pools.keys()
-        return [*wanted, *(ResourcePool(name, ()) for name in unowned)]
+        names = self._slices.pools - self.pools.keys()
+        self._unowned = {name: self._unowned.get(name) or ResourcePool(name, ()) for name in names}
+        return [*wanted, *self._unowned.values()]
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
