@@ -13,10 +13,11 @@ from typing import Final
 from devhost.allocation import cdi
 from devhost.allocation.cdi import Edits, cdi_devices, named
 from devhost.devices.scan import Scanner
+from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
-from devhost.watch.threads import PATIENCE_S, BlockingCalls
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -48,8 +49,10 @@ class CdiInjection:
     def __init__(self, resource: str, files: CdiFiles, rescan: Callable[[], None]) -> None:
         self._resource, self._files, self._rescan = resource, files, rescan
         self._file_name = cdi.file_name(resource)
+        self._scanner: Scanner | None = None  # of the last attempt, whose looks at the host are:
+        self._looks = BlockingCalls("cdi devices", serial=True)
         # One at a time: a write that is late must not undo a later one.
-        self._calls = BlockingCalls("cdi devices", files.directory, serial=True)
+        self._calls = BlockingCalls("cdi spec", files.directory, serial=True)
         self._written: Mapping[str, Edits] | None = None  # by device
         self._wanted: Mapping[str, Edits] | None = None  # as of the last attempt to write
         self._problem: str | None = None
@@ -62,16 +65,20 @@ class CdiInjection:
         """
         if self._written is None and snapshot.error:
             return
-        before = self._written or {}
+        if scanner is not self._scanner:
+            # Without the looks by the former specification, of which one may hang.
+            self._scanner, self._looks = scanner, BlockingCalls("cdi devices", serial=True)
+        look = functools.partial(cdi_devices, scanner, snapshot, self._written or {})
         wanted: Mapping[str, Edits] = {}
-
-        def work() -> None:
-            nonlocal wanted
-            wanted = cdi_devices(scanner, snapshot, before)
-            self._files.write(self._file_name, cdi.serialize(self._resource, wanted))
-
         try:
-            await self._calls.run(work, patience=PATIENCE_S, on_late=self._rescan)
+            wanted = await self._looks.run(
+                look, patience=PATIENCE_S, progress=Progress(), on_late=self._rescan
+            )
+            # Without a limit, as the host is not asked: for many devices it takes long.
+            text = functools.partial(cdi.serialize, self._resource, wanted)
+            content = await run_in_thread("cdi spec", text)
+            write = functools.partial(self._files.write, self._file_name, content)
+            await self._calls.run(write, patience=PATIENCE_S, on_late=self._rescan)
         except OSError as error:  # a TimeoutError, too; the next scan tries again
             problem = f"its CDI spec could not be written: {error.strerror}"
             if problem != self._problem:

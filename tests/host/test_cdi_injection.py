@@ -3,9 +3,11 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,3 +167,54 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
     monkeypatch.setattr(module, "PATIENCE_S", 10.0)
     await bench.write()
     assert bench.injection.judge(bench.scanner.resource, bench.found()).devices["0"].healthy
+
+
+async def test_cdi_spec_that_takes_long_is_of_no_host_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to look at many devices, nor to put their text together."""
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    (tmp_path / "lib").mkdir()
+    resource, patience = bench.scanner.resource, 2.0
+    source = resource.sources[0].model_copy(update={"static": Static(count=25)})
+    changed = resource.model_copy(update={"sources": (source,)})
+    bench.scanner = replace(bench.scanner, resource=changed)
+    monkeypatch.setattr(module, "PATIENCE_S", patience)
+
+    def slowly(work: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        def slow(*arguments: object) -> object:
+            time.sleep(seconds)
+            return work(*arguments)
+
+        return slow
+
+    monkeypatch.setattr(cdi, "edits", slowly(cdi.edits, patience / 20))
+    monkeypatch.setattr(cdi, "serialize", slowly(cdi.serialize, patience * 1.1))
+    await bench.write()
+    judged = bench.injection.judge(changed, bench.found()).devices
+    assert all(device.healthy for device in judged.values())
+
+
+async def test_cdi_spec_of_a_changed_resource_does_not_wait_for_a_former_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
+) -> None:
+    """It was given up with the specification: that it has not returned says nothing of the host."""
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    (tmp_path / "lib").mkdir()
+    begun = threading.Event()
+
+    def hanging(*_: object) -> dict[str, Edits]:
+        begun.set()
+        release.wait(60)
+        return {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "cdi_devices", hanging)
+        former = asyncio.create_task(bench.write())
+        await until(begun.is_set, "a thread looks")
+        former.cancel()
+        await asyncio.wait({former})
+    bench.scanner = replace(bench.scanner)
+    await bench.write()
+    assert bench.written() == ["/lib"]
+    assert bench.names() == (cdi.qualified_name(NAME, "0"),)
