@@ -141,6 +141,19 @@ async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
         assert not world.cdi_files()
 
 
+async def test_a_claim_that_lost_its_devices_ends_when_another_one_is_given_them(
+    world: World, lists: PodResourcesLists
+) -> None:
+    """As that of a user, who keeps it, of which kubelet did not tell the end."""
+    async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
+        lists.pods.clear()
+        world.api.objects[f"{CLAIMS}/{name}"]["status"] = {}
+        late = world.claim("v", TOKEN, "0")
+        assert "held by claim" in (await world.kubelet.prepare(late, "v")).error
+        await eventually(lambda: not world.records(), world.records)
+        assert not (await world.kubelet.prepare(late, "v")).error
+
+
 async def test_a_share_of_a_claim_that_has_gone_ends_beside_shares_that_pods_have(
     world: World, lists: PodResourcesLists
 ) -> None:
