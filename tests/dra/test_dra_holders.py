@@ -163,13 +163,13 @@ async def test_a_share_of_a_claim_that_has_gone_ends_beside_shares_that_pods_hav
         names = {uid: world.claim(uid, TOKEN, "0", shareID=uid) for uid in "abc"}
         for uid, name in names.items():
             assert not (await world.kubelet.prepare(name, uid)).error
-        lists.hold("second", TOKEN, "0", share="b")
+        lists.hold("first", TOKEN, "0", share="a")
         lists.hold("third", TOKEN, "0", share="c")
         await world.until_holders(TOKEN)
     world.api.remove(f"{CLAIMS}/{names['a']}")
     world.api.remove(f"{CLAIMS}/{names['b']}")
     async with world.run(SHARED):
-        await eventually(lambda: [one["claim"] for one in world.records()] == ["b", "c"])
+        await eventually(lambda: [one["claim"] for one in world.records()] == ["a", "c"])
 
 
 async def test_a_claim_does_not_end_because_of_an_error(
