@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from devhost.allocation.cdi import OwnedEdits, owned_edits
 from devhost.allocation.host_paths import HostPaths
@@ -21,6 +22,7 @@ from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError
 
+_T = TypeVar("_T")
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
 _LOOK_UP_S: Final = 5.0
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
@@ -117,19 +119,16 @@ class ResourceAnswers:
         offer = await self._current()
         waited = clock() - began
         scanner, snapshot = offer.scanner, offer.snapshot
-        try:
-            allocation = await self._calls.run(lambda: scanner.allocate(snapshot, ids))
-            has_steps = pre_start and self.pre_start.needs_steps(scanner.resource)
-            await self._claims.hand_out(
-                scanner.resource,
-                snapshot.devices,
-                ids,
-                steps="pending" if has_steps else "none",
-                waited=waited,
-                holder=holder,
-            )
-        except NoAnswerError as error:
-            raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
+        allocation = await self._ask_host(lambda: scanner.allocate(snapshot, ids))
+        has_steps = pre_start and self.pre_start.needs_steps(scanner.resource)
+        await self._claims.hand_out(
+            scanner.resource,
+            snapshot.devices,
+            ids,
+            steps="pending" if has_steps else "none",
+            waited=waited,
+            holder=holder,
+        )
         return allocation
 
     async def look_up(self, ids: Sequence[OfferedId]) -> Allocation:
@@ -138,7 +137,7 @@ class ResourceAnswers:
         What is unhealthy but there was allocated when it was healthy.
 
         Raises:
-            AllocationError: A device is gone.
+            AllocationError: A device is gone, or the host does not answer.
         """
         scanner, snapshot = self.offer.scanner, self.offer.snapshot
         devices = {
@@ -146,13 +145,19 @@ class ResourceAnswers:
             for device in snapshot.devices.values()
         }
         present = replace(snapshot, devices=devices)
-        return await self._calls.run(lambda: scanner.allocate(present, ids), patience=_LOOK_UP_S)
+        return await self._ask_host(lambda: scanner.allocate(present, ids), _LOOK_UP_S)
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
         """Return an allocation as edits of a container, with the numbers that nodes have now."""
         scanner = self.offer.scanner
         work = functools.partial(owned_edits, allocation, HostPaths(scanner.files, scanner.policy))
-        return await self._calls.run(work, patience=_LOOK_UP_S)
+        return await self._ask_host(work, _LOOK_UP_S)
+
+    async def _ask_host(self, work: Callable[[], _T], patience: float = math.inf) -> _T:
+        try:
+            return await self._calls.run(work, patience=patience)
+        except NoAnswerError as error:
+            raise AllocationError(f"{self.name}: the host does not answer: {error}") from None
 
     def observe_allocate(self, result: str, seconds: float) -> None:
         """Count an Allocate that has ended, with its result and duration."""

@@ -43,7 +43,7 @@ class ClaimFiles:
 
     def confirmed_free(self, resource: str, offered: OfferedId, since: float) -> bool:
         """Whether no pod has a device, by two lists requested since a moment."""
-        return self._holders.confirmed_free(offered.name(resource), since)
+        return self._holders.confirmed_free(offered.name(resource), since, offered)
 
     async def write_file(self, name: str, content: bytes | None) -> None:
         """Write a CDI file, or remove it; raise `OSError` if that fails."""

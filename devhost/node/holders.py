@@ -92,17 +92,23 @@ class Holders:
         pods = (held.plugin_pods.get(resource, frozenset()) for held in counted)
         return frozenset[str]().union(*pods)
 
-    def confirmed_free(self, name: AdvertisedName, since: float) -> bool:
-        """Whether no pod holds a device, by two complete lists requested ``since`` a moment.
+    def confirmed_free(
+        self, name: AdvertisedName, since: float, share: OfferedId | None = None
+    ) -> bool:
+        """Whether no pod holds a device, or this share of it.
 
-        They are `CONFIRM_S` apart, and of the present kubelet.
+        That is so by two complete lists requested ``since`` a moment. They are `CONFIRM_S` apart,
+        and of the present kubelet.
         """
         begin = max(since, self._since)
         lists = [listed for listed in self._lists if listed.complete and listed.at >= begin]
         return (
             bool(lists)
             and lists[-1].at - lists[0].at >= _confirm_s()
-            and not any(name in listed.by_name for listed in lists)
+            and not any(
+                name in listed.by_name if share is None else share in listed.by_name.get(name, ())
+                for listed in lists
+            )
         )
 
     @property

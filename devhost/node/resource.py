@@ -130,6 +130,7 @@ class ServedResource:
                     await health.first_round(_FIRST_ROUND_S)
                     self._publish_again()
                 serving = tasks.create_task(self.publication.run(), name=f"serve {self.name}")
+                await asyncio.sleep(0)  # it begins: only then can it end what was opened
                 while not (
                     self.draining
                     and self.publication.offered_ids.drained

@@ -113,7 +113,8 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
         await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
         await world.until_published()  # the scheduler would not count q1
         late = world.claim("v", SERIAL, "fake-null")
-        assert "withheld: held as" in (await world.kubelet.prepare(late, "v")).error
+        refused = (await world.kubelet.prepare(late, "v")).error
+        assert refused == f"{SERIAL}: held by default/q1 by the device plugin"
         lists.by_plugin.clear()
         await world.until_published("fake-null", "fake-zero")
 
@@ -138,6 +139,37 @@ async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
         lists.pods.clear()
         await eventually(lambda: not world.records(), world.records)
         assert not world.cdi_files()
+
+
+async def test_a_claim_that_lost_its_devices_ends_when_another_one_is_given_them(
+    world: World, lists: PodResourcesLists
+) -> None:
+    """As that of a user, who keeps it, of which kubelet did not tell the end."""
+    async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
+        lists.pods.clear()
+        world.api.objects[f"{CLAIMS}/{name}"]["status"] = {}
+        late = world.claim("v", TOKEN, "0")
+        assert "held by claim" in (await world.kubelet.prepare(late, "v")).error
+        await eventually(lambda: not world.records(), world.records)
+        assert not (await world.kubelet.prepare(late, "v")).error
+
+
+async def test_a_share_of_a_claim_that_has_gone_ends_beside_shares_that_pods_have(
+    world: World, lists: PodResourcesLists
+) -> None:
+    async with world.run(SHARED):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        names = {uid: world.claim(uid, TOKEN, "0", shareID=uid) for uid in "abc"}
+        for uid, name in names.items():
+            assert not (await world.kubelet.prepare(name, uid)).error
+        lists.hold("first", TOKEN, "0", share="a")
+        lists.hold("third", TOKEN, "0", share="c")
+        await world.until_holders(TOKEN)
+    world.api.remove(f"{CLAIMS}/{names['a']}")
+    world.api.remove(f"{CLAIMS}/{names['b']}")
+    async with world.run(SHARED):
+        await eventually(lambda: [one["claim"] for one in world.records()] == ["a", "c"])
 
 
 async def test_a_claim_does_not_end_because_of_an_error(

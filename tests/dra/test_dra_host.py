@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -119,6 +120,24 @@ async def test_pools_that_nobody_has_are_deleted(world: World) -> None:
         await registered(world, TOKEN)
         await world.until_published("0", "1", "2")
         assert {one["spec"]["pool"]["name"] for one in world.slices()} == {f"{NODE}/{TOKEN}"}
+
+
+async def test_a_pool_that_cannot_be_deleted_is_named_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(verb: str, _path: str) -> None:
+        if verb == "DELETE":
+            raise StatusError(403, "forbidden")
+
+    async with world.run(TOKENS.replace("/token", "/former")):
+        await registered(world, "example.com/former")
+    world.api.fault = refuse
+    monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.0)
+    async with world.run(TOKENS):
+        await eventually(lambda: len([one for one in writes(world) if one[0] == "DELETE"]) > 2)
+        world.api.fault = lambda _verb, _path: None
+        await world.until_published("0", "1", "2")
+    assert sum("slices were not written" in text for text in caplog.messages) == 1
 
 
 async def test_devices_that_vanish_leave_and_come_back(world: World) -> None:
@@ -541,7 +560,8 @@ async def test_a_held_node_under_another_id_is_withheld(world: World) -> None:
         await world.until_published("new-null", "new-zero")
 
 
-async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
+def a_link_to_null(world: World) -> tuple[Path, str]:
+    """Make the link that a device is; return it, and a configuration."""
     link = world.devices / "tty0"
     link.symlink_to("/dev/null")
     config = f"""
@@ -552,13 +572,22 @@ resources:
     sources: ["{world.devices}/tty*"]
     allocate: {{devices: [{{hostPath: "${{path}}", containerPath: /dev/serial0}}]}}
 """
+    return link, config
+
+
+def lead_to_zero(link: Path) -> None:
+    fresh = link.with_name("fresh")
+    fresh.symlink_to("/dev/zero")
+    fresh.rename(link)
+
+
+async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
+    link, config = a_link_to_null(world)
     async with world.run(config):
         await registered(world, SERIAL)
         name = world.claim("u", SERIAL, "tty0")
         first = await world.kubelet.prepare(name, "u")
-        fresh = link.with_name("fresh")
-        fresh.symlink_to("/dev/zero")
-        fresh.rename(link)
+        lead_to_zero(link)
         await eventually(lambda: world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, world.spec)
         assert await world.kubelet.prepare(name, "u") == first
         link.unlink()
@@ -566,6 +595,28 @@ resources:
         assert "tty0" in (await world.kubelet.prepare(name, "u")).error
         assert world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, "the file stays as it was"
         assert not await world.kubelet.unprepare(name, "u")
+
+
+async def test_a_device_that_moved_while_the_disk_was_full_is_where_it_is_later(
+    world: World,
+) -> None:
+    link, config = a_link_to_null(world)
+    away = world.directory / "away"
+    async with world.run(config):
+        await registered(world, SERIAL)
+        await world.kubelet.prepare(world.claim("u", SERIAL, "tty0"), "u")
+        world.state.rename(away)
+        world.state.write_text("a file")
+        lead_to_zero(link)
+        handouts, served = world.host.parts.handouts, world.served(SERIAL)
+        (record,) = handouts.table.claims.values()
+        await eventually(lambda: record not in handouts.table and handouts.problem)
+        world.state.unlink()
+        away.rename(world.state)
+        await eventually(lambda: handouts.problem is None)
+        assert served is not None
+        served.scan.request()
+        await eventually(lambda: world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, world.spec)
 
 
 async def test_claims_that_cannot_be_prepared_say_why(world: World) -> None:
@@ -654,6 +705,31 @@ async def test_a_record_that_cannot_be_written_is_no_answer(world: World) -> Non
         assert {record["claim"] for record in world.records()} == {"first", "u"}
 
 
+@pytest.mark.parametrize(
+    ("hanging", "problem"),
+    [
+        pytest.param("node.cdi_files.CdiFiles.write", "its CDI file: {cdi}: no answer", id="cdi"),
+        pytest.param("devices.scan.Scanner.allocate", f"{SERIAL}: the host does not", id="host"),
+    ],
+)
+async def test_what_does_not_answer_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, hanging: str, problem: str
+) -> None:
+    go = threading.Event()
+    monkeypatch.setattr("devhost.node.claim_files.PATIENCE_S", 0.1)
+    monkeypatch.setattr("devhost.node.answers._LOOK_UP_S", 0.1)
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        name = world.claim("u", SERIAL, "fake-null")
+        assert not (await world.kubelet.prepare(name, "u")).error
+        monkeypatch.setattr(f"devhost.{hanging}", lambda *_args: go.wait())
+        try:
+            refused = (await world.kubelet.prepare(name, "u")).error
+        finally:
+            go.set()
+    assert refused.startswith(problem.format(cdi=world.cdi))
+
+
 async def test_steps_run_once_for_a_claim(world: World) -> None:
     marks = world.devices / "marks"
     config = TOKENS.rstrip().removesuffix("}") + (
@@ -681,6 +757,16 @@ async def test_a_removed_resource_drains_until_its_claims_have_ended(world: Worl
         assert world.served(TOKEN)
         assert not await world.kubelet.unprepare(name, "u")
         await eventually(lambda: world.served(TOKEN) is None)
+
+
+async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(world: World) -> None:
+    other = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        world.reload(other)
+        world.reload(TOKENS)
+        await eventually(lambda: world.served(OTHER) is None)
+        assert not world.dra.has_served(OTHER)
 
 
 async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:

@@ -8,10 +8,11 @@ from typing import Final
 import pytest
 
 from devhost.backends.dra.dra_backend import DraPublication
+from devhost.fake_kubelet.dra_kubelet import node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
-from tests.dra.world import PodResourcesLists, World, eventually
+from tests.dra.world import NODE_PATH, PodResourcesLists, World, eventually
 
 STEPS: Final = TOKENS.rstrip().removesuffix("}") + ", preStart: [{run: [sh, -c, 'exit 0']}]}\n"
 BY_PLUGIN: Final = "held by default/q1 by the device plugin"
@@ -119,6 +120,8 @@ async def test_there_with_a_restart_in_the_middle(
         pool = served.publication.pool
         await eventually(lambda: pool.is_published)
         assert not world.published()
+        late = world.claim("v", resource, lists.by_plugin["q1"][1])
+        assert (await world.kubelet.prepare(late, "v")).error == f"{resource}: {BY_PLUGIN}"
         await end(plugins, lists)
         await world.until(resource, State.REGISTERED)
         await world.until_published(*devices)
@@ -183,6 +186,16 @@ async def test_back_waits_for_a_claim_that_is_being_prepared(
         go.touch()
         assert not (await prepared).error
         assert not await world.kubelet.unprepare(name, "u")
+        await plugins.wait(TOKEN, 3, 3)
+
+
+async def test_back_where_kubelet_is_too_old_for_dra(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    world.api.put(NODE_PATH, node("v1.35.4"))
+    async with world.run(TOKENS):
+        await world.until(TOKEN, State.WAITING, "needs kubelet 1.36")
+        world.reload(by_plugin(TOKENS))
         await plugins.wait(TOKEN, 3, 3)
 
 

@@ -20,11 +20,13 @@ class HeldError(AllocationError):
 class OfferedPool(Protocol):
     """The pool of a resource: who answers for it, and its devices, healthy or not.
 
-    `ids` are those of which a claim for a device gets one, by the device's name.
+    `ids` are those of which a claim for a device gets one, by the device's name, and `blocked` is
+    why none does yet.
     """
 
     handler: ClaimHandler
     ids: Mapping[str, Sequence[OfferedId]]
+    blocked: str | None
 
 
 FindPool = Callable[[str], OfferedPool | None]
@@ -67,7 +69,10 @@ class ClaimAllocator:
     async def _hand_out(self, uid: str, results: Sequence[Result]) -> Scope:
         """Hand out the devices of a scope; an administrator's are only looked at."""
         pool, is_admin = self._pool(results[0].pool), results[0].admin
-        handler, ids = pool.handler, self._choose(uid, pool, results)
+        handler = pool.handler
+        if pool.blocked is not None and not is_admin:
+            raise AllocationError(f"{handler.name}: {pool.blocked}")
+        ids = self._choose(uid, pool, results)
         if is_admin:
             allocation = await handler.look_up(ids)
         else:

@@ -99,15 +99,15 @@ async def attempt(
     action: str, claim: ClaimName, work: Awaitable[ClaimRecord | None]
 ) -> tuple[ClaimRecord | None, str]:
     """Return the record, or log and return why that failed."""
+    limit = asyncio.timeout(_TIMEOUT_S)
     try:
-        async with asyncio.timeout(_TIMEOUT_S):
+        async with limit:
             return await work, ""
     except DevhostError as error:
         problem = str(error)
-    except TimeoutError:
-        problem = f"no answer in {_TIMEOUT_S:.0f} s"
-    except OSError as error:
-        problem = f"its CDI file: {error}"
+    except OSError as error:  # a TimeoutError, too, also of a file that is not written in time
+        late = f"no answer in {_TIMEOUT_S:.0f} s"
+        problem = late if limit.expired() else f"its CDI file: {error}"
     except Exception:  # noqa: BLE001 (logged; kubelet gets an answer)
         _LOG.exception("%s a claim failed unexpectedly", action)
         problem = "internal error"

@@ -24,7 +24,7 @@ class ClaimUpkeep:
     """Renews the records of devices that have moved; ends those of claims that have gone.
 
     Kubelet tells of the end of a claim, unless it lost its memory: then the API server says that
-    there is none, and kubelet's list of pods shows nobody who has its devices.
+    there is none, or that it has no devices, and kubelet's list of pods shows nobody who has them.
     """
 
     def __init__(self, api: ApiClient, claims: PreparedClaims) -> None:
@@ -68,6 +68,8 @@ class ClaimUpkeep:
             while gone and clock() < since + _CONFIRM_S:
                 for record in [record for record in gone if _is_unused(record, records, since)]:
                     gone.remove(record)
+                    if not await self._is_gone(record):
+                        continue  # it was allocated again meanwhile
                     fields = {"claim": record.shown, "uid": record.claim}
                     _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
                     await attempt("ending", _name(record), self._claims.unprepare(record.claim))
@@ -77,11 +79,15 @@ class ClaimUpkeep:
                     await self._claims.conflict.wait()
 
     async def _is_gone(self, record: ClaimRecord) -> bool:
-        """Whether the API server says that there is no such claim; never because of an error."""
+        """Whether the API server has no such claim, or none that has devices.
+
+        Never because of an error.
+        """
         try:
             content = await self._api.call("GET", _name(record).path)
             with reading_answer():
-                return bool(content["metadata"]["uid"] != record.claim)
+                is_allocated = bool((content.get("status") or {}).get("allocation"))
+                return not is_allocated or bool(content["metadata"]["uid"] != record.claim)
         except ApiError as error:
             return error.status == 404
 

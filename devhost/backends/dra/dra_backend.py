@@ -151,6 +151,7 @@ class DraPublication:
     Attributes:
         ids: Those of which a claim for a device gets one, by the device's name; also those of
             unhealthy devices.
+        blocked: Why no claim is given any of them yet, if that is so: then none is offered.
     """
 
     def __init__(self, backend: DraBackend, pool: str, hooks: ResourceHooks) -> None:
@@ -158,7 +159,7 @@ class DraPublication:
         self._backend, self._hooks = backend, hooks
         self._snapshot, self._replicas = Snapshot(), 1
         self._devices: Sequence[SliceDevice] = ()
-        self._is_blocked = hooks.other_holders() is not None  # then none is offered
+        self.blocked = hooks.other_holders()
         self.ids: Mapping[str, Sequence[OfferedId]] = {}
 
     @property
@@ -184,10 +185,10 @@ class DraPublication:
     async def _wait_until_free(self) -> None:
         """Wait while pods have devices by the other backend."""
         while (reason := self._hooks.other_holders()) is not None:
-            self._offer(is_blocked=True)
+            self._offer(reason)
             self._hooks.set_state(State.WAITING, reason)
             await asyncio.sleep(_FREE_POLL_S)
-        self._offer(is_blocked=False)
+        self._offer(None)
 
     @property
     def _state(self) -> tuple[State, str | None]:
@@ -228,17 +229,17 @@ class DraPublication:
         self._snapshot, self._replicas = snapshot, resource.replicas
         self.ids = {device.name: device.ids for device in pool_devices(resource, snapshot)}
         self._devices = [*device_entries(resource, snapshot).values()]
-        self._offer(is_blocked=self._is_blocked)
+        self._offer(self.blocked)
         self._backend.upkeep.compare(resource.name, snapshot)
         return not before <= self.device_ids
 
-    def _offer(self, *, is_blocked: bool) -> None:
+    def _offer(self, blocked: str | None) -> None:
         """Offer the devices by the pool, or none while that is blocked.
 
         What is published stays while nobody can tell yet whether it is to be blocked.
         """
-        self._is_blocked, devices = is_blocked, () if is_blocked else self._devices
-        if devices != self.pool.devices and (not is_blocked or self._hooks.holders_known()):
+        self.blocked, devices = blocked, self._devices if blocked is None else ()
+        if devices != self.pool.devices and (blocked is None or self._hooks.holders_known()):
             self.pool.devices = devices
             self._backend.writer.compare_soon()
             self._backend.report_change()

@@ -55,7 +55,7 @@ class PreparedClaims:
         handlers: Who answers for the resource of a pool, by whichever backend that is offered.
         records: The records; ``None`` before they have been read: then nothing is prepared.
         conflict: Set when a claim was given what another one still has.
-        unwritten: The IDs of records whose CDI file could not be written.
+        unwritten: The IDs of records whose CDI file is not as they are.
     """
 
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
@@ -88,6 +88,7 @@ class PreparedClaims:
         self.records = records
         for record in self:
             if record.boot == records.boot:  # of an earlier one, kubelet prepares all again
+                self.unwritten.add(record.id)
                 with contextlib.suppress(OSError):
                     await self._write_file(record)
 
@@ -116,6 +117,7 @@ class PreparedClaims:
             record = await self._find(uid)
             await self._loaded.write_file(_file_name(self._driver, uid), None)
             if record is not None:
+                self.unwritten.discard(record.id)
                 self._loaded.drop(record)
                 await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
             return record
@@ -143,13 +145,13 @@ class PreparedClaims:
         return record.model_copy(update={"entries": entries, "boot": boot})
 
     async def _keep(self, record: ClaimRecord) -> None:
-        """Save a record, then write its CDI file."""
+        """Save a record, then write its CDI file; if that fails, a scan has it done again."""
+        self.unwritten.add(record.id)
         await self._loaded.save(record, _SAVE_S)
         await self._write_file(record)
 
     async def _write_file(self, record: ClaimRecord) -> None:
         content = cdi.serialize_spec(cdi.spec_of(self._kind, record.entries))
-        self.unwritten.add(record.id)
         await self._loaded.write_file(_file_name(self._driver, record.claim), content)
         self.unwritten.discard(record.id)
 

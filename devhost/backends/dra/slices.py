@@ -174,14 +174,16 @@ class SliceWriter:
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
         self.pools: dict[str, ResourcePool] = {}
+        self._unowned: dict[str, ResourcePool] = {}
         self.problem: str | None = "the API server was not asked yet"
         self.may_write = False
+        self._is_read = False  # whether all slices that there may be were read or written
         self._changed, self._is_node_read = asyncio.Event(), False
         self._failures = 0  # in a row
 
     def has_slices(self, pool: str) -> bool:
         """Whether the API server may have slices of a pool that this instance has to delete."""
-        return self.may_write and (self.problem is not None or pool in self._slices.pools)
+        return self.may_write and (not self._is_read or pool in self._slices.pools)
 
     def compare_soon(self) -> None:
         """Compare what is there with what is wanted."""
@@ -202,11 +204,13 @@ class SliceWriter:
         while True:
             try:
                 await self._slices.read()
+                self._is_read = True
                 self.read_node_soon()
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._slices.follow(self._take_change))
                     tasks.create_task(self._write_changes())
             except* DevhostError as errors:
+                self._is_read = errors.subgroup(ApiError) is None  # else kubelet is too old
                 self._failures += 1
                 if self._failures > 1:  # else it may only be that a watch could not go on
                     self._set_problem(str(errors.exceptions[0]))
@@ -238,8 +242,9 @@ class SliceWriter:
         wanted = [*self.pools.values()]
         if any(pool.devices is None for pool in wanted):
             return wanted
-        unowned = self._slices.pools - self.pools.keys()
-        return [*wanted, *(ResourcePool(name, ()) for name in unowned)]
+        names = self._slices.pools - self.pools.keys()
+        self._unowned = {name: self._unowned.get(name) or ResourcePool(name, ()) for name in names}
+        return [*wanted, *self._unowned.values()]
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
