@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, get_args
 
 from pydantic_core import ErrorDetails
@@ -66,7 +66,7 @@ def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
     yield from _nulls(tree.data, (), tree)
 
 
-def ambiguous_scalars(tree: Tree, wrong: Set[Path]) -> Iterator[TreeProblem]:
+def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProblem]:
     """Yield strings without quotes that are numbers or truth values to other readers of YAML.
 
     Those at wrong paths have an error, which says what would be right.

@@ -12,6 +12,7 @@ import functools
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,7 +24,6 @@ T = TypeVar("T")
 IDLE_MAX: Final = 4
 ABANDONED_MAX: Final = 8  # each is a thread
 PATIENCE_S: Final = 10.0  # for a filesystem to answer
-_RENEWAL: Final = 0.05  # of patience, after that part of it
 
 
 def run_in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -124,6 +124,7 @@ class BlockingCalls:
                 earlier calls have not returned.
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
+        began = time.monotonic()
         limit = asyncio.timeout(None if patience == math.inf else patience)
         try:
             async with limit, self._turn:
@@ -132,12 +133,22 @@ class BlockingCalls:
                     if patience == math.inf:
                         reason = f"{self._abandoned} earlier calls have not returned"
                     raise NoAnswerError(reason, self._path)
-                measured = work if progress is None else functools.partial(progress.measure, work)
+                measured = work
+                if progress is not None:
+                    progress.note()  # it may have waited for its turn
+                    measured = functools.partial(progress.measure, work)
                 call = run_in_thread(self._name, measured)
-                renewal = None if progress is None else patience * _RENEWAL
+                # From here on what the thread has done counts, however late this process sees it:
+                # the event loop may be busy, or without CPU time.
+                limit.reschedule(None)
                 try:
-                    while (await asyncio.wait({call}, timeout=renewal))[1] and progress is not None:
-                        limit.reschedule(progress.answered_at + patience)
+                    while not call.done():
+                        since = began if progress is None else progress.answered_at
+                        left = since + patience - time.monotonic()
+                        if left <= 0.0:
+                            self._abandon(call, on_late)
+                            raise NoAnswerError(f"no answer in {patience:g} s", self._path)
+                        await asyncio.wait({call}, timeout=left)
                 except asyncio.CancelledError:
                     self._abandon(call, on_late)
                     raise

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.hostfs.files import Progress
 from devhost.watch.threads import (
     ABANDONED_MAX,
     IDLE_MAX,
@@ -66,19 +67,38 @@ async def test_blocking_call_that_hangs_is_abandoned() -> None:
     assert await calls.run(lambda: 42, patience=60) == 42
 
 
-async def test_blocking_call_that_returns_in_the_moment_of_its_end_is_late() -> None:
-    """The loop was busy: it learns of both at the same time."""
-    go_on, late = threading.Event(), asyncio.Event()
-    calls = BlockingCalls("calls")
+@pytest.mark.parametrize("progress", [None, Progress()], ids=["in all", "each answer"])
+async def test_blocking_call_that_returned_while_the_loop_was_busy_is_in_time(
+    progress: Progress | None,
+) -> None:
+    """The loop learns of both at the same time: that it has returned, and that it is late."""
+    returned = threading.Event()
 
     def busy() -> None:
-        go_on.set()
-        time.sleep(0.1)  # longer than the patience
+        returned.wait()
+        time.sleep(0.5)  # longer than the patience
+
+    def work() -> int:
+        returned.set()
+        return 42
 
     asyncio.get_running_loop().call_soon(busy)
-    with pytest.raises(NoAnswerError):
-        await calls.run(go_on.wait, patience=0.05, on_late=late.set)
+    assert await BlockingCalls("calls").run(work, patience=0.4, progress=progress) == 42
+
+
+async def test_blocking_call_that_returns_in_the_moment_in_which_it_is_given_up() -> None:
+    returned, late = threading.Event(), asyncio.Event()
+    calls = BlockingCalls("calls")
+    given_up = asyncio.create_task(calls.run(returned.set, on_late=late.set))
+
+    def give_up() -> None:
+        returned.wait()
+        time.sleep(0.1)  # until the thread has said so
+        given_up.cancel()
+
+    asyncio.get_running_loop().call_soon(give_up)
     await late.wait()
+    assert given_up.cancelled()
     assert not calls._abandoned
 
 
