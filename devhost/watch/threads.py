@@ -153,7 +153,8 @@ class BlockingCalls:
                             raise NoAnswerError(f"no answer in {patience:g} s", self._path)
                         await asyncio.wait({call}, timeout=left)
                 except asyncio.CancelledError:
-                    self._abandon(call, on_late, is_cancelled=not limit.expired())
+                    self._abandon(call, on_late)
+                    self._cancelled = call
                     raise
                 return call.result()
         except TimeoutError:
@@ -165,16 +166,9 @@ class BlockingCalls:
         if self._is_serial and self._cancelled is not None:
             await asyncio.wait({self._cancelled})
 
-    def _abandon(
-        self,
-        call: "asyncio.Future[T]",
-        on_late: Callable[[], object] | None,
-        *,
-        is_cancelled: bool,
-    ) -> None:
+    def _abandon(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
         is_late = not call.done()  # else it has just returned
         self._abandoned += is_late
-        self._cancelled = call if is_cancelled else None
 
         def end(call: "asyncio.Future[T]") -> None:
             call.exception()  # nobody waits for it
