@@ -141,9 +141,9 @@ class Policy:
         globs = [glob.lower() for glob in self.allow_devices if ":" in glob]
         if "usb" in self.allow_devices or self._node_globs or (globs and products is None):
             return None
-        unnamed = products or ["VENDOR:PRODUCT"]
-        refused = next((product for product in unnamed if not matches_any(product, globs)), None)
-        return None if refused is None else f"raw USB nodes need {self.flag('device')} {refused}"
+        named = products or ["VENDOR:PRODUCT"]
+        flags = [f"{self.flag('device')} {name}" for name in named if not matches_any(name, globs)]
+        return f"raw USB nodes need {' and '.join(flags)}" if flags else None
 
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from devhost.allocation.policy import VALUE_PROBLEMS, Policy
 from devhost.config import messages
 from devhost.config.documents import ChartPart
-from devhost.config.yaml_tree import Tree, TreeProblem
+from devhost.config.yaml_tree import Path, Tree, TreeProblem
 from devhost.hostfs.files import is_wild
 from devhost.model.names import driver_name_problem
 from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
@@ -160,28 +160,29 @@ class InstanceValues(DaemonSetValues):
         above = ("/".join(parts[: depth + 1]) for depth in range(1, len(parts)))
         return self.host_root.enabled or any(directory in self._mounts for directory in above)
 
-    def problem(self) -> str | None:
-        """Return which values contradict each other."""
+    def problem(self) -> tuple[Path, str] | None:
+        """Return which value contradicts another, and what is wrong."""
         mounts = {} if self.host_root.enabled else self._mounts
         if twice := next((path for path, count in mounts.items() if count > 1), None):
-            return f"hostPaths: {twice} is already mounted; remove it"
+            return ("hostPaths",), f"{twice} is already mounted; remove it"
         globs = [("paths", glob) for glob in self.allow.paths]
         globs += [("devices", glob) for glob in self.allow.devices if "/" in glob]
         for key, glob in globs:
             if not self.sees(directory := fixed_directory(glob)):
-                return (
-                    f"allow.{key}: {glob} is not below a mounted directory, so devhost could not "
-                    f"check it; add {directory} to hostPaths"
+                return ("allow", key), (
+                    f"{glob} is not below a mounted directory, so devhost could not check it; add "
+                    f"{directory} to hostPaths"
                 )
         return self._dra_problem()
 
-    def _dra_problem(self) -> str | None:
+    def _dra_problem(self) -> tuple[Path, str] | None:
         """Return what Dynamic Resource Allocation lacks."""
         if not self.dra.enabled:
-            return "dra.backend: dra needs dra.enabled" if self.dra.backend == "dra" else None
+            is_chosen = self.dra.backend == "dra"
+            return (("dra", "backend"), "dra needs dra.enabled") if is_chosen else None
         needed = {"podResources": self.pod_resources.enabled, "cdi": self.cdi.enabled}
         key = next((key for key, is_enabled in needed.items() if not is_enabled), None)
-        return key and f"dra.enabled: needs {key}.enabled"
+        return None if key is None else (("dra", "enabled"), f"needs {key}.enabled")
 
     def extend(self, policy: Policy) -> Policy:
         """Return a policy with what the values allow in addition."""
@@ -270,4 +271,7 @@ def check_values(
         path = (*at, "config", "existingConfigMap")
         yield path, "cannot be combined with resources", tree.position(path).key
     if instance is not None and (problem := instance.problem()):
-        yield at, problem, tree.position(at).key
+        (key, message), path = problem, (*at, *problem[0])
+        if path not in tree.positions:  # the value is the chart's, or of all profiles
+            path, message = at, f"{messages.path_text(key)}: {message}"
+        yield path, message, tree.position(path).key

@@ -53,6 +53,7 @@ _FOREIGN: Final = (
     ),
 )
 _STRING: Final = "'config' is a string; remove the '|' after it, so that it is a mapping"
+_WITHOUT: Final = "'config' has no list 'resources'; with existingConfigMap, validate the ConfigMap"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
 # What a problem underlines: a string in quotes, a template, a key, or a string without quotes.
 _TOKEN: Final = re.compile(
@@ -296,6 +297,8 @@ def _configuration(tree: Tree) -> Tree:
     items = data if isinstance(data, list) else [data]
     if any(isinstance(item, dict) and "sources" in item for item in items):
         raise TreeError(_RESOURCE, *at)
+    if isinstance(data, dict) and "config" in data and not _KEYS & data.keys():
+        raise TreeError(_WITHOUT, *tree.position(("config",)).key)
     if not isinstance(data, dict):
         problem = "the file is empty" if data is None else "not a mapping"
         raise TreeError(f"{problem}; {_NEEDS}", 1, 1)

@@ -149,12 +149,10 @@ def _check_tree(
 ) -> Iterator[_Placed]:
     """Yield each problem, and collect the resources that have the right shape."""
     tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
-    reported = set()
+    reported, wrong = set[Path](), set[Path]()
     for path, message, at in messages.tree_problems(tree):
         reported.add(path)
         yield "error", path, message, at
-    for path, message, at in messages.ambiguous_scalars(tree):
-        yield "warning" if values is None else "error", path, message, at  # Helm reads values
     items = tree.data.get("resources")
     listed: list[Any] = items if isinstance(items, list) else []
     if len(listed) > limits.RESOURCES_MAX:
@@ -171,7 +169,10 @@ def _check_tree(
             continue
         errors = result.errors(include_url=False)
         for path, message, at in messages.shape_problems(errors, base, tree, reported):
+            wrong.add(path)
             yield "error", path, message, at
+    for path, message, at in messages.ambiguous_scalars(tree, wrong):
+        yield "warning" if values is None else "error", path, message, at  # Helm reads values
     seen = set[_Placed]()  # a name and its value are at one place
     for severity, full, message, on_key in _check_together(resources, policy, values):
         path = _place(tree, full)

@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, get_args
 
 from pydantic_core import ErrorDetails
@@ -26,7 +26,7 @@ _PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
 _NUMBERS: Final = re.compile(
     "(?:id|usb)?(?P<role>v|vendor|p|product|device)(?:_?id)?", re.IGNORECASE
 )
-_NUMBER: Final = re.compile("[0-9A-Fa-f]{4}")
+_NUMBER: Final = re.compile("(?:0[xX])?([0-9A-Fa-f]{4})")
 # What is right, by the type of pydantic's error.
 _EXPECTED: Final = {
     "bool_type": "should be true or false",
@@ -66,10 +66,15 @@ def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
     yield from _nulls(tree.data, (), tree)
 
 
-def ambiguous_scalars(tree: Tree) -> Iterator[TreeProblem]:
-    """Yield strings without quotes that are numbers or truth values to other readers of YAML."""
+def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProblem]:
+    """Yield strings without quotes that are numbers or truth values to other readers of YAML.
+
+    Those at wrong paths have an error, which says what would be right.
+    """
     for path, position in tree.positions.items():
         if not (position.plain and position.text and _AMBIGUOUS.fullmatch(position.text)):
+            continue
+        if path in wrong:
             continue
         if not str(*path[:1]).startswith("x-") and isinstance(tree.value(path), str):
             kind = "a truth value" if position.text.isalpha() else "a number"
@@ -224,9 +229,9 @@ def _pair_hint(path: Path, tree: Tree) -> str:
     vendor = product = "*"
     for key in tree.value(path[:-1]):
         text = tree.position((*path[:-1], key)).text or ""
-        if (role := _NUMBERS.fullmatch(key)) and _NUMBER.fullmatch(text):
+        if (role := _NUMBERS.fullmatch(key)) and (number := _NUMBER.fullmatch(text)):
             is_vendor = role["role"].lower().startswith("v")
-            vendor, product = (text, product) if is_vendor else (vendor, text)
+            vendor, product = (number[1], product) if is_vendor else (vendor, number[1])
     return f'; write device: "{vendor}:{product}"'
 
 

@@ -15,6 +15,7 @@ _NO_SPACE: Final = re.compile(r" *(?:- +)*[A-Za-z_][\w./-]*(?=:(?!//)[^\s/'\"])"
 # A string that begins with a bracket, with text after the one that closes it; a special character.
 _BRACKET: Final = re.compile(r"(?:: |- |[\[,] ?)([\[{][^\[\]{}]*[\]}])[^\s,\]}:]")
 _SPECIAL: Final = re.compile(r"\s*([%@`*&])")
+_UNDEFINED: Final = re.compile(r"undefined alias '([\w-]+)'")
 _FIRST_KEYS: Final = "name|directory|glob|dev|static|usb|pci|sysfs|hostPath|run|mode|waitFor"
 LOOKALIKE: Final = re.compile("[\u00a0\u200b\ufeff\u2013\u2014\u2018\u2019\u201c\u201d]")
 LOOKS_ALIKE: Final = "a character that looks like a space, dash or quote, but is another one"
@@ -91,7 +92,9 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> TreeError:
         return TreeError('inside { } and [ ] quote a template: "${…}"', line + 1, column + 1)
     begin = opening.column if opening and "alias" in context else column  # of '*' in a glob
     if string := _BRACKET.search(around) or _SPECIAL.match(around, begin):
-        message = f"quote a string that begins with '{around[string.start(1)]}'"
+        alias = _UNDEFINED.search(problem)
+        hint = f"; as an alias, it needs &{alias[1]} above it" if alias else ""
+        message = f"quote a string that begins with '{around[string.start(1)]}'{hint}"
         return TreeError(message, line + 1, string.start(1) + 1)
     if opening and "expected ','" in problem:
         return _explain_bracket(all_lines, opening, line, column)
@@ -102,7 +105,7 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> TreeError:
         return mistake
     if opening and "expected ':'" in problem:
         return TreeError("missing ':' after a key", opening.line + 1, opening.column + 1)
-    if misplaced := _explain_indentation(all_lines, line, column, problem):
+    if misplaced := _explain_indentation(all_lines, line, column):
         return misplaced
     hint = "; quote a string that contains ': '" if "mapping values" in problem else ""
     if context:
@@ -130,12 +133,10 @@ def _find_mistake(all_lines: Sequence[str], line: int) -> TreeError | None:
     return None
 
 
-def _explain_indentation(
-    all_lines: Sequence[str], line: int, column: int, problem: str
-) -> TreeError | None:
+def _explain_indentation(all_lines: Sequence[str], line: int, column: int) -> TreeError | None:
     """Return that a key is not aligned with the nearest key above it, if so."""
     key = _KEY.match(all_lines[line]) if line < len(all_lines) else None
-    if key is None or (key.end() <= column and "mapping values" not in problem):
+    if key is None or key.end() <= column:
         return None
     for above in range(line - 1, -1, -1):
         above_key = _KEY.match(all_lines[above])

@@ -207,7 +207,8 @@ class Scanner(Declaration):
         """Return when to scan again even if nothing happens, by these devices."""
         now = identified.context.now
         taken = sum(not device.is_leaving for device in devices.values())
-        if identified.over_limit and taken < (self.resource.limit or 0):
+        is_cut = identified.truncated > 0  # then it is read again when IDs come free
+        if identified.over_limit and not is_cut and taken < (self.resource.limit or 0):
             return now  # a device was given up, and its slot is free for another
         times = [since + self.settle_s for since in identified.settling.values()]
         for device in devices.values():

@@ -52,7 +52,7 @@ class _Path(_Settings):
     optional: bool = False
 
     def source(self) -> _Entry | str:
-        path = self.path.replace("[^", "[!")
+        path = self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
         without_nodes.check(
             lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path)
         )

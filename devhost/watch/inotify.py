@@ -94,6 +94,7 @@ class Inotify:
     def remove(self, watch: int) -> None:
         """End a watch, unless it has ended with its directory."""
         inotify_c.inotify_rm_watch(self._descriptor, inotify_c.WatchDescriptor(watch))
+        self.watches.discard(watch)  # the event of its end is lost where the queue overflows
 
     def read(self) -> list[Event]:
         """Return the queued events, or the first of very many."""

@@ -86,7 +86,7 @@ def test_validate_warns_of_the_strings_that_helm_reads_as_something_else(
         for path, theirs in ((("config", index), value) for index, value in enumerate(helms))
         if isinstance(tree.value(path), str) and not isinstance(theirs, str)
     ]
-    assert [path for path, _, _ in ambiguous_scalars(tree)] == differing
+    assert [path for path, _, _ in ambiguous_scalars(tree, ())] == differing
     assert len(differing) > 10
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -191,3 +192,21 @@ async def test_flood_of_devices_leaves_other_resources_their_ids(
     at.reconfigure(a=1, c=1, d=1)
     await at.until_applied("d")
     assert at.devices()["d"] > 60
+
+
+async def test_resource_with_more_than_both_limits_is_not_read_again_and_again(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No place of `maxDevices` can be filled without an ID."""
+    at.add(d=200)
+    d = at.resources["d"]
+    limited = d.scanner.resource.model_copy(update={"max_devices": 150})
+    d.scanner = replace(d.scanner, resource=limited)
+    at.reconfigure(a=1, b=1, c=1, d=1)
+    monkeypatch.setattr(limits, "DEVICE_IDS_MAX", 100)
+    at.declare("d")
+    await at.until_applied("d")
+    while d.scan in at.reconciler.active:
+        await asyncio.sleep(0)
+    assert at.devices()["d"] < 100
+    assert d.scan.demand.timer is None

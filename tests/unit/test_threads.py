@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.hostfs.files import Progress
 from devhost.watch.threads import (
     ABANDONED_MAX,
     IDLE_MAX,
@@ -66,19 +67,38 @@ async def test_blocking_call_that_hangs_is_abandoned() -> None:
     assert await calls.run(lambda: 42, patience=60) == 42
 
 
-async def test_blocking_call_that_returns_in_the_moment_of_its_end_is_late() -> None:
-    """The loop was busy: it learns of both at the same time."""
-    go_on, late = threading.Event(), asyncio.Event()
-    calls = BlockingCalls("calls")
+@pytest.mark.parametrize("progress", [None, Progress()], ids=["in all", "each answer"])
+async def test_blocking_call_that_returned_while_the_loop_was_busy_is_in_time(
+    progress: Progress | None,
+) -> None:
+    """The loop learns of both at the same time: that it has returned, and that it is late."""
+    returned = threading.Event()
 
     def busy() -> None:
-        go_on.set()
-        time.sleep(0.1)  # longer than the patience
+        returned.wait()
+        time.sleep(0.5)  # longer than the patience
+
+    def work() -> int:
+        returned.set()
+        return 42
 
     asyncio.get_running_loop().call_soon(busy)
-    with pytest.raises(NoAnswerError):
-        await calls.run(go_on.wait, patience=0.05, on_late=late.set)
+    assert await BlockingCalls("calls").run(work, patience=0.4, progress=progress) == 42
+
+
+async def test_blocking_call_that_returns_in_the_moment_in_which_it_is_given_up() -> None:
+    returned, late = threading.Event(), asyncio.Event()
+    calls = BlockingCalls("calls")
+    given_up = asyncio.create_task(calls.run(returned.set, on_late=late.set))
+
+    def give_up() -> None:
+        returned.wait()
+        time.sleep(0.1)  # until the thread has said so
+        given_up.cancel()
+
+    asyncio.get_running_loop().call_soon(give_up)
     await late.wait()
+    assert given_up.cancelled()
     assert not calls._abandoned
 
 
@@ -113,6 +133,20 @@ async def test_blocking_calls_serial_run_one_after_the_other() -> None:
     release.set()
     await both
     assert done == ["first", "second"]
+
+
+async def test_blocking_call_waits_for_a_serial_one_whose_caller_was_cancelled() -> None:
+    """It was not late: that it has not returned yet says nothing of the host."""
+    release, begun = threading.Event(), threading.Event()
+    calls = BlockingCalls("calls", serial=True)
+    former = asyncio.create_task(calls.run(lambda: begun.set() or release.wait(), patience=60))  # type: ignore[func-returns-value]
+    await asyncio.to_thread(begun.wait)
+    former.cancel()
+    await asyncio.wait({former})
+    following = asyncio.create_task(calls.run(release.is_set, patience=60))
+    await asyncio.sleep(0)
+    release.set()
+    assert await following
 
 
 def raising(error: Exception) -> Callable[[], None]:

@@ -45,12 +45,15 @@ async def test_watch_after_inotify_overflow_watches_all_again(tmp_path: Path) ->
         for _ in range(most // 2 + 1):
             os.close(os.open(d / "x/f", os.O_CREAT))
             os.unlink(d / "x/f")  # noqa: PTH108
-        (d / "x/y").mkdir()
+        (d / "x").rmdir()
+        (d / "x/y").mkdir(parents=True)
         missing.mkdir()
         await one.call()
         await other.call()
         assert await hears(watcher, one, d / "x/y")
         assert await hears(watcher, other, missing)
+        assert watcher._inotify
+        assert len(watcher._inotify.watches) == watches(), "or they would count against the limit"
 
 
 @pytest.mark.parametrize("which", ["instance", "watch", "thread"])

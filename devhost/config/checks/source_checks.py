@@ -21,6 +21,7 @@ _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
 _LITERAL: Final = re.compile(r"[\w/-]*", re.ASCII)
 _GLOB_AS_PATTERN: Final = re.compile(r"(?:[\w/-]+[*?]\|?)+", re.ASCII)
+_RAW_USB: Final = "bus/usb/001/002"  # a replug changes the number
 # Variables that change, when, and the variable that stays.
 _CHANGING: Final = {
     "usb.devnum": ("a replug", "usb.port"),
@@ -125,6 +126,8 @@ def _check_ids(resource: Resource) -> Iterator[CheckProblem]:
             stable = "use the links below /dev/*/by-id or by-path, or set `id`"
             if isinstance(source.kind, Sysfs):
                 stable = "set `id`, such as `${place}`, or select them by `usb` or `pci`"
+            elif name == _RAW_USB:
+                stable = "select them by `usb`"
             yield warning(
                 ("sources", index),
                 f"IDs such as '{name}' depend on the order of discovery and may change; {stable}",
@@ -171,10 +174,10 @@ def _enumerated_name(kind: Kind) -> str | None:
             texts = [text.lstrip("(?:")]
         case Glob(paths=paths):
             texts = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
-    for name in itertools.chain.from_iterable(ENUMERATED_NAMES.values()):
+    for name in (*itertools.chain.from_iterable(ENUMERATED_NAMES.values()), _RAW_USB):
         beginning = "sd([a-z](?![A-Za-z])|[^A-Za-z])"
         if name != "sda":
-            beginning = f"{name.rstrip('0128')}[^A-Za-z]"
+            beginning = f"{name.rstrip('0128/')}[^A-Za-z]"
         if any(re.match(beginning, text) for text in texts):
             return name
     return None
