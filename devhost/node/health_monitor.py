@@ -76,6 +76,7 @@ class _Watched:
     device: HostDevice
     state: HealthState
     next_at: float = -math.inf  # when it is checked, on the event loop's clock
+    is_checking: bool = False
 
 
 class HealthMonitor:
@@ -166,25 +167,34 @@ class HealthMonitor:
     # ── rounds ──
 
     async def _keep_checking(self) -> None:
-        """Check the devices that are due, all at a time; then wait until another is."""
+        """Begin to check the devices that are due; then wait until another is."""
         clock = asyncio.get_running_loop().time
-        while True:
-            self._wake.clear()
-            now = clock()
-            due = [watched for watched in self._watched.values() if watched.next_at <= now]
-            await asyncio.gather(*map(self._round, due))
-            await asyncio.sleep(_PAUSE_MIN_S)  # also if devices change all the time
-            until = min((watched.next_at for watched in self._watched.values()), default=None)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(until):
-                    await self._wake.wait()
+        async with asyncio.TaskGroup() as rounds:
+            while True:
+                self._wake.clear()
+                now = clock()
+                for watched in self._watched.values():
+                    if watched.next_at <= now and not watched.is_checking:
+                        rounds.create_task(self._round(watched))
+                await asyncio.sleep(_PAUSE_MIN_S)  # also if devices change all the time
+                # Rounds that are late say when they end.
+                times = (watched.next_at for watched in self._watched.values())
+                until = min((time for time in times if time > now), default=None)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await self._wake.wait()
 
     async def _round(self, watched: _Watched) -> None:
         """Check a device."""
-        checks = self._checks
-        watched.next_at = asyncio.get_running_loop().time() + checks.interval
-        async with self._slots:
-            outcome = await self._outcome(checks, watched.device)
+        clock, checks = asyncio.get_running_loop().time, self._checks
+        watched.next_at, watched.is_checking = clock() + checks.interval, True
+        try:
+            async with self._slots:
+                outcome = await self._outcome(checks, watched.device)
+        finally:
+            watched.is_checking = False
+            if watched.next_at <= clock():
+                self._wake.set()
         if self._checks != checks:
             return  # the outcome counts for nothing, and the next round is due
         before = watched.state.published(checks)

@@ -91,14 +91,16 @@ class BlockingCalls:
     A call that does not return in time is abandoned: its thread stays until it returns. While as
     many calls are abandoned as may be, no further calls are begun. With `serial` calls are made in
     turn, and none before an abandoned call has returned: a late write must not undo a later write.
+    A call that was not late, but whose caller was cancelled, the next one waits for.
     The path is for the text of errors.
     """
 
     def __init__(self, name: str, path: Path | None = None, *, serial: bool = False) -> None:
         self._name, self._path = name, path
         self._abandoned = 0
-        self._abandoned_max = 1 if serial else ABANDONED_MAX
+        self._is_serial, self._abandoned_max = serial, 1 if serial else ABANDONED_MAX
         self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
+        self._cancelled: asyncio.Future[Any] | None = None  # if the last call was, and runs
 
     @property
     def hanging(self) -> bool:
@@ -128,6 +130,7 @@ class BlockingCalls:
         limit = asyncio.timeout(None if patience == math.inf else patience)
         try:
             async with limit, self._turn:
+                await self._wait_for_cancelled()
                 if self.hanging:
                     reason = f"no answer in {patience:g} s"  # to the earlier calls
                     if patience == math.inf:
@@ -151,12 +154,17 @@ class BlockingCalls:
                         await asyncio.wait({call}, timeout=left)
                 except asyncio.CancelledError:
                     self._abandon(call, on_late)
+                    self._cancelled = call
                     raise
                 return call.result()
         except TimeoutError:
             if not limit.expired():  # an error of the call
                 raise
             raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
+
+    async def _wait_for_cancelled(self) -> None:
+        if self._is_serial and self._cancelled is not None:
+            await asyncio.wait({self._cancelled})
 
     def _abandon(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
         is_late = not call.done()  # else it has just returned
@@ -165,6 +173,7 @@ class BlockingCalls:
         def end(call: "asyncio.Future[T]") -> None:
             call.exception()  # nobody waits for it
             self._abandoned -= is_late
+            self._cancelled = None
             if on_late is not None:
                 on_late()
 

@@ -249,6 +249,20 @@ async def test_health_check_that_hangs_has_failed_and_is_repeated_when_it_return
     await bench.until_reason("a", None)
 
 
+async def test_health_check_that_hangs_delays_neither_new_devices_nor_rounds_of_others(
+    bench: Bench, answers: Answers
+) -> None:
+    bench.watch(scanner(), device("a"))
+    await until(lambda: answers.times("a"))
+    bench.watch(scanner(), device("a"), device("b"))
+    answers.good("b")
+    await bench.until_reason("b", None)
+    answers.bad("b", "1")
+    await bench.until_reason("b", "check failed: 1")
+    assert bench.reasons()["a"] == "not checked yet"
+    assert answers.times("a") == 1
+
+
 async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
     bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -135,6 +135,20 @@ async def test_blocking_calls_serial_run_one_after_the_other() -> None:
     assert done == ["first", "second"]
 
 
+async def test_blocking_call_waits_for_a_serial_one_whose_caller_was_cancelled() -> None:
+    """It was not late: that it has not returned yet says nothing of the host."""
+    release, begun = threading.Event(), threading.Event()
+    calls = BlockingCalls("calls", serial=True)
+    former = asyncio.create_task(calls.run(lambda: begun.set() or release.wait(), patience=60))  # type: ignore[func-returns-value]
+    await asyncio.to_thread(begun.wait)
+    former.cancel()
+    await asyncio.wait({former})
+    following = asyncio.create_task(calls.run(release.is_set, patience=60))
+    await asyncio.sleep(0)
+    release.set()
+    assert await following
+
+
 def raising(error: Exception) -> Callable[[], None]:
     def fail() -> None:
         raise error
