@@ -225,6 +225,22 @@ class ClaimBackend(Backend, Protocol):
         """Set who answers for recorded claims of a resource, whichever backend offers that now."""
 
 
+async def run_together(*works: Awaitable[None]) -> None:
+    """Run until the first of several ends, or raise what has ended it; then cancel the others.
+
+    A task group of Python before 3.13 loses a cancellation that comes while an error ends it.
+    """
+    running = [*map(asyncio.ensure_future, works)]
+    try:
+        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
 class Backends:
     """Several backends as one, which offers each resource by that of its configuration."""
 
@@ -277,15 +293,7 @@ class Backends:
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
-        running = [asyncio.ensure_future(backend.run(watcher, records)) for backend in self._all]
-        try:
-            ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()  # raises what has ended it
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        await run_together(*(backend.run(watcher, records) for backend in self._all))
 
     async def close(self) -> None:
         """End what is running."""

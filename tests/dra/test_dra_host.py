@@ -11,8 +11,8 @@ from typing import Any, Final
 import pytest
 
 from devhost.backends.dra import slices
-from devhost.backends.dra.api_client import ApiClient
-from devhost.backends.dra.slices import PATH
+from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
@@ -223,6 +223,36 @@ async def test_watches_that_end_without_an_event_are_opened_ever_more_slowly(
     monkeypatch.setattr(slices, "_jitter", jitter)
     async with world.run(TOKENS):
         await eventually(lambda: {1, 2, 3} <= {*failures}, lambda: failures)
+
+
+async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
+    """Else a host would not end, nor a backend that has failed begin again."""
+    client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
+    writer = SliceWriter(_EndsSlowly(client, "devhost", NODE), _no_node, lambda: None)
+    running = asyncio.create_task(writer.run())
+    await _EndsSlowly.is_ending.wait()
+    running.cancel()
+    _EndsSlowly.may_end.set()
+    await asyncio.wait({running}, timeout=5.0)
+    assert running.cancelled()
+
+
+class _EndsSlowly(NodeSlices):
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+
+    async def read(self) -> None:
+        pass
+
+    async def follow(self, _on_change: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_ending.set()
+            await self.may_end.wait()
+
+
+async def _no_node() -> str:
+    raise ApiError(500, "broken")
 
 
 async def test_without_a_lock_claims_are_prepared_and_the_other_backend_goes_on(

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from devhost.backends.backend import run_together
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.pool import (
     PoolKey,
@@ -206,14 +207,12 @@ class SliceWriter:
                 await self._slices.read()
                 self._is_read = True
                 self.read_node_soon()
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._slices.follow(self._take_change))
-                    tasks.create_task(self._write_changes())
-            except* DevhostError as errors:
-                self._is_read = errors.subgroup(ApiError) is None  # else kubelet is too old
+                await run_together(self._slices.follow(self._take_change), self._write_changes())
+            except DevhostError as error:
+                self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
                 self._failures += 1
                 if self._failures > 1:  # else it may only be that a watch could not go on
-                    self._set_problem(str(errors.exceptions[0]))
+                    self._set_problem(str(error))
             await asyncio.sleep(_jitter(self._failures))
 
     async def _write_changes(self) -> None:
