@@ -198,7 +198,7 @@ class Profile(DaemonSetValues):
     unexamined = _OF_PODS
     name: Annotated[str, refuses(_name_problem)]
     config: dict[str, Any]
-    node_selector: dict[str, Any] = Field(default_factory=dict)
+    node_selector: dict[str, str | None] = Field(default_factory=dict)
     affinity: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -216,13 +216,6 @@ class Values(InstanceValues):
     unexamined = (*_OF_PODS, "nodeSelector", "affinity", *_OF_CHART)
     config: Any = None
     profiles: Annotated[tuple[Profile, ...], AsTuple] = ()
-
-    @model_validator(mode="after")
-    def _check_names(self) -> Self:
-        names = Counter(profile.name for profile in self.profiles)
-        if twice := next((name for name, count in names.items() if count > 1), None):
-            raise ValueError(f"profiles: the name {twice!r} is already in use")
-        return self
 
 
 def fixed_directory(path: str) -> str:
@@ -261,7 +254,12 @@ def check_values(
     base, values = part.path, tree.value(part.path)
     try:
         if part.is_first:
-            Values.model_validate(values, by_alias=True, by_name=False)
+            whole = Values.model_validate(values, by_alias=True, by_name=False)
+            names = [profile.name for profile in whole.profiles]
+            for index, name in enumerate(names):
+                if name in names[:index]:
+                    path = (*base, "profiles", index, "name")
+                    yield path, f"{name!r} is already in use", tree.position(path)[:2]
     except ValidationError as error:
         errors = error.errors(include_url=False)
         yield from messages.shape_problems(errors, base, tree, set(), (base, Values))

@@ -67,7 +67,7 @@ def tree_problems(tree: Tree) -> Iterator[TreeProblem]:
 
 
 def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProblem]:
-    """Yield strings without quotes that are numbers or truth values to other readers of YAML.
+    """Yield values and keys without quotes that are no strings to other readers of YAML.
 
     Those at wrong paths have an error, which says what would be right.
     """
@@ -80,6 +80,10 @@ def ambiguous_scalars(tree: Tree, wrong: Collection[Path]) -> Iterator[TreeProbl
             kind = "a truth value" if position.text.isalpha() else "a number"
             message = f'{position.text} is {kind} to Helm; quote it: "{position.text}"'
             yield path, message, (position.line, position.column)
+    for path in tree.truths:
+        if path not in wrong and not str(*path[:1]).startswith("x-"):
+            message = f'key {path[-1]} is a truth value to Helm; quote it: "{path[-1]}"'
+            yield path, message, tree.position(path).key
 
 
 def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
@@ -91,7 +95,7 @@ def _nulls(value: Any, path: Path, tree: Tree) -> Iterator[TreeProblem]:
         model = _model_at(path[:-1])  # that of the resource also for a template in it
         is_option = model is not Resource and path[-1] in _keys_of(model)
         in_braces = isinstance(around, dict) and at != tree.position(path[:-1])[:2]
-        if in_braces and len(around) == 1 and not is_option:
+        if in_braces and len(around) == 1 and not is_option and not tree.position(path).text:
             hint = f"; missing '$' before a template; write \"${{{path[-1]}}}\""
         yield path, f"has no value{hint}", at
 
@@ -141,6 +145,8 @@ def _shape_message(details: ErrorDetails, at: Position) -> str:
     if kind == "missing":
         key = details["loc"][-1]
         return f"needs '{key}: v1'" if key == "version" else f"needs '{key}'"
+    if value is None:
+        return "has no value; remove the key, or set what belongs below it"
     message = details["msg"].removeprefix("Value error, ")
     if kind in _EXPECTED:
         message = _EXPECTED[kind].format(**context)

@@ -33,6 +33,7 @@ _COLLECTIONS: Final = (f"{_TAG}map", f"{_TAG}seq")
 _BOOLEANS: Final = dict.fromkeys(("yes", "true", "on"), True) | dict.fromkeys(
     ("no", "false", "off"), False
 )
+_TRUTHS: Final = ("y", "Y", "n", "N")  # of YAML 1.1, which PyYAML leaves out
 _INT: Final = re.compile("[-+]?(0{1,20}|[1-9][0-9]{0,20}|0x[0-9a-fA-F]{1,20})")
 
 
@@ -79,11 +80,13 @@ class Tree:
         positions: The position of each value; the root has the empty path.
         problems: Keys that are defined again in one mapping, of which the first value is used, and
             keys that are not strings, with the path of their mapping.
+        truths: The paths of keys without quotes that are truth values to other readers of YAML.
     """
 
     data: Any = None
     positions: dict[Path, Position] = field(default_factory=dict)
     problems: list[TreeProblem] = field(default_factory=list)
+    truths: list[Path] = field(default_factory=list)
 
     def position(self, path: Path) -> Position:
         """Return the position of ``path``, or of the nearest value that contains it."""
@@ -104,7 +107,8 @@ class Tree:
         size = len(path)
         positions = {key[size:]: at for key, at in self.positions.items() if key[:size] == path}
         problems = [(key[size:], text, at) for key, text, at in self.problems if key[:size] == path]
-        return Tree(self.value(path), positions, problems)
+        truths = [key[size:] for key in self.truths if key[:size] == path]
+        return Tree(self.value(path), positions, problems, truths)
 
     def value(self, path: Path) -> Any:
         """Return the value at ``path``, which must exist."""
@@ -284,6 +288,8 @@ class _Builder:
                 self._tree.problems.append(((*path, name), message, place(key)))
             else:
                 first[name] = key.start_mark.line + 1
+                if name in _TRUTHS and not key.style:
+                    self._tree.truths.append((*path, name))
                 if name not in data:
                     data[name] = self._value(value, (*path, name), place(key))
         for value in merged:

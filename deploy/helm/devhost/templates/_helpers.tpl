@@ -76,6 +76,11 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- include "devhost.merge" (dict "own" $values "given" $given) }}
 {{- $instances := list }}
 {{- if or (not .Values.profiles) .Values.config.resources .Values.config.existingConfigMap }}
+{{- range $key := list "version" "resources" }}
+{{- if not (or $.Values.config.existingConfigMap (hasKey $.Values.config $key)) }}
+{{- fail (printf "config.%s: has no value; remove the key, or set it" $key) }}
+{{- end }}
+{{- end }}
 {{- $base := deepCopy $values }}
 {{- $_ := set $base "affinity" (include "devhost.affinity" . | fromJson) }}
 {{- $instances = append $instances (dict "name" $fullname "component" "default" "values" $base "config" .Values.config "profile" "") }}
