@@ -54,7 +54,7 @@ class CdiInjection:
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("cdi spec", files.directory, serial=True)
         self._written: Mapping[str, Edits] | None = None  # by device
-        self._wanted: Mapping[str, Edits] | None = None  # as of the last attempt to write
+        self._wanted: Mapping[str, Edits] = {}  # as of the last attempt to write
         self._problem: str | None = None
 
     async def write(self, scanner: Scanner, snapshot: Snapshot) -> None:
@@ -64,6 +64,7 @@ class CdiInjection:
         were started with it may start again. So does one whose sources have failed so far.
         """
         if self._written is None and snapshot.error:
+            self._problem = f"its CDI spec waits for a source: {snapshot.error}"
             return
         if scanner is not self._scanner:
             # Without the looks by the former specification, of which one may hang.
@@ -93,8 +94,6 @@ class CdiInjection:
 
         Where the spec cannot be written, the former one still serves unchanged devices.
         """
-        if self._wanted is None:
-            return snapshot
         written, wanted = self._written or {}, self._wanted
         usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
         return named(self._resource, snapshot, usable, self._problem)

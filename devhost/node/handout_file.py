@@ -90,12 +90,7 @@ class HandoutFile:
         changes = {handout.key: handout for handout in handouts}
         # What is known may be out of date if another instance has served the resource meanwhile,
         # so that an equal handout is written too.
-        before = self.table.snapshot()
-        former = {
-            key: record
-            for key in changes.keys() - self._unsaved.keys()
-            if isinstance(record := before.get(key), Handout)
-        }
+        former, unsaved = {key: self.table.find(key) for key in changes}, self._unsaved
         self.set(changes)
         problem = await self.sync(within)
         late = [handout for handout in changes.values() if not self.is_saved(handout)]
@@ -107,9 +102,8 @@ class HandoutFile:
             if handout.steps != "none"
             and (problem != NO_ANSWER or _replaces_steps(former.get(handout.key), handout))
         }
-        self._unsaved = {
-            key: handout for key, handout in self._unsaved.items() if key not in undone
-        }
+        kept = {key: record for key, record in self._unsaved.items() if key not in undone}
+        self._unsaved = kept | {key: unsaved[key] for key in undone.keys() & unsaved.keys()}
         self.table.apply(undone)
         return problem or self.problem
 

@@ -89,6 +89,22 @@ async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> No
     assert bench.written() == ["/lib"]
 
 
+async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) -> None:
+    """Or its container would get neither a name nor the device."""
+    bench = Bench(tmp_path, "{hostPath: /lib}")
+    (tmp_path / "lib").mkdir()
+
+    def reason() -> str | None:
+        judged = bench.injection.judge(bench.scanner.resource, bench.found())
+        return reason_of(judged.devices["0"])
+
+    assert "not in the CDI spec yet" in (reason() or "")  # another instance still serves it
+    await bench.injection.write(bench.scanner, replace(bench.found(), error="no answer"))
+    assert reason() == "its CDI spec waits for a source: no answer"
+    await bench.write()
+    assert reason() is None
+
+
 async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,6 +215,8 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.save([*pending, without], 10)
         assert problem == file.problem == f"{tmp_path / FILE}: No space left on device"
+        # What it was is not written yet, either.
+        assert await file.save([without.with_steps("pending")], 10) == problem
     assert await file.sync(60) is None  # as `Claims.run` does it
     assert set(file.table) == await read(tmp_path) == {done, without}
 
