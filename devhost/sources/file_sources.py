@@ -101,7 +101,8 @@ class DirectoryLocation(Location):
         entries = () if walk.matches else files.entries(self.path)
         missing = _explain_missing(files, self.path) if entries is None else None
         siblings = [] if is_wild(self.glob) else [entry.name for entry in entries or ()]
-        return FileListing(self.base, files, walk, siblings=siblings, missing=missing)
+        ordered = names.natural(siblings)
+        return FileListing(self.base, files, walk, siblings=ordered, missing=missing)
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:
@@ -115,10 +116,10 @@ def _explain_missing(files: HostFiles, directory: str) -> str:
         hint = did_you_mean(
             name, (sibling for sibling in siblings if may_be_proposed(f"{above}/{sibling}"))
         )
-    if files.is_host:
+    if files.is_host or directory.startswith("/dev/"):  # the chart mounts all of /dev
         return f"{directory} does not exist yet{hint}"
     why = "it is not there yet, or not mounted (the chart's hostPaths)"
-    return f"{directory} does not exist below {files.root}: {why}{hint}"
+    return f"{directory} does not exist below {files.root}: {why}"
 
 
 Lookup = tuple[DirectoryLocation, str | None]

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -52,6 +53,18 @@ async def test_nobody_who_answers_is_said_so() -> None:
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
     with pytest.raises(ApiError, match="API server: no answer"):
         await client.call("GET", NODE_PATH)
+
+
+async def test_the_kernel_asks_whether_a_silent_connection_is_there(world: World) -> None:
+    """A watch is silent for minutes, also where a firewall has forgotten it."""
+    client = ApiClient(ApiAddress(world.api.url, None, None))
+    await client.call("GET", NODE_PATH)
+    api = f":{urlsplit(world.api.url).port or 0:04X}"
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]  # noqa: ASYNC240
+    # The fields of Documentation/networking/proc_net_tcp.rst; 02 is the timer that keeps it alive.
+    (timer,) = [fields[5] for fields in sockets if fields[2].endswith(api) and fields[3] == "01"]
+    assert timer.startswith("02:")
+    await client.close()
 
 
 async def test_another_ca_is_taken_up(tmp_path: Path) -> None:

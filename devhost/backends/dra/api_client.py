@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import socket
 import ssl
 import threading
 from collections import Counter
@@ -22,6 +23,12 @@ NO_ANSWER: Final = 0  # in the place of an HTTP status
 _TIMEOUT: Final = httpx2.Timeout(10.0, connect=5.0)
 _WATCH_S: Final = 300  # then the API server ends a watch
 _WATCH_TIMEOUT: Final = httpx2.Timeout(_WATCH_S + 30.0, connect=5.0)
+_KEEPALIVE: Final = (  # a connection that a firewall has forgotten, or of a dead host, ends in 30 s
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
 _TEXT_MAX: Final = 1000
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # else it logs each request
@@ -117,7 +124,11 @@ class ApiClient:
             former, self._tls = http, tls
             self._http = http = httpx2.AsyncClient(
                 base_url=self._address.url,
-                verify=tls or True,  # else by the CAs of the machine
+                transport=httpx2.AsyncHTTPTransport(
+                    verify=tls or True,  # else by the CAs of the machine
+                    trust_env=False,
+                    socket_options=_KEEPALIVE,
+                ),
                 trust_env=False,
                 timeout=_TIMEOUT,
             )

@@ -58,7 +58,7 @@ class DraBackend:
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
-        self.registrar = Registrar(sockets, driver, servicer, self._kubelet_answered)
+        self.registrar = Registrar(sockets, servicer, self._kubelet_answered)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         if pods is not None:
             pods.claimed_ids = functools.partial(

@@ -9,10 +9,6 @@ from devhost.errors import DevhostError
 _LEAST: Final = (1, 36)  # an older kubelet starts pods without their devices
 
 
-class OldKubeletError(DevhostError):
-    """The kubelet of this node is too old for devices to be published."""
-
-
 class NodeVersions:
     """Reads the versions of the programs of a node. No API server is older than its kubelets.
 
@@ -25,7 +21,7 @@ class NodeVersions:
         self.warning: str | None = None
 
     async def read_node(self) -> str:
-        """Return the UID of the node; raise `OldKubeletError` or `ApiError`."""
+        """Return the UID of the node; raise `DevhostError` where kubelet is too old, `ApiError`."""
         node = await self._api.call("GET", f"/api/v1/nodes/{self._node_name}")
         with reading_answer():
             info, uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
@@ -33,7 +29,7 @@ class NodeVersions:
             match = re.match(r"v?((\d+)\.(\d+)[\w.+-]*)", kubelet)
         if match is not None and (int(match[2]), int(match[3])) < _LEAST:
             least = ".".join(map(str, _LEAST))
-            raise OldKubeletError(f"needs kubelet {least}, this node has {match[1]}")
+            raise DevhostError(f"needs kubelet {least}, this node has {match[1]}")
         is_old = runtime.startswith("containerd://1.")
         self.warning = f"DRA needs containerd 2, this node has {runtime}" if is_old else None
         return uid

@@ -45,6 +45,7 @@ class DriverSockets:
     Who has the lock publishes the slices: of two instances of devhost, kubelet calls the newer.
 
     Attributes:
+        driver: Its name.
         lock_problem: Why the lock cannot be taken, though nobody may have it.
     """
 
@@ -54,11 +55,11 @@ class DriverSockets:
         # Not of the directory itself: it may be that of the state, which has a lock of its own.
         self.lock = FileLock(self.directory / "publishing.lock")
         self.lock_problem: str | None = None
-        self._driver = driver
+        self.driver = driver
 
     def fresh_path(self) -> Path:
         """Return where a server listens, hidden from kubelet by the dot until it is renamed."""
-        return self.registry / f".{self._driver}-{secrets.token_hex(4)}-reg.sock"
+        return self.registry / f".{self.driver}-{secrets.token_hex(4)}-reg.sock"
 
     @property
     def length_problem(self) -> str | None:
@@ -93,7 +94,7 @@ class DriverSockets:
 
     def _dead(self) -> set[Path]:
         """Return the driver's sockets on which nobody listens. Blocks."""
-        name = re.compile(rf"\.?{re.escape(self._driver)}-[0-9a-f]{{8}}-reg\.sock")
+        name = re.compile(rf"\.?{re.escape(self.driver)}-[0-9a-f]{{8}}-reg\.sock")
         paths = [path for path in self.registry.iterdir() if name.fullmatch(path.name)]
         return {path for path in paths if connect_error(path) == errno.ECONNREFUSED}
 
@@ -109,15 +110,14 @@ class Registrar(pb_grpc.RegistrationServicer):
     def __init__(
         self,
         sockets: DriverSockets,
-        driver: str,
         servicer: dra_pb2_grpc.DRAPluginServicer,
         on_change: Callable[[], None],
     ) -> None:
-        self.sockets, self._driver, self._servicer = sockets, driver, servicer
+        self.sockets, self._servicer = sockets, servicer
         self._on_change = on_change
         self._refused = asyncio.Event()
         self._endpoint = Path()
-        self.problem: str | None = f"waiting for kubelet to register the driver {driver}"
+        self.problem: str | None = f"waiting for kubelet to register the driver {sockets.driver}"
         self.registrations = 0
 
     async def run(self) -> None:
@@ -157,7 +157,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         """Return what is to be registered."""
         return pb.PluginInfo(
             type="DRAPlugin",
-            name=self._driver,
+            name=self.sockets.driver,
             endpoint=str(self._endpoint),
             supported_versions=_SERVICES,
         )
@@ -168,10 +168,10 @@ class Registrar(pb_grpc.RegistrationServicer):
         """Take kubelet's verdict; after a refusal it does not ask again."""
         if status.plugin_registered:
             self.registrations += 1
-            _LOG.info("driver registered", extra={"fields": {"driver": self._driver}})
+            _LOG.info("driver registered", extra={"fields": {"driver": self.sockets.driver}})
             self._set_problem(None)
         else:
-            self._set_problem(f"kubelet refused the driver {self._driver}: {status.error}")
+            self._set_problem(f"kubelet refused the driver {self.sockets.driver}: {status.error}")
             self._refused.set()
         return pb.RegistrationStatusResponse()
 
