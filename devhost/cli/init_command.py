@@ -19,7 +19,7 @@ def _domain(_context: click.Context, _option: click.Parameter, domain: str | Non
     """Return the domain; raise `BadParameter` if no resource can be in it."""
     from devhost.model.names import resource_name_problem
 
-    if domain is not None and (problem := resource_name_problem(f"{domain}/x")):
+    if domain is not None and (problem := resource_name_problem(f"{domain}/name")):
         raise click.BadParameter(problem)
     return domain
 

@@ -224,8 +224,11 @@ def _of_string(
     metadata = None if is_values else tree.value(path[:-2]).get("metadata")
     config_map = metadata.get("name") if isinstance(metadata, dict) else None
     name = f"{key} of ConfigMap {config_map}" if isinstance(config_map, str) else key
-    if lines[position.line - 1][position.column - 1 : position.column] != "|":
+    mark = lines[position.line - 1][position.column - 1 : position.column]
+    if mark != "|":
         tree_or_error = _parse(value, extent, is_values)
+        if mark == ">" and isinstance(tree_or_error, TreeError):
+            tree_or_error = TreeError("'>' joins its lines; write '|'", 1, 1)
         return Document(yaml_errors.lines(value), tree_or_error, name, base, value=(key, position))
     written = next(filter(str.strip, itertools.islice(lines, position.line, None)), "")
     first = next(filter(str.strip, yaml_errors.lines(value)), "")
@@ -255,6 +258,7 @@ def _of_values(document: Document, path: Path, profiles: bool) -> Iterator[Docum
         base = (*path, *key)
         main = _configs(tree, base, ("config",))
         of_profiles = _configs(tree, base, ("profiles", "config"))
+        of_profiles = [place for place in of_profiles if isinstance(place[-2], int)]
         unread = tree.position((*base, "profiles")).key if of_profiles and not profiles else None
         if unread is not None and not main:
             raise TreeError(PROFILES, *unread)

@@ -172,6 +172,8 @@ def _value_hint(details: ErrorDetails, message: str, at: Position) -> str:
     match kind, value:
         case "int_type" | "bool_type", str() if value.isdecimal() or value in ("true", "false"):
             return f"remove the quotes of '{value}'"
+        case "value_error", str() if path[-1] == "topology" and value.isdecimal():
+            return f"remove the quotes of '{value}'"
         case "tuple_type", str() if path[-1] in ("run", "exec") and value.strip():
             return command_hint(value)
         case "tuple_type", str() | dict():

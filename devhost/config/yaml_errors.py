@@ -14,6 +14,7 @@ _KEY: Final = re.compile(r"(?P<indent> *(?:- +)*)[\"']?(?P<key>[\w./-]+)[\"']?:(
 _NO_SPACE: Final = re.compile(r" *(?:- +)*[A-Za-z_][\w./-]*(?=:(?!//)[^\s/'\"])")
 # A string that begins with a bracket, with text after the one that closes it; a special character.
 _BRACKET: Final = re.compile(r"(?:: |- |[\[,] ?)([\[{][^\[\]{}]*[\]}])[^\s,\]}:]")
+_INNER_BRACKET: Final = re.compile(r"[\w)*?.+-]([\[{])")
 _SPECIAL: Final = re.compile(r"\s*([%@`*&])")
 _UNDEFINED: Final = re.compile(r"undefined alias '([\w-]+)'")
 _FIRST_KEYS: Final = "name|directory|glob|dev|static|usb|pci|sysfs|hostPath|run|mode|waitFor"
@@ -31,7 +32,7 @@ _MISTAKES: Final = (
     (re.compile(r" *(?=-[A-Za-z_/][^ ]*:(?:\s|$))"), "missing space after '-'"),
     (_NO_SPACE, "missing space after ':'"),
     (re.compile(r" *(?=[A-Za-z_][\w-]*\s*$)"), "missing ':' after a key"),
-    (re.compile(rf" *- +(?=(?:{_FIRST_KEYS}) +[^\s:]+\s*$)"), "missing ':' after a key"),
+    (re.compile(rf" *- +(?=(?:{_FIRST_KEYS}) +(?:[\[{{]|[^\s:]+\s*$))"), "missing ':' after a key"),
 )
 _LINES: Final = 3  # before the one where the parser stopped
 
@@ -121,6 +122,11 @@ def _explain_bracket(
     if not "".join(all_lines[line:])[column:].strip():
         return TreeError(f"this '{bracket}' is not closed", opening.line + 1, opening.column + 1)
     message = f"missing ',' before this, or '{bracket}' on line {opening.line + 1} not closed"
+    if (inner := _INNER_BRACKET.match(all_lines[line], max(column - 1, 0))) is not None:
+        message = f"quote a string that contains '{inner[1]}'"
+    quoted = all_lines[opening.line]
+    if line > opening.line and quoted.count('"') % 2:
+        message, line, column = "unclosed quote", opening.line, quoted.rindex('"')
     return TreeError(message, line + 1, column + 1)
 
 

@@ -5,7 +5,6 @@ each a glob, or of USB devices. The n-th device of a group has the n-th match of
 sorted order.
 """
 
-import contextlib
 import glob
 import posixpath
 import re
@@ -28,6 +27,10 @@ from devhost.model import limits
 _HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
 _COMMAND: Final = re.compile(r"--device[= ]'(\{[^']*)'")
+# The beginning of a text with settings, and their first name.
+_SETTING: Final = re.compile(
+    r"""(?:\A[\s{]*["']?name|\A[-\s{[]*["']?devicematch)["']?:\s*["']?([^\s"',]+)"""
+)
 # A key, a flag of a list of arguments, or of a command line; an image, also as values of a chart.
 _DOMAIN: Final = re.compile(r"""\bdomain(?:=|'[:,] '| )["']?([^\s"',}]+)""")
 _IMAGE: Final = re.compile(r"generic-device-plugin(?::|'[^{}]{0,300}'tag': ')v?([0-9]+)\.([0-9]+)")
@@ -131,8 +134,13 @@ def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDe
                 yield from _below(member, domain, extent)
         # In a ConfigMap, or an argument of a container.
         case str() if "groups" in value or "devicematch" in value:
-            with contextlib.suppress(TreeError):
-                yield from _within(value.removeprefix("--device="), domain, extent)
+            text = value.removeprefix("--device=")
+            try:
+                yield from _within(text, domain, extent)
+            except TreeError as error:  # other texts of ConfigMaps need not be YAML
+                if (setting := _SETTING.search(text)) is not None:
+                    problem = f"line {error.line}, column {error.column} of its text: {error}"
+                    yield {"name": setting[1], "unreadable": problem}, domain
 
 
 def _domain(text: str) -> str | None:
@@ -157,6 +165,9 @@ def convert_devices(
     entries, names = list[DraftEntry](), set[str]()
     for device, device_domain in devices:
         prefix, name = domain or device_domain, device.get("devicematch") or device.get("name")
+        if "unreadable" in device:
+            entries.append(_lost(str(name), device["unreadable"]))
+            continue
         if prefix is None:
             raise ValueError(
                 f"nothing says in which domain {name} is: give it by --domain; the "

@@ -256,7 +256,7 @@ class Claims:
         """Record what pods hold of what is offered under its name; find what cannot be."""
         has_served = functools.cache(self._backend.has_served)
         conflicts = self._conflicts
-        before, conflicts.unaccounted = conflicts.unaccounted, None
+        before, unaccounted = conflicts.unaccounted, list[AdvertisedName]()
         for name, ids in self._holders.by_name.items():
             records = self._table.by_name(name)
             if any(handout.nodes for handout in records):
@@ -270,7 +270,8 @@ class Claims:
                 new = [handout for handout in handouts if handout not in self._table]
                 self._file.set({handout.key: handout for handout in new})
             elif not records and has_served(name.resource):
-                conflicts.unaccounted = conflicts.unaccounted or name
+                unaccounted.append(name)
+        conflicts.unaccounted = min(unaccounted, default=None)  # kubelet's list is in no order
         if before != conflicts.unaccounted:
             for listing in self._listings.values():
                 listing.rescan()

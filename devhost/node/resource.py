@@ -155,7 +155,8 @@ class ServedResource:
     async def clean_up(self) -> None:
         """Remove the files of a resource that has ended, while it keeps its name."""
         await self.answers.pre_start.forget()
-        await self.devices.injection.remove()
+        if not self._parts.backend.locked_by_other(self.name):  # it has the file of that one
+            await self.devices.injection.remove()
 
     def close(self) -> None:
         """Give up what a resource that has ended shares with others."""

@@ -80,6 +80,7 @@ def test_notes_with_dra_say_what_it_is_to_be_handled_with(helm: Helm) -> None:
     notes = helm.notes({"config": TOKENS, "cdi": {"enabled": True}, "dra": {"enabled": True}})
     assert "  devhost deviceclasses --dra-driver=test-devhost FILE\n" in notes
     assert "Delete the pods that have devices before you uninstall" in notes
+    assert "Show the devices of the nodes, without those that DRA offers:" in notes
     assert "deviceclasses" not in helm.notes({"config": TOKENS})
 
 

@@ -165,7 +165,10 @@ REFUSED: Final[list[tuple[Values, str]]] = [
     ({"config": {"resources": [RESOURCE | {"backend": "dra"}]}}, "e.com/t: Dynamic Resource All"),
     ({"config": {"backend": {"dra": ["*"]}, "resources": [RESOURCE]}}, "n needs dra.enabled"),
     *(
-        ({"image": image}, "set image.registry, or image.digest, or image.pullP")
+        (
+            {"image": image},
+            "set image.registry, such as docker.io/ACCOUNT, or image.digest, or image.pullP",
+        )
         for image in ({"repository": "library/devhost", "tag": "1"}, {"pullPolicy": "Always"})
     ),
 ]

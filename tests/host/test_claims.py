@@ -509,3 +509,17 @@ async def test_claims_withhold_what_another_instance_serves() -> None:
     who.backend.locked.clear()
     who.end_free()
     assert published(who, resource(B), device("b")) == [None]
+
+
+async def test_claims_wait_for_one_device_without_a_record_in_whatever_order_it_is_listed() -> None:
+    """Or the reason would be another one, for all devices, with each list of kubelet."""
+    held = [AdvertisedName("example.com/gone", one, shared=False) for one in "xy"]
+    seen = set[str | None]()
+    for names in (held, held[::-1]):
+        pods = {name: {OfferedId(name.device, name.device): frozenset({"p"})} for name in names}
+        who = ClaimsFixture(holders=FakeList(pods))
+        who.backend.served.add("example.com/gone")
+        await who.reserved()
+        seen.update(published(who, resource(A), device("a")))
+    (reason,) = seen
+    assert "example.com/gone x is held by p, and no record says" in str(reason)

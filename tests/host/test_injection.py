@@ -246,3 +246,21 @@ async def test_cdi_spec_stays_when_a_reload_changes_inject(started: Kubelet, ben
     assert second["cdiDevices"] == []
     assert [each["hostPath"] for each in second["devices"]] == [str(path.with_name("b"))]
     bench.inject(*first["cdiDevices"])
+
+
+async def test_cdi_file_stays_where_another_instance_serves_the_resource(
+    started: Kubelet, bench: Bench, hosting: Hosting
+) -> None:
+    bench.plug("a", 1)
+    bench.start()
+    await started.wait(PORT, 1, 1)
+    bench.start()
+    await hosting.until(PORT, State.WAITING)
+    nothing = "version: v1\nresources: []\n"
+    hosting.reload(nothing)
+    await until(lambda: hosting.served(PORT) is None)
+    assert bench.numbers() == {"a": 1}
+    await hosting.stop()
+    hosting.reload(nothing)
+    await until(lambda: hosting.served(PORT) is None)
+    assert not bench.file.exists()

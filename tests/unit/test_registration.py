@@ -1,7 +1,6 @@
 """How long a registration waits for what kubelet does, by a fake one."""
 
 import asyncio
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,21 +69,3 @@ async def test_registration_waits_for_a_late_stream(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KubeletError, match="opened no stream"):
         await Parts().registered(directory, 1)
     assert directory.registered == 3
-
-
-async def test_registration_takes_a_stream_that_waited_for_this_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What kubelet did while the process was busy takes a few rounds of the event loop."""
-    monkeypatch.setattr(registration, "STREAM_TIMEOUT_S", 0.01)
-    server, loop = Parts(), asyncio.get_running_loop()
-
-    def take_up(rounds: int) -> None:
-        if rounds:
-            loop.call_soon(take_up, rounds - 1)
-        else:
-            server.open_stream()
-
-    loop.call_soon(time.sleep, 0.1)
-    loop.call_soon(take_up, 5)
-    await server.registered(Directory(), 0)

@@ -28,7 +28,6 @@ from devhost.model.resource_state import PublicationStatus, State
 
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
-_LOOKS: Final = 20  # in each of these times; what has come since the former look is taken up
 END_TIMEOUT_S: Final = 2.0
 _AFTER_CALL_S: Final = 0.1  # in which kubelet has processed an answer
 STABLE_AFTER_S: Final = 10.0  # a stream that lived so long was no failure
@@ -199,18 +198,16 @@ class Registration:
         """Register, and wait until kubelet has opened its stream; return which kubelet."""
         async with self._directory.concurrency:
             identity = await self._directory.kubelet.register(self._name, endpoint)
-            # Up to 1.36 the end of an old connection may end the next one with it, because
-            # they differ by resource only (k8s.io/kubernetes v1.36.3
-            # pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, deregisterClient).
-            limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
-            # By many looks, because this process may be slow: while it does other work, or gets no
-            # CPU time, what kubelet has done waits, and the time of one limit would be over.
-            for _ in range(_LOOKS):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(limit / _LOOKS):
-                        await servicer.wait_for_stream(is_open=True)
-                    return identity
-            raise KubeletError("registered, but the kubelet opened no stream")
+            try:
+                # Up to 1.36 the end of an old connection may end the next one with it, because
+                # they differ by resource only (k8s.io/kubernetes v1.36.3
+                # pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go, deregisterClient).
+                limit = QUICK_STREAM_TIMEOUT_S if self._ends == 1 else STREAM_TIMEOUT_S
+                async with asyncio.timeout(limit):
+                    await servicer.wait_for_stream(is_open=True)
+            except TimeoutError:
+                raise KubeletError("registered, but the kubelet opened no stream") from None
+        return identity
 
     async def _wait_until_outdated(
         self, servicer: Servicer, identity: SocketIdentity | None

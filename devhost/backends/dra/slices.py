@@ -162,7 +162,7 @@ class SliceWriter:
     published; `on_change` is called when a pool may have another state.
 
     Attributes:
-        pools: Those that are wanted, by name.
+        pools: Those that are wanted, by name; and, without devices, those that nobody has.
         problem: Why nothing can be written.
         may_write: Whether this instance is the one that publishes.
     """
@@ -175,7 +175,6 @@ class SliceWriter:
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
         self.pools: dict[str, ResourcePool] = {}
-        self._unowned: dict[str, ResourcePool] = {}
         self.problem: str | None = "the API server was not asked yet"
         self.may_write = False
         self._is_read = False  # whether all slices that there may be were read or written
@@ -238,12 +237,10 @@ class SliceWriter:
 
     def _pools_to_compare(self) -> Sequence[ResourcePool]:
         """Return the pools; also those that nobody has, once all have been looked at."""
-        wanted = [*self.pools.values()]
-        if any(pool.devices is None for pool in wanted):
-            return wanted
-        names = self._slices.pools - self.pools.keys()
-        self._unowned = {name: self._unowned.get(name) or ResourcePool(name, ()) for name in names}
-        return [*wanted, *self._unowned.values()]
+        if all(pool.devices is not None for pool in self.pools.values()):
+            unowned = self._slices.pools - self.pools.keys()
+            self.pools |= {name: ResourcePool(name, ()) for name in unowned}
+        return [*self.pools.values()]
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:

@@ -44,7 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- $registry := regexFind "^[^/]*/" $repository | trimSuffix "/" }}
 {{- $named := or (contains "." $registry) (contains ":" $registry) (eq $registry "localhost") }}
 {{- if not (or $named .Values.image.digest (eq .Values.image.pullPolicy "Never")) }}
-{{- fail (printf "image: nodes would search for %q in registries of their own choice; set image.registry, or image.digest, or image.pullPolicy to Never for an image that is already on the nodes" $repository) }}
+{{- fail (printf "image: nodes would search for %q in registries of their own choice; set image.registry, such as docker.io/ACCOUNT, or image.digest, or image.pullPolicy to Never for an image that is already on the nodes" $repository) }}
 {{- end }}
 {{- with .Values.image.digest }}
 {{- printf "%s@%s" $repository . }}
