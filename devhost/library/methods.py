@@ -11,7 +11,7 @@ from devhost.library.plugin import Device, DevicePlugin
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.device import Cause, Skipped
-from devhost.model.values import SHARES_MAX, permissions_problem
+from devhost.model.values import NUMA_NODE_MAX, SHARES_MAX, permissions_problem
 
 _TEXT_MAX: Final = 500
 _LOG: Final = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ class PluginMethods:
             result = check(getattr(self._plugin, method)(*arguments))
         except BaseException as error:  # noqa: BLE001 (also SystemExit: the plugin must not end the process)
             returned = isinstance(error, CallError)
-            raised = f"raised {_brief(f'{type(error).__name__}: {error}')}"
-            text = f"{method}() {error if returned else raised}"
+            text = f"{method}() {error if returned else f'raised {_describe(error)}'}"
             repeated = self._logged.get(method) == text
             self._logged[method] = text
             _LOG.log(
@@ -113,7 +112,7 @@ def _device_problem(item: object) -> str | None:
         return "not a Device or an ID (a str)"
     if not all(isinstance(text, str) for text in (item.id, item.reason or "", *item.paths)):
         return "its id, reason and paths should be of type str"
-    if not all(type(number) is int and number >= 0 for number in item.numa_nodes):
+    if not all(type(number) is int and 0 <= number <= NUMA_NODE_MAX for number in item.numa_nodes):
         return f"numa_nodes: {item.numa_nodes} should be numbers of NUMA nodes"
     if len(item.id) > names.DEVICE_ID_MAX:
         return f"its ID has {len(item.id)} characters; at most {names.DEVICE_ID_MAX} are allowed"
@@ -137,6 +136,7 @@ def _check_allocation(answer: Allocation | None) -> Allocation | None:
         *(names.path_problem(spec.host_path) for spec in answer.specs),
         *(names.path_problem(spec.container_path) for spec in answer.specs),
         *(permissions_problem(device.permissions) for device in answer.devices),
+        *(_read_only_problem(mount.read_only) for mount in answer.mounts),
     ]
     if problem := next(filter(None, problems), None):
         raise CallError(f"returned an invalid Allocation: {problem}")
@@ -153,6 +153,18 @@ def _check_choice(
     if len(ids) != size or len(set(ids) & set(available)) != size:
         raise CallError(f"returned {_brief(repr(chosen))}, not {size} of the available IDs")
     return ids
+
+
+def _read_only_problem(value: object) -> str | None:
+    return None if isinstance(value, bool) else f"read_only: {value!r} should be True or False"
+
+
+def _describe(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        return _brief(f"{name}: {error}")
+    except Exception:  # noqa: BLE001 (of the author's class)
+        return f"{name}, which has no text"
 
 
 def _brief(text: str) -> str:

@@ -30,10 +30,10 @@ from devhost.model.template import TEMPLATE_PATTERN, VARIABLE_PATTERN, Template
 # delay kubelet's calls for other resources by more than a quarter of a second.
 DEVICES_MAX: Final = 10_000
 SHARES_MAX: Final = limits.DEVICE_IDS_MAX  # of a resource: devices times replicas
+NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
 PRE_START_MAX_S: Final = 28.0  # kubelet's timeout is 30 s (pkg/kubelet/cm/devicemanager)
 
 _INTERVAL_MIN_S: Final = 0.1
-_NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet takes 64 bits
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
@@ -282,7 +282,7 @@ Removal = Annotated[
     WithJsonSchema({"anyOf": [{"const": "never"}, _DURATION_SCHEMA]}),
 ]
 TopologyChoice = Annotated[
-    Literal["auto", "none"] | Annotated[int, Field(ge=0, le=_NUMA_NODE_MAX)],
+    Literal["auto", "none"] | Annotated[int, Field(ge=0, le=NUMA_NODE_MAX)],
     WrapValidator(_topology),
 ]
 Permissions = Annotated[

@@ -41,6 +41,7 @@ def test_devices_that_are_no_list_are_an_error(returned: Any, text: str) -> None
         (Device("a", paths=["dev/x"]), "a", "'dev/x' is not an absolute path (beginning with '/')"),
         (Device("a", paths=[3]), "a", "its id, reason and paths should be of type str"),  # type: ignore[list-item]
         (Device("a", numa_nodes=[-1]), "a", "numa_nodes: (-1,) should be numbers of NUMA nodes"),
+        (Device("a", numa_nodes=[1024]), "a", "numa_nodes: (1024,) should be numbers of NUMA nodes"),
     ],
 )  # fmt: skip
 def test_device_that_cannot_be_offered_is_skipped(item: Any, shown: str, problem: str) -> None:
@@ -57,6 +58,7 @@ def test_device_that_cannot_be_offered_is_skipped(item: Any, shown: str, problem
         (Allocation(devices=(DeviceSpec("/dev/null", "dev/x", "rw"),)), "'dev/x' is not an absolute path"),
         (Allocation(mounts=(MountSpec("x", "/x", read_only=True),)), "'x' is not an absolute path"),
         (Allocation(devices=(DeviceSpec("/dev/null", "/dev/x", "rx"),)), "'rx' should be one or more of the letters r"),
+        (Allocation(mounts=(MountSpec("/x", "/x", read_only="no"),)), "read_only: 'no' should be True or False"),  # type: ignore[arg-type]
         (Allocation(annotations={"cdi.k8s.io/x": "y"}), "such annotations control the runtime"),
         (Allocation(annotations={"a": "\0"}), "a control character"),
         (Allocation(cdi_devices=("x",)), "'x' is not a fully qualified CDI name"),
@@ -86,7 +88,16 @@ class ExitError(BaseException):
     """No `Exception`."""
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ExitError("out")])
+class TextlessError(Exception):
+    """Its text cannot be told."""
+
+    def __str__(self) -> str:
+        raise self
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), ExitError("out"), TextlessError()]
+)
 def test_method_that_exits_does_not_end_the_process(error: BaseException) -> None:
     def raising() -> Iterator[str]:
         yield "a"
