@@ -258,6 +258,7 @@ def _of_values(document: Document, path: Path, profiles: bool) -> Iterator[Docum
         base = (*path, *key)
         main = _configs(tree, base, ("config",))
         of_profiles = _configs(tree, base, ("profiles", "config"))
+        of_profiles = [place for place in of_profiles if isinstance(place[-2], int)]
         unread = tree.position((*base, "profiles")).key if of_profiles and not profiles else None
         if unread is not None and not main:
             raise TreeError(PROFILES, *unread)

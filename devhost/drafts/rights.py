@@ -98,7 +98,9 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
             device_class = BLOCK if kind is FileKind.BLOCK else classes.of(number)
             right = device_right(path, device_class)
             yield from (("allow_devices", right),) if right is not None else ()
-    for path in constants:
+    globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
+    sought = [path for kind in globs for path in kind.paths if gives_nodes]
+    for path in (*constants, *sought):  # what is not there now
         if files.stat(path) is None and class_by_path(path) is not None:
             yield "allow_devices", path
     for mount in allocate.mounts:
