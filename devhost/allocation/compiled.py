@@ -18,7 +18,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import (
     CONTAINER_VARIABLES,
     LATE_VARIABLES,
-    PATH_VARIABLES,
+    moving_variables,
 )
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
@@ -300,8 +300,7 @@ def combine(
         values_by_node = [variables(node, device_id, nodes) | last for node in nodes]
         device_nodes = []
         for node, values in zip(nodes, values_by_node, strict=True):
-            if node.hardware is not None:
-                _check_paths(rules, values)
+            _check_paths(rules, moving_variables(node, values))
             if node.state is not None and node.state.number is not None:
                 device_nodes.append(values)
         for rule in rules:
@@ -310,13 +309,12 @@ def combine(
     return container.allocation(advertised_ids)
 
 
-def _check_paths(rules: Rules, node: Mapping[str, str]) -> None:
-    """Refuse what a device says of itself, such as a serial number, where it makes directories."""
-    deep = {name for name, value in node.items() if "/" in value} - CONTAINER_VARIABLES
-    for rule in rules if deep else ():
-        for name in sorted(deep & (rule.key.names | rule.value.names)):
-            if rule.spec is not None and name.rpartition(".")[2] not in PATH_VARIABLES:
-                raise AllocationError(f"{rule.label}: ${{{name}}} has a '/': {node[name]!r}")
+def _check_paths(rules: Rules, moving: Mapping[str, str]) -> None:
+    """Refuse what a device says of itself where it leads a path to another directory."""
+    for rule in rules if moving else ():
+        for name in sorted(moving.keys() & (rule.key.names | rule.value.names)):
+            if rule.spec is not None:
+                raise AllocationError(f"{rule.label}: {moving[name]}")
 
 
 class _Container:

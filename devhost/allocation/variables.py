@@ -43,6 +43,22 @@ NODE_VARIABLES: Final = frozenset({"id", "name", "index", *FILE_VARIABLES})
 BUILT_IN_VARIABLES: Final = CONTAINER_VARIABLES | NODE_VARIABLES
 
 
+def moving_variables(node: Node, values: Mapping[str, str]) -> Mapping[str, str]:
+    """Return what would lead a path to another directory, by variable.
+
+    Only of a device of the kernel, which says of itself what it likes, such as a serial number.
+    """
+    if node.hardware is None:
+        return {}
+    return {
+        name: f"${{{name}}} has a '/': {value!r}" if "/" in value else f"${{{name}}} is {value!r}"
+        for name, value in values.items()
+        if ("/" in value or value in (".", ".."))
+        and name not in CONTAINER_VARIABLES
+        and name.rpartition(".")[2] not in PATH_VARIABLES
+    }
+
+
 def names_paths(argv: Iterable[Template]) -> bool:
     """Whether a command is given paths of a device's nodes."""
     return any(name.rpartition(".")[2] in FILE_VARIABLES for text in argv for name in text.names)
@@ -72,6 +88,10 @@ def arguments(
     results: dict[tuple[str, ...], None] = {}
     for node in device.nodes:
         values = {**constants, **variables(node, device.id, device.nodes, to_local)}
+        moving = moving_variables(node, values)
+        for text in texts:
+            for name in sorted(moving.keys() & text.names) if "/" in str(text) else ():
+                raise AllocationError(f"the argument {text}: {moving[name]}")
         try:
             words = tuple(text.render(values) for text in texts)
         except MissingVariableError as error:

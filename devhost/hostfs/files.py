@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from devhost.errors import describe_os_error
 from devhost.model import names
 from devhost.model.device import FileKind, FileState
-from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_CHARACTERS
+from devhost.model.limits import ENTRIES_FEW, ENTRIES_MAX, ENTRY_BYTES
 from devhost.model.pattern import matches_any, matches_name
 
 _T = TypeVar("_T")
@@ -112,7 +112,8 @@ class Tally:
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
         THREAD.progress.note()
-        self.count += 1 + (len(directory) + len(name)) // ENTRY_CHARACTERS
+        width = 1 if directory.isascii() and name.isascii() else 4  # bytes of a character, at most
+        self.count += 1 + (len(directory) + len(name)) * width // ENTRY_BYTES
         reason = self._refusal(self.count) if self.count > ENTRIES_FEW else None
         if self.count > ENTRIES_MAX:
             reason = f"more than {ENTRIES_MAX:,} entries"

@@ -12,8 +12,8 @@ ENTRIES_MAX: Final = 15_000
 # Read of all roots together. However many that is, each root may have a few.
 ENTRIES_TOTAL_MAX: Final = 30_000
 ENTRIES_FEW: Final = 100
-# An entry counts as one more for each so many characters of its path.
-ENTRY_CHARACTERS: Final = 1024
+# An entry counts as one more for each so many bytes that its path takes in memory.
+ENTRY_BYTES: Final = 1024
 # Skipped candidates that are shown for a resource (devhost.devices.scan); others are counted.
 SKIPPED_MAX: Final = 100
 

@@ -55,6 +55,7 @@ DEVICE_ID_MAX: Final = 63  # of the device plugin API (v1beta1/api.proto); kubel
 # A number, or a PCI address, which is hexadecimal.
 _NUMBERS: Final = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|[0-9]+)")
 _ID_HASH_LENGTH: Final = 10
+_CACHED_LENGTH_MAX: Final = 128  # a tenant's names stay in the cache: 4 bytes a character, twice
 
 
 def resource_name_problem(name: str) -> str | None:
@@ -153,17 +154,24 @@ def device_id(name: str) -> str:
     return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
 
 
-@functools.lru_cache(maxsize=16_384)  # each scan sorts the same names several times
 def natural_key(text: str) -> str:
     """Return a sort key by which ``c9`` comes before ``c10``, and ``02:00.0`` before ``1f.3``.
 
     Ties (``a1``, ``a01``) are sorted by the text itself. A string: tuples take seven times as long.
     """
+    return _cached_key(text) if len(text) <= _CACHED_LENGTH_MAX else _key(text)
+
+
+def _key(text: str) -> str:
     parts = _NUMBERS.split(text)  # texts and digits in turn
     for place in range(1, len(parts), 2):
         digits = parts[place].lstrip("0")
         parts[place] = f"{len(digits):04}{digits}"
     return "\0".join((*parts, "", text))
+
+
+# Each scan sorts the same names several times.
+_cached_key: Final = functools.lru_cache(maxsize=16_384)(_key)
 
 
 def natural(texts: Iterable[str]) -> list[str]:

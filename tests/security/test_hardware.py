@@ -1,5 +1,7 @@
 """What devices say of themselves, and links that others make, bring no node and tell nothing."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -163,3 +165,22 @@ def test_serial_number_with_a_slash_makes_no_path(
     tree.file(f"{SCANNER}/serial", "a/b/c\n")
     reason = scan(tree, USB, more).devices["a/b/c"].reason or ""
     assert f"{template.rpartition('/')[2]} has a '/': 'a/b/c'" in reason
+
+
+@pytest.mark.parametrize(
+    ("serial", "text"), [(".", "is '.'"), ("..", "is '..'"), ("S/../x", "has a '/': 'S/../x'")]
+)
+async def test_serial_number_leads_no_path_to_another_directory(
+    tree: HostTree, serial: str, text: str
+) -> None:
+    """Of a mount, or in an argument of a command: nor to the directory above."""
+    step = "preStart: [{run: ['false', '/srv/cfg/${usb.serial}']}]"
+    scanner = scanner_of(tree, USB, f", allocate: {{mounts: ['/srv/cfg/${{usb.serial}}']}}, {step}")
+    tree.directory("/srv/cfg")
+    tree.file(f"{SCANNER}/serial", f"{serial}\n")
+    found = scanner.select(list_all(scanner.locations, scanner.files))
+    (device,) = snapshot_of(scanner, found, Snapshot(), lambda _: None, 1.0).devices.values()
+    assert f"${{usb.serial}} {text}" in (device.reason or "")
+    healthy = replace(device, verdict=None)
+    with pytest.raises(PreStartError, match=re.escape(f"${{usb.serial}} {text}")):
+        await run_step(scanner.resource.pre_start[0], healthy, scanner.files, POLICY)

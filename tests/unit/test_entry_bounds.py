@@ -40,14 +40,16 @@ def test_entries_beyond_limit_fail(
     assert look(tmp_path, source).failed_sources[0].startswith("more than 20 entries")
 
 
+@pytest.mark.parametrize("character", ["x" * 4, "\N{GRINNING FACE}"])
 def test_entries_with_long_paths_count_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, character: str
 ) -> None:
+    """By the memory that they take: four bytes for each character where one needs them."""
     monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 20)
-    monkeypatch.setattr("devhost.hostfs.files.ENTRY_CHARACTERS", 100)
+    monkeypatch.setattr("devhost.hostfs.files.ENTRY_BYTES", 100)
     (tmp_path / "d").mkdir()
     for number in range(8):
-        (tmp_path / "d" / (str(number) * 250)).touch()
+        (tmp_path / "d" / f"{number}{character * 60}").touch()
     assert look(tmp_path, "directory: /d").failed_sources[0].startswith("more than 20 entries")
 
 

@@ -1,6 +1,7 @@
 """The name rules of Kubernetes, the container runtimes and CDI; their messages: golden/values.txt."""
 
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Final
 
@@ -131,3 +132,16 @@ def test_natural_order_of_any_order_is_the_same(texts: list[str], random: object
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert names.natural(shuffled) == names.natural(texts)
     assert sorted(names.natural(texts)) == sorted(texts)
+
+
+def test_sorting_long_names_keeps_no_memory() -> None:
+    """Paths of 4096 bytes, of ever new files of a tenant, would fill the memory of the process."""
+    long = [f"{number}{'x' * 4_000}" for number in range(3_000)]
+    names.natural(long)
+    tracemalloc.start()
+    try:
+        names.natural(f"{name}y" for name in long)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000

@@ -1,6 +1,7 @@
 """RE2 patterns, matched as a whole; most messages are in golden/sources.txt."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -58,3 +59,18 @@ def test_pattern_refused_by_re2_is_explained(text: str, says: str) -> None:
 def test_pattern_of_schema_refuses_no_glob_that_the_rule_takes(glob: str) -> None:
     if re.search(pattern.GLOB_MISTAKE_PATTERN, glob):
         assert pattern.glob_problem(glob) is not None
+
+
+@pytest.mark.parametrize(
+    ("problem_of", "text"),
+    [
+        (pattern.directory_problem, "/{" + "," * 1_000_000),
+        (pattern.directory_problem, "/{" + "." * 1_000_000),
+        (pattern.dev_problem, "[" * 1_000_000),
+    ],
+)
+def test_text_as_long_as_a_file_is_searched_in_linear_time(
+    problem_of: Callable[[str], str | None], text: str
+) -> None:
+    """Else an edit stops the process for hours: the search lets no other thread run."""
+    assert problem_of(text) is None
