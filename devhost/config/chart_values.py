@@ -214,7 +214,7 @@ class Values(InstanceValues):
     """The values of the chart."""
 
     unexamined = (*_OF_PODS, "nodeSelector", "affinity", *_OF_CHART)
-    config: Any = None
+    config: dict[str, Any] = Field(default_factory=dict)
     profiles: Annotated[tuple[Profile, ...], AsTuple] = ()
 
 

@@ -89,6 +89,13 @@ class ResourceAnswers:
         self.pre_start, self.code = pre_start, code
         self._calls = BlockingCalls(f"allocate {self.name}")
 
+    def apply_spec(self) -> None:
+        """Answer again, and, when there are devices of another specification, by that."""
+        self.drain_reason, self.steps_ended = None, False
+        self.up_to_date.clear()
+        # Without the calls of the former specification, of which some may hang.
+        self._calls = BlockingCalls(f"allocate {self.name}")
+
     @property
     def pre_start_required(self) -> bool:
         """Whether the resource prepares its devices before a container starts."""

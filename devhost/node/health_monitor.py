@@ -99,11 +99,16 @@ class HealthMonitor:
         self._watched: dict[str, _Watched] = {}
         self._offered = offered  # IDs
         self._wake = asyncio.Event()
+        self._slots = asyncio.Semaphore(CONCURRENT)
+        self._renew_calls()
         name = scanner.resource.name
-        self._slots, self._calls = asyncio.Semaphore(CONCURRENT), BlockingCalls(f"check {name}")
-        self._hanging: set[str] = set()  # devices whose last check has not returned yet
         work = keep_running("checking", name, self._keep_checking)
         self._checking = asyncio.create_task(work, name=f"health {name}")
+
+    def _renew_calls(self) -> None:
+        """Forget the calls of former checks: that they hang says nothing of others."""
+        self._calls = BlockingCalls(f"check {self._scanner.resource.name}")
+        self._hanging = set[str]()  # devices whose last check has not returned yet
 
     @property
     def _checks(self) -> HealthChecks:
@@ -118,6 +123,8 @@ class HealthMonitor:
         """
         former, self._scanner = self._checks, scanner
         watched, changed = self._watched, self._checks != former
+        if changed:
+            self._renew_calls()
         self._watched = {
             device.id: self._update(watched.get(device.id), device, changed=changed)
             for device in snapshot.devices.values()
@@ -205,7 +212,8 @@ class HealthMonitor:
     async def _outcome(self, checks: HealthChecks, device: HostDevice) -> Checked:
         """Return the outcome of checking a device; a check that is late has failed."""
         scanner, late = self._scanner, f"did not answer in {checks.timeout:g} s"
-        if device.id in self._hanging:
+        hanging = self._hanging
+        if device.id in hanging:
             return _failed_round(late)
         if self._calls.hanging:
             return _failed_round(
@@ -217,10 +225,10 @@ class HealthMonitor:
                     checks, device, scanner.files, scanner.constants, allow=scanner.policy
                 ),
                 patience=checks.timeout + _KILL_S,
-                on_late=lambda: self._hanging.discard(device.id),
+                on_late=lambda: hanging.discard(device.id),
             )
         except NoAnswerError:
-            self._hanging.add(device.id)
+            hanging.add(device.id)
             return _failed_round(late)
         except OSError as error:  # no thread can be started
             return _failed_round(describe_os_error(error))

@@ -98,10 +98,9 @@ class ServedResource:
         """Go on by another specification of the resource, with the same socket and stream."""
         scan, former = self.scan, self.scanner.resource
         scan.found = for_new_spec(scan.found, former, scanner.resource)
-        self.scanner, answers = scanner, self.answers
-        answers.drain_reason, answers.steps_ended = None, False
+        self.scanner = scanner
+        self.answers.apply_spec()
         self.devices.change_log.repeat_empty()
-        answers.up_to_date.clear()
         scan.apply_spec(scanner)
         self.resource_status.restore()
 

@@ -249,6 +249,20 @@ async def test_health_check_that_hangs_has_failed_and_is_repeated_when_it_return
     await bench.until_reason("a", None)
 
 
+async def test_health_check_that_hung_is_forgotten_with_the_checks_that_were_changed(
+    bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit without what hangs helps; neither the device nor the resource waits for it."""
+    monkeypatch.setattr(threads, "ABANDONED_MAX", 1)
+    bench.monitor.close()
+    bench.monitor = bench.made()
+    bench.watch(scanner(timeout="100ms"), device("a"), device("b"))
+    await bench.until(lambda: None not in map(bench.last, "ab"))
+    assert [answers.times(one) for one in "ab"] == [1, 1]
+    bench.watch(scanner(checks=["writable"]), device("a"), device("b"))
+    await until(lambda: [answers.times(one) for one in "ab"] == [2, 2])
+
+
 async def test_health_check_that_hangs_delays_neither_new_devices_nor_rounds_of_others(
     bench: Bench, answers: Answers
 ) -> None:

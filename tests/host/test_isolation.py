@@ -1,6 +1,7 @@
 """One resource's trouble is its own, and what many do leaves room for kubelet's calls."""
 
 import errno
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,11 +13,13 @@ from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.registration import run_server
 from devhost.devices.scan import Scanner
+from devhost.errors import AllocationError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
 from devhost.node.resource import ServedResource
 from devhost.watch.inotify import Inotify
+from devhost.watch.threads import ABANDONED_MAX
 from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting
 from tests.support.mounts import tmpfs
@@ -52,6 +55,29 @@ async def test_resource_that_crashes_is_started_again(
     assert all(one["resource"] == "example.com/bad" for one in told if "reason" in one)
     assert caplog.text.count("Traceback") >= 2
     assert crashes == 0
+
+
+async def test_answers_that_hang_are_not_counted_after_an_edit(
+    hosting: Hosting, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have taken out the path that hangs."""
+    go = threading.Event()
+    hosting.start(tokens(a=1))
+    await standin.wait("example.com/a", 1, 1)
+    served = hosting.served("example.com/a")
+    assert served is not None
+    with monkeypatch.context() as hanging:
+        hanging.setattr("devhost.node.answers._LOOK_UP_S", 0.1)
+        hanging.setattr(Scanner, "allocate", lambda *_: go.wait())
+        for _ in range(ABANDONED_MAX):
+            with pytest.raises(AllocationError, match="does not answer"):
+                await served.answers.look_up([])
+    try:
+        hosting.reload(tokens(a=2))
+        await standin.wait("example.com/a", 2, 2)
+        await standin.admit("pod", {"app": {"example.com/a": 1}})
+    finally:
+        go.set()
 
 
 async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
