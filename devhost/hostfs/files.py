@@ -36,8 +36,9 @@ _KINDS: Final = {
 # Links of a process in a procfs: by their own names, and those of its open and mapped files.
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
-# Other filesystems below /dev, where more than the kernel and udev make files.
-_NOT_DEV: Final = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages/")  # noqa: S108 (not made here)
+# Other filesystems below /dev, where more than the kernel and udev make files; those of large pages
+# have names such as /dev/hugepages1G.
+_NOT_DEV: Final = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages")  # noqa: S108 (not made here)
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)

@@ -198,7 +198,7 @@ def test_node_outside_dev_needs_a_flag_with_its_path(
     assert refused(by_path, "/media/usb/x", FileKind.CHAR, MEM)
 
 
-@pytest.mark.parametrize("place", ["/dev/shm", "/dev/mqueue", "/dev/hugepages"])
+@pytest.mark.parametrize("place", ["/dev/shm", "/dev/mqueue", "/dev/hugepages", "/dev/hugepages1G"])
 def test_node_in_another_filesystem_below_dev_is_refused(place: str) -> None:
     """More than the kernel and udev make files there."""
     assert refused(Policy(enforced=True), f"{place}/null", FileKind.CHAR, NULL)
