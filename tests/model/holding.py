@@ -7,7 +7,7 @@ were there before devhost started.
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
@@ -104,12 +104,23 @@ class HoldingMachine(Sequence):
     async def plug(self, name: str) -> None:
         """Or unplug."""
         if self.path(name).is_symlink() or self.path(name).exists():
+            if not self.path(name).is_symlink() and not self.bench.asked:
+                self._lose(str(self.path(name).resolve()))
             self.path(name).unlink()
         elif name == "k0":
             self.path(name).symlink_to(self.path("a0"))
         else:
             self.touch(name)
         self.nudge()
+
+    def _lose(self, path: str) -> None:
+        """Take a node that goes from all pods: without pod-resources its record ends.
+
+        What comes at its path is another node.
+        """
+        for name, pod in self.living.items():
+            nodes = {device: places - {path} for device, places in pod.nodes.items()}
+            self.living[name] = replace(pod, nodes=nodes)
 
     # ── pods ──
 
