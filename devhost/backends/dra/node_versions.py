@@ -21,7 +21,12 @@ class NodeVersions:
         self.warning: str | None = None
 
     async def read_node(self) -> str:
-        """Return the UID of the node; raise `DevhostError` where kubelet is too old, `ApiError`."""
+        """Return the UID of the node.
+
+        Raises:
+            ApiError: The API server does not answer, or refuses.
+            DevhostError: Its kubelet is too old for devices to be published.
+        """
         node = await self._api.call("GET", f"/api/v1/nodes/{self._node_name}")
         with reading_answer():
             info, uid = node["status"]["nodeInfo"], str(node["metadata"]["uid"])
