@@ -9,19 +9,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from devhost.allocation.cdi import OwnedEdits
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.claim_record import ClaimRecord
 from devhost.model.config import Resource
-from devhost.model.device import Snapshot
+from devhost.model.device import HostDevice, Snapshot
 from devhost.model.resource_state import PodHoldings, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
+LockState = Literal["ours", "other", "free"]
+"""Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
@@ -50,8 +52,11 @@ class PluginHandler(Protocol):
     ) -> Sequence[OfferedId]:
         """Return which IDs a container should get; none to leave the choice to kubelet."""
 
-    async def prepare(self, ids: Sequence[OfferedId]) -> None:
-        """Prepare devices for a container that starts, or raise `PreStartError`."""
+    async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
+        """Prepare devices for a container that starts, or raise `PreStartError`.
+
+        They are `fresh` if that is known; else the record of the Allocate tells.
+        """
 
 
 class ClaimHandler(PluginHandler, Protocol):
@@ -61,19 +66,20 @@ class ClaimHandler(PluginHandler, Protocol):
     def drain_reason(self) -> str | None:
         """Why no devices are given any longer, if they are not."""
 
-    async def allocate(
-        self, ids: Sequence[OfferedId], *, pre_start: bool, holder: str | None = None
-    ) -> Allocation:
-        """Return what a container receives, or raise `AllocationError`.
+    @property
+    def devices(self) -> Mapping[str, HostDevice]:
+        """The devices on offer."""
 
-        `pre_start` says whether `prepare` will be called for the devices, and `holder` who gets
-        them, where that is known.
+    async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
+        """Return what a container receives, or raise `AllocationError`; it is not recorded.
+
+        For who is `watching` what another one has, it may be unhealthy.
         """
 
-    async def look_up(self, ids: Sequence[OfferedId]) -> Allocation:
-        """Return what a container that has devices would receive now, or raise `AllocationError`.
+    def given(self, offered: OfferedId, news: Sequence[Any]) -> Mapping[str, Any]:
+        """Return the nodes of what is offered, or raise `AllocationError` if others have them.
 
-        It is not recorded, and what is unhealthy but there is no reason to refuse.
+        That is so by what is known, or by `news` alone, records that others have just made.
         """
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
@@ -121,7 +127,6 @@ class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
     boot: str  # the kernel's ID of this boot
-    preparing: set[str]  # IDs of claims without a record yet: what they are given stays theirs
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:
@@ -129,6 +134,11 @@ class ClaimRecords(Protocol):
 
     async def refresh(self, within: float) -> bool:
         """Read what other instances have written; return whether that was done in time."""
+
+    async def reserve(
+        self, choose: Callable[[Sequence[Any]], ClaimRecord], within: float
+    ) -> ClaimRecord:
+        """Keep a record that is chosen beside those that others have just made."""
 
     async def save(self, record: ClaimRecord, within: float) -> None:
         """Keep a record, or raise `AllocationError` if it is not written in so many seconds."""
@@ -202,8 +212,11 @@ class Backend(Protocol):
     def open(self, resource: Resource, hooks: ResourceHooks) -> Publication:
         """Return the publication of a resource, to be run."""
 
-    def names_holders(self, resource: Resource) -> bool:
-        """Whether it says who gets the devices of a resource: the records of others have none."""
+    def publisher(self, resource: Resource) -> str:
+        """Return the driver that publishes a resource; empty for the device plugin."""
+
+    def lock_of(self, resource: str) -> LockState:
+        """Return who serves a resource by a device plugin; may be asked in any thread."""
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
@@ -279,9 +292,13 @@ class Backends:
 
         return backend.open(resource, replace(hooks, other_holders=other_holders))
 
-    def names_holders(self, resource: Resource) -> bool:
-        """Whether the backend of a resource says who gets its devices."""
-        return self.backend_of(resource).names_holders(resource)
+    def publisher(self, resource: Resource) -> str:
+        """Return the driver that publishes a resource; empty for the device plugin."""
+        return self.backend_of(resource).publisher(resource)
+
+    def lock_of(self, resource: str) -> LockState:
+        """Return who serves a resource by a device plugin; may be asked in any thread."""
+        return self._plugins.lock_of(resource)
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""

@@ -1,9 +1,11 @@
 """The record of a claim: what Dynamic Resource Allocation has given to the pods of one."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from devhost.model.device import NodeId
 
 CLAIM: Final = "claim"  # in the key of a claim, in the place of a resource's name
 
@@ -20,6 +22,28 @@ class StateEntry(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
 
+class HandedNode(StateEntry):
+    """A node that a pod was given (`NodeId`), and the kernel's ID of the boot in which it was."""
+
+    entity: str
+    names: frozenset[str]
+    boot: str
+
+    @classmethod
+    def of(cls, node_id: NodeId, boot: str) -> "HandedNode":
+        """Return the record of a node in a boot."""
+        return cls(entity=node_id.entity, names=node_id.names, boot=boot)
+
+    @property
+    def id(self) -> NodeId:
+        """Its identity."""
+        return NodeId(self.entity, self.names)
+
+    def keys(self, boot: str) -> frozenset[str]:
+        """Return what identifies it in a boot."""
+        return self.id.keys_in(same_boot=boot == self.boot)
+
+
 class ClaimedDevice(StateEntry):
     """A device that a claim was given.
 
@@ -30,6 +54,9 @@ class ClaimedDevice(StateEntry):
         cdi: The qualified names that the container runtime gets.
         scope: The devices of one scope were allocated together, as for one container.
         admin: Whether it is access beside the pod that holds the device.
+        nodes: Those that no other pod may have.
+        overlap: Whether the resource had ``overlap: allow``.
+        places: By path in the container, the place of its node in `HostDevice.located`.
     """
 
     resource: str
@@ -41,6 +68,9 @@ class ClaimedDevice(StateEntry):
     cdi: list[str]
     scope: int
     admin: bool = False
+    nodes: tuple[HandedNode, ...] = ()
+    overlap: bool = False
+    places: Mapping[str, str] = {}
 
 
 class ClaimRecord(StateEntry):
@@ -50,6 +80,7 @@ class ClaimRecord(StateEntry):
         claim: Its UID.
         driver: Which of the drivers that the claim has devices of.
         boot: The kernel's ID of the boot in which its nodes were looked up.
+        state: Whether its devices are only reserved, and the steps still to be run.
         entries: The edits of its CDI file, by name.
     """
 
@@ -58,6 +89,7 @@ class ClaimRecord(StateEntry):
     namespace: str
     name: str
     boot: str
+    state: Literal["started", "completed"] = "completed"
     devices: list[ClaimedDevice]
     entries: Mapping[str, Mapping[str, Any]]
 

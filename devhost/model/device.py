@@ -339,7 +339,12 @@ class HostDevice:
     @property
     def numbers(self) -> dict[str, tuple[int, int]]:
         """The major and minor of its device nodes by path, or by a name that lasts in sysfs."""
-        numbers: dict[str, tuple[int, int]] = {}
+        return {place: number for place, (number, _) in self.located.items()}
+
+    @property
+    def located(self) -> dict[str, tuple[tuple[int, int], str]]:
+        """The number and the real path of each device node, by the place of `numbers`."""
+        located: dict[str, tuple[tuple[int, int], str]] = {}
         role_counts: dict[str, int] = {}
         for node in self.nodes:
             place = node.path
@@ -348,8 +353,8 @@ class HostDevice:
                 role_counts[role] = index = role_counts.get(role, -1) + 1
                 place = f"{role} {index}"
             if node.state and node.state.number:
-                numbers[place] = node.state.number
-        return numbers
+                located[place] = node.state.number, node.state.realpath
+        return located
 
     @property
     def paths(self) -> tuple[str, ...]:

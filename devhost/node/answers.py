@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from devhost.allocation.cdi import OwnedEdits, owned_edits
 from devhost.allocation.host_paths import HostPaths
@@ -18,6 +18,7 @@ from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.node.claims import Claims
+from devhost.node.handouts import Record
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -25,6 +26,7 @@ from devhost.watch.threads import BlockingCalls, NoAnswerError
 _T = TypeVar("_T")
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
 _LOOK_UP_S: Final = 5.0
+_RENDER_S: Final = 10.0
 _FEW: Final = 200  # to choose among so few takes less than a thread does; no file is read
 
 
@@ -101,6 +103,11 @@ class ResourceAnswers:
         """Whether the resource prepares its devices before a container starts."""
         return self.offer.scanner.pre_start_required and not self.steps_ended
 
+    @property
+    def devices(self) -> Mapping[str, HostDevice]:
+        """The devices on offer."""
+        return self.offer.snapshot.devices
+
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""
         if not self.up_to_date.is_set():
@@ -109,14 +116,11 @@ class ResourceAnswers:
                     await self.up_to_date.wait()
         return self.offer
 
-    async def allocate(
-        self, ids: Sequence[OfferedId], *, pre_start: bool, holder: str | None = None
-    ) -> Allocation:
+    async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
         """Return what a container receives for devices on offer.
 
         `pre_start` says whether the kubelet will call PreStartContainer: it asks for that once per
-        registration, which may be older than the specification. `holder` is who gets the devices,
-        where that is known.
+        registration, which may be older than the specification.
 
         Raises:
             AllocationError: A device is gone or refused; the text names it.
@@ -134,25 +138,36 @@ class ResourceAnswers:
             ids,
             steps="pending" if has_steps else "none",
             waited=waited,
-            holder=holder,
         )
         return allocation
 
-    async def look_up(self, ids: Sequence[OfferedId]) -> Allocation:
-        """Return what a container that has devices receives for them now, without a record.
+    async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
+        """Return what a container receives, without a record.
 
-        What is unhealthy but there was allocated when it was healthy.
+        For who is `watching` what another one has, it may be unhealthy.
 
         Raises:
-            AllocationError: A device is gone, or the host does not answer.
+            AllocationError: A device is gone or refused, or the host does not answer.
         """
-        scanner, snapshot = self.offer.scanner, self.offer.snapshot
+        offer = await self._current()
+        scanner, snapshot = offer.scanner, offer.snapshot
+        if not watching:
+            return await self._ask_host(lambda: scanner.allocate(snapshot, ids), _RENDER_S)
         devices = {
             device.id: replace(device, verdict=None) if device.is_present else device
             for device in snapshot.devices.values()
         }
         present = replace(snapshot, devices=devices)
         return await self._ask_host(lambda: scanner.allocate(present, ids), _LOOK_UP_S)
+
+    def given(self, offered: OfferedId, news: Sequence[Record]) -> Mapping[str, Any]:
+        """Return the nodes of what is offered, or raise `AllocationError` if others have them.
+
+        That is so by what is known, or by `news` alone, records that others have just made.
+        """
+        scanner, devices = self.offer.scanner, self.offer.snapshot.devices
+        device = devices.get(offered.device)
+        return {} if device is None else self._claims.given(scanner.resource, device, news)
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
         """Return an allocation as edits of a container, with the numbers that nodes have now."""
@@ -183,13 +198,13 @@ class ResourceAnswers:
             return choose()
         return await self._calls.run(choose)
 
-    async def prepare(self, ids: Sequence[OfferedId]) -> None:
+    async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
         """Prepare devices for a container that starts; a `PreStartError` says why it must not."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + PRE_START_TIMEOUT_S
         offer = await self._current()
         devices = offer.snapshot.devices
-        await self.pre_start.run_steps_for(offer.scanner.resource, devices, ids)
+        await self.pre_start.run_steps_for(offer.scanner.resource, devices, ids, fresh=fresh)
         if self.code is not None:
             chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
             await self.code.pre_start(chosen, deadline - clock())

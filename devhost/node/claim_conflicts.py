@@ -1,6 +1,6 @@
 """The claims that are in conflict with a device: who else may have a node of it, and why."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from devhost.backends.backend import Backend
@@ -9,7 +9,7 @@ from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
 from devhost.node.claim_ends import ClaimEnds, ListedResource
-from devhost.node.handouts import Handout, HandoutTable
+from devhost.node.handouts import HandoutTable, Held, Record, held_by
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import ListedNodes, owned_keys, owned_nodes, present_keys
 
@@ -63,36 +63,49 @@ class ClaimConflicts:
         pods = ", ".join(sorted(holding(held)))
         return f"{held} is held by {pods}, and no record says which node that is: maybe this one"
 
-    def refuse(self, resource: Resource, devices: Iterable[HostDevice]) -> None:
-        """Raise `AllocationError` if a device was handed out under another name."""
+    def refuse(
+        self,
+        resource: Resource,
+        devices: Iterable[HostDevice],
+        news: Sequence[Record] | None = None,
+    ) -> None:
+        """Raise `AllocationError` if a device was handed out under another name.
+
+        With `news` only by these records; that may run in a thread, and changes nothing.
+        """
         listing = self._listings[resource.name]
+        held = None if news is None else [one for record in news for one in held_by(record)]
         for device in devices:
-            handout = self.handout(resource, device, listing.devices)
+            handout = self.handout(resource, device, listing.devices, held)
             if handout is not None:
-                listing.rescan()
-                text = f"it was handed out as {handout.name}"
+                if news is None:
+                    listing.rescan()
+                text = f"it was handed out as {handout}"
                 raise AllocationError(f"{resource.name}: device {device.id}: {text}")
 
     def handout(
-        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
-    ) -> Handout | None:
-        """Return the record of a node of a device under another name, or by another backend.
+        self,
+        resource: Resource,
+        device: HostDevice,
+        devices: Mapping[str, HostDevice],
+        among: Iterable[Held] | None = None,
+    ) -> Held | None:
+        """Return who has a node of a device under another name, or by another publisher.
 
         `devices` are all of the resource: of two nodes of one number a scan has made two of them.
         """
-        if not self._table:
+        if not self._table and among is None:
             return None
-        name, names_holders = (
-            advertised_name(resource, device),
-            self._backend.names_holders(resource),
-        )
+        name, publisher = advertised_name(resource, device), self._backend.publisher(resource)
         keys = frozenset(owned_keys(device))
-        for handout in self._table.by_node(keys):
-            if handout.name == name and (handout.holder is not None) is not names_holders:
-                return handout  # it may be allocated once more: the backends do not know
+        for handout in self._table.by_node(keys) if among is None else among:
+            if among is not None and keys.isdisjoint(handout.node_keys(self._table.boot)):
+                continue
+            if handout.name == name and handout.publisher != publisher:
+                return handout  # it may be allocated once more: the publishers do not know
             if handout.name == name or self._may_share(resource, handout):
                 continue
-            beside = devices.get(handout.device)
+            beside = devices.get(handout.name.device)
             if beside is not None and handout.name == advertised_name(resource, beside):
                 handed_keys = keys & handout.node_keys(self._table.boot)
                 if not handed_keys.isdisjoint(present_keys(beside)):
@@ -100,11 +113,11 @@ class ClaimConflicts:
             return handout
         return None
 
-    def _may_share(self, resource: Resource, handout: Handout) -> bool:
+    def _may_share(self, resource: Resource, handout: Held) -> bool:
         """Whether a resource may offer a node that was handed out."""
-        if handout.resource == resource.name:
+        if handout.name.resource == resource.name:
             return False
-        overlap = self.overlap.get(handout.resource)
+        overlap = self.overlap.get(handout.name.resource)
         if overlap is None:  # then both have to say so
             return handout.overlap and resource.overlap == "allow"
         return overlap or resource.overlap == "allow"
@@ -127,11 +140,13 @@ class ClaimConflicts:
                 return f"still in the kubelet's list as {name} {device_id}"
         return None
 
-    def _why_held(self, handout: Handout) -> str:
+    def _why_held(self, handout: Held) -> str:
         """Return why a pod may have what was handed out."""
-        name, listing = handout.name, self._listings.get(handout.resource)
+        name, listing = handout.name, self._listings.get(handout.name.resource)
         if pods := self._holders.pods_of_device(name):
             return f"held as {name} by {', '.join(sorted(pods))}"
+        if handout.claim:
+            return f"held as {name} by claim {handout.shown}"
         if (
             listing is not None
             and listing.offered_ids.lists(name.device, shared=name.shared)

@@ -8,7 +8,7 @@ from typing import Final
 
 from devhost.backends.backend import OfferedIds
 from devhost.model.device import HostDevice
-from devhost.node.handouts import Handout, HandoutKey
+from devhost.node.handouts import Handout, HandoutKey, Held
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import owned_nodes, present_keys
 
@@ -120,9 +120,9 @@ class ClaimEnds:
             return None
         return handout.model_copy(update={"nodes": nodes})
 
-    def is_allocatable(self, handout: Handout, listing: ListedResource) -> bool:
+    def is_allocatable(self, handout: Handout | Held, listing: ListedResource) -> bool:
         """Whether an Allocate may begin, or run, by a handout's name."""
-        device, name = listing.devices.get(handout.device), handout.name
+        device, name = listing.devices.get(handout.name.device), handout.name
         if device and name.shared is listing.shared and (keys := present_keys(device)):
             return not keys.isdisjoint(handout.node_keys(self._boot))
         now = asyncio.get_running_loop().time()

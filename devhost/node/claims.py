@@ -19,17 +19,18 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from devhost.backends.backend import Backend, OfferedIds
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
+from devhost.model.claim_record import HandedNode
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import HandedNode, Handout, Steps
+from devhost.node.handouts import Handout, Record, Steps, held_by
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import owned_nodes
 
@@ -94,9 +95,9 @@ class Claims:
         await asyncio.gather(self._file.sync(_LOAD_S), self._holders.refresh())
         self._record_held()
         nodes: dict[str, frozenset[str]] = {}
-        for handout in self._table:
-            names = (node.names for node in handout.nodes if not handout.overlap)
-            nodes[handout.resource] = nodes.get(handout.resource, frozenset()).union(*names)
+        for held in self._table.held():
+            names = (node.names for node in held.nodes if not held.overlap)
+            nodes[held.name.resource] = nodes.get(held.name.resource, frozenset()).union(*names)
         return nodes
 
     # ── the list that kubelet gets ──
@@ -130,7 +131,7 @@ class Claims:
 
     def _follow(self, device: HostDevice, name: AdvertisedName) -> None:
         """Update the records of a device by what a scan has found of it."""
-        for handout in self._table.by_name(name):
+        for handout in self._table.handouts(name):
             self._ends.observe(handout, device)
             boot = self._table.boot
             nodes = tuple(dict.fromkeys(_renewed(node, device, boot) for node in handout.nodes))
@@ -148,7 +149,6 @@ class Claims:
         *,
         steps: Steps = "none",
         waited: float = 0.0,
-        holder: str | None = None,
     ) -> None:
         """Record that IDs of devices are handed out, before a container has them.
 
@@ -163,28 +163,37 @@ class Claims:
         self._conflicts.refuse(resource, chosen)
         overlap = resource.overlap == "allow"
         handouts = [
-            self._handout(
-                resource.name, offered.id, devices[offered.device], overlap, steps, holder
-            )
+            self._handout(resource.name, offered.id, devices[offered.device], overlap, steps)
             for offered in ids
         ]
         new = [handout for handout in handouts if handout not in self._table or steps != "none"]
-        former = {handout.key: self._table.find(handout.key) for handout in new}
         self._ends.handed_out(handouts)
         if not any(handout.nodes for handout in new) and steps == "none":
             # No other pod can have what has no node: do not wait.
             self._file.set({handout.key: handout for handout in new})
             return
         within = max((_WAIT_S if steps == "none" else _STEPS_S) - waited, _WRITE_S)
-        problem = await self._file.save(new, within)
-        try:  # of two instances, the second finds what the first has written
-            self._conflicts.refuse(resource, chosen)
-        except AllocationError:
-            self._file.set(former)
-            raise
+
+        def check(news: Sequence[Record]) -> Sequence[Record]:
+            self._conflicts.refuse(resource, chosen, news)
+            return new
+
+        problem = await self._file.save(new, within, check)
         if steps != "none" and any(self._table.find(one.key) is not one for one in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
+
+    def given(
+        self, resource: Resource, device: HostDevice, news: Sequence[Record]
+    ) -> Mapping[str, Any]:
+        """Return the nodes that a claim is given, or raise `AllocationError` if others have them.
+
+        That is so by what is known, or by `news` alone, records that others have just made.
+        """
+        self._conflicts.refuse(resource, [device], news or None)
+        boot = self._table.boot
+        nodes = tuple(HandedNode.of(node.id, boot) for node in owned_nodes(device))
+        return {"nodes": nodes, "overlap": resource.overlap == "allow"}
 
     def _handout(
         self,
@@ -193,7 +202,6 @@ class Claims:
         device: HostDevice,
         overlap: bool,
         steps: Steps | None = None,
-        holder: str | None = None,
     ) -> Handout:
         """Return the record of an ID.
 
@@ -213,7 +221,6 @@ class Claims:
             nodes=tuple(nodes.values()),
             overlap=overlap,
             steps=steps or (former.steps if former else "none"),
-            holder=holder or (former.holder if former else None),
         )
 
     # ── records that are missing, and the end of claims ──
@@ -242,8 +249,7 @@ class Claims:
         ended = {
             handout.key: rest
             for handout in free
-            if not self._table.has_claim(handout)
-            and (rest := self._ends.rest(handout)) != handout
+            if (rest := self._ends.rest(handout)) != handout
             and not locked_by_other(handout.resource)
         }
         if ended:
@@ -259,8 +265,11 @@ class Claims:
         before, unaccounted = conflicts.unaccounted, list[AdvertisedName]()
         for name, ids in self._holders.by_name.items():
             records = self._table.by_name(name)
-            if any(handout.nodes for handout in records):
+            if any(held.nodes for held in records) or any(held.claim for held in records):
                 continue
+            pods, by_plugin = self._holders.pods_of_device(name), self._holders.plugin_pods
+            if pods.isdisjoint(by_plugin(name.resource)):
+                continue  # with a claim: it is prepared again
             listing = self._listings.get(name.resource)
             if listing is not None and (device := listing.devices.get(name.device)) is not None:
                 overlap = conflicts.overlap.get(name.resource, False)
@@ -276,10 +285,11 @@ class Claims:
             for listing in self._listings.values():
                 listing.rescan()
 
-    def _handouts_read(self, handouts: Iterable[Handout]) -> None:
+    def _handouts_read(self, records: Iterable[Record]) -> None:
         """Scan again what may be in conflict with what another instance has made or ended."""
         self._due.set()
-        keys = {key for handout in handouts for key in handout.node_keys(self._table.boot)}
+        held = [one for record in records for one in held_by(record)]
+        keys = {key for one in held for key in one.node_keys(self._table.boot)}
         for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
             self._listings[name].rescan()
         self._rescan_withheld()

@@ -1,30 +1,27 @@
-"""The file of the state directory with the records of what pods and claims were given.
+"""The files of the state directory with the records of what pods and claims were given.
 
-All instances on the machine share the file. Only what was allocated is in it, so it is small: it is
-read and replaced as a whole. A record that this process has made and the file has lost is written
-again, unless another instance serves the resource; whether its steps are done is lost. A claim may
-be ended by any instance: it is written again only where the whole file was lost. What a newer
-version has written is kept.
+There is one for each resource, written by the instance that has its lock, and one for each claim,
+written by the instance that is asked to prepare it; the others read. What is given is written under
+the lock of the directory, after what others have changed was read. What is not in a file has ended:
+nobody but its owner writes it again, and that only where it was lost. What a newer version has
+written is kept.
 """
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from devhost.model.claim_record import CLAIM, ClaimRecord, StateEntry
-from devhost.node.handouts import (
-    Changes,
-    Foreign,
-    HandedNode,
-    Handout,
-    HandoutKey,
-    HandoutTable,
-    Record,
-)
+from devhost.backends.backend import LockState
+from devhost.errors import AllocationError
+from devhost.model.claim_record import CLAIM, ClaimRecord
+from devhost.node.handouts import Changes, Foreign, Handout, HandoutKey, HandoutTable, Record
 from devhost.node.state_dir import (
     CLOSE_S,
     directory_lock,
@@ -36,63 +33,75 @@ from devhost.node.state_dir import (
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import PATIENCE_S, run_in_thread
 
-FILE: Final = "state.json"
+RECORDS, CLAIMS = "records", "claims"
 POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
+_NAME_MAX: Final = 200  # of a file, without its end
 _LOG: Final = logging.getLogger(__name__)
+
+Check = Callable[[Sequence[Record]], Sequence[Record]]
+"""Return what may be given beside what others have given meanwhile, or raise `AllocationError`."""
+
+
+@dataclass(eq=False, slots=True)
+class _Give:
+    """Records that are to be written if a check allows it."""
+
+    records: Sequence[Record]
+    check: Check
+    former: Changes
+    seen: Mapping[HandoutKey, Record]  # what the check has allowed them beside
+    refusal: AllocationError | None = None
+    is_late: bool = False  # the caller does not wait any longer
 
 
 class HandoutFile:
-    """The file of the handouts, and the table of them. All methods belong to the event loop.
+    """The records in the state directory, and the table of them.
 
-    `is_locked_by_other` tells whether another instance serves a resource, and blocks.
+    All methods belong to the event loop. `lock_of` returns who has a resource's lock; it blocks.
 
     Attributes:
-        on_read: Called with the handouts that another instance has made or ended.
-        problem: Why the state directory does not have the handouts.
+        on_read: Called with the records that another instance has made or ended.
+        problem: Why the state directory does not have the records.
         damage: What has become of a file that was damaged.
     """
 
-    def __init__(
-        self,
-        state_dir: Path | None,
-        is_locked_by_other: Callable[[str], bool],
-    ) -> None:
-        self.table, self._is_locked_by_other = HandoutTable(boot_id()), is_locked_by_other
-        self.on_read: Callable[[list[Handout]], object] = len
+    def __init__(self, state_dir: Path | None, lock_of: Callable[[str], LockState]) -> None:
+        self.table, self._lock_of = HandoutTable(boot_id()), lock_of
+        self.on_read: Callable[[list[Record]], object] = len
         self.problem: str | None = None
         self.damage: str | None = None
-        self._path = state_dir and state_dir / FILE
-        self._unsaved: Changes = {}
-        self._file = _File({})  # as it was read or written last
+        self._path = state_dir
+        self._gives: list[_Give] = []
+        self._files = _Files()  # as they were read or written last
         self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
         self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
 
     def is_saved(self, record: Record) -> bool:
-        """Whether the state directory, if there is one, has what is known of an ID or a claim."""
-        return record.key not in self._unsaved
+        """Whether the state directory, if there is one, has a record."""
+        return self._path is None or self._files.records.get(record.key) == record
 
     def set(self, changes: Changes) -> None:
         """Set and end records; they are written soon."""
         if changes:
             self.table.apply(changes)
-            if self._path is not None:
-                self._unsaved = {**self._unsaved, **changes}
-                self.sync_soon()
+            self.sync_soon()
 
-    async def save(self, handouts: Iterable[Handout], within: float) -> str | None:
+    async def save(
+        self, handouts: Iterable[Handout], within: float, check: Check | None = None
+    ) -> str | None:
         """Set handouts, and write them in so many seconds; return why they are not written.
 
         One with steps that could not be written is as it was. If the disk is merely slow, one that
         replaces no other steps is written later, as nodes always are: the steps of a former pod
         must not be what the next process finds.
+
+        Raises:
+            AllocationError: The check has refused them: then nothing is written.
         """
         changes = {handout.key: handout for handout in handouts}
-        # What is known may be out of date if another instance has served the resource meanwhile,
-        # so that an equal handout is written too.
-        former, unsaved = {key: self.table.find(key) for key in changes}, self._unsaved
-        self.set(changes)
-        problem = await self.sync(within)
+        former = {key: self.table.find(key) for key in changes}
+        problem = await self._give(changes, former, within, check)
         late = [handout for handout in changes.values() if not self.is_saved(handout)]
         if not late:
             return None
@@ -102,16 +111,44 @@ class HandoutFile:
             if handout.steps != "none"
             and (problem != NO_ANSWER or _replaces_steps(former.get(handout.key), handout))
         }
-        kept = {key: record for key, record in self._unsaved.items() if key not in undone}
-        self._unsaved = kept | {key: unsaved[key] for key in undone.keys() & unsaved.keys()}
         self.table.apply(undone)
         return problem or self.problem
 
-    async def save_claim(self, claim: ClaimRecord, within: float) -> str | None:
-        """Set a claim, and write it in so many seconds; return why it is not written yet."""
-        self.set({claim.key: claim})
+    async def save_claim(
+        self, claim: ClaimRecord, within: float, check: Check | None = None
+    ) -> str | None:
+        """Set a claim, and write it in so many seconds; return why it is not written yet.
+
+        The table has what the check has chosen instead.
+        """
+        former: Changes = {claim.key: self.table.claims.get(claim.id)}
+        problem = await self._give({claim.key: claim}, former, within, check)
+        chosen = self.table.claims.get(claim.id)
+        is_saved = chosen is not None and self.is_saved(chosen)
+        return None if is_saved else problem or self.problem or NO_ANSWER
+
+    async def _give(
+        self,
+        changes: Mapping[HandoutKey, Record],
+        former: Changes,
+        within: float,
+        check: Check | None,
+    ) -> str | None:
+        """Set records, and write them if what others have given meanwhile allows it."""
+        give = None
+        if check is not None and self._path is not None:
+            give = _Give([*changes.values()], check, former, self.table.snapshot())
+            self._gives.append(give)
+        self.set(changes)
         problem = await self.sync(within)
-        return None if self.is_saved(claim) else problem or self.problem or NO_ANSWER
+        if give is None:
+            return problem
+        if give.refusal is not None:
+            raise give.refusal
+        give.is_late = problem is not None
+        if give in self._gives:
+            self._gives.remove(give)
+        return problem
 
     def sync_soon(self) -> None:
         """Write, soon, what has changed, and read what other instances have recorded."""
@@ -122,7 +159,7 @@ class HandoutFile:
     async def sync(self, within: float) -> str | None:
         """Write what has changed and read what others have written, in so many seconds.
 
-        Returns why the file could not be read: `NO_ANSWER`, or an error.
+        Returns why the files could not be read: `NO_ANSWER`, or an error.
         """
         self.sync_soon()
         if (attempt := self._next) is None:
@@ -131,11 +168,12 @@ class HandoutFile:
         return attempt.result() if done else NO_ANSWER
 
     async def follow(self, watcher: Watcher) -> None:
-        """Read the file when it may have changed, until cancelled."""
+        """Read the files when they may have changed, until cancelled."""
         subscription = Subscription(watcher, self.sync_soon)
         try:
-            while self._path is not None:
-                await subscription.watch(frozenset({WatchTarget(str(self._path.parent))}))
+            while (path := self._path) is not None:
+                targets = (str(path), str(path / RECORDS), str(path / CLAIMS))
+                await subscription.watch(frozenset(map(WatchTarget, targets)))
                 self.sync_soon()
                 await asyncio.sleep(POLL_S)
         finally:
@@ -143,13 +181,13 @@ class HandoutFile:
 
     async def close(self) -> None:
         """Write what has changed, at most `CLOSE_S`, and nothing more."""
-        if self._unsaved:
+        if self.table.snapshot() != self._files.records:
             await self.sync(CLOSE_S)
         for attempt in filter(None, (self._running, self._next)):
             attempt.cancel()
 
     async def _attempt(self, path: Path, former: "asyncio.Task[str | None] | None") -> str | None:
-        """Write and read after the former attempt; return why the file could not be read."""
+        """Write and read after the former attempt; return why the files could not be read."""
         late = asyncio.get_running_loop().call_later(
             PATIENCE_S, self._report, f"{path}: no answer in {PATIENCE_S:g} s"
         )
@@ -157,45 +195,44 @@ class HandoutFile:
             if former is not None:
                 await asyncio.wait({former})
             self._running, self._next = self._next, None
-            changes, before, last = self._unsaved, self.table.snapshot(), self._file
-            file = await run_in_thread(
-                "state", lambda: _update(path, changes, before, last, self._is_locked_by_other)
+            known, last = self.table.snapshot(), self._files
+            gives, self._gives = self._gives, []
+            files = await run_in_thread(
+                "state", lambda: _update(path, known, gives, last, self._lock_of)
             )
         except OSError as error:
             self._report(f"{path}: {error.strerror}")
             return self.problem
         finally:
             late.cancel()
-        self._file = file
-        if file.failure is None:
-            self._unsaved = {
-                key: handout
-                for key, handout in self._unsaved.items()
-                if changes.get(key, self) is not handout
-            }
-        self._merge(file, before)
-        self.damage = file.damage or self.damage
-        self._report(f"{path}: {file.failure.strerror}" if file.failure else None)
+        self._files = files
+        kept = dict(files.unwritten)
+        for give in filter(lambda give: give.refusal, gives):
+            if give.is_late:
+                kept |= {record.key: record for record in give.records}
+                _LOG.error("%s: it was given all the same, as the disk was slow", give.refusal)
+                self.sync_soon()
+            else:
+                self.table.apply(
+                    {one.key: give.former[one.key] for one in give.records if one in self.table}
+                )
+        self._merge({**files.records, **kept}, known)
+        self.damage = files.damage or self.damage
+        self._report(f"{path}: {files.failure.strerror}" if files.failure else None)
         return None
 
-    def _merge(self, file: "_File", before: Mapping[HandoutKey, Record]) -> None:
-        """Take over what other instances have made and ended."""
-        entries: dict[HandoutKey, Record | None] = {
-            key: entry for key, entry in file.entries.items() if isinstance(entry, Record)
+    def _merge(self, read: Mapping[HandoutKey, Record], known: Mapping[HandoutKey, Record]) -> None:
+        """Take over what is in the files, but for what has changed since it was known."""
+        now = self.table.snapshot()
+        changes: dict[HandoutKey, Record | None] = {
+            key: read.get(key)
+            for key in now.keys() | read.keys()
+            if now.get(key) is known.get(key) and read.get(key) != now.get(key)
         }
-        for key in before.keys() - file.entries.keys():
-            # What cannot be written again now stays.
-            entries[key] = _lost(before[key]) if file.failure else None
-        changes = {
-            key: entry
-            for key, entry in entries.items()
-            if key not in self._unsaved and (entry is None or entry not in self.table)
-        }
-        ended = [before[key] for key, entry in changes.items() if entry is None and key in before]
         self.table.apply(changes)
         if changes:
-            made = (*changes.values(), *ended)
-            self.on_read([record for record in made if isinstance(record, Handout)])
+            made = (read.get(key) or now[key] for key in changes)
+            self.on_read([*made])
 
     def _report(self, problem: str | None) -> None:
         self.problem = log_transition("allocated devices", self.problem, problem)
@@ -213,154 +250,232 @@ def boot_id() -> str:
         return ""  # then a number may be taken for that of an earlier boot
 
 
+def file_of(key: HandoutKey) -> str:
+    """Return the name of the file, below the state directory, that has a record."""
+    kind, name = key
+    if kind == CLAIM:
+        return f"{CLAIMS}/{name.replace(' ', '_')}.json"
+    name = str(kind).replace("/", "_")
+    if len(name) > _NAME_MAX:
+        name = f"{name[:_NAME_MAX]}-{hashlib.sha256(str(kind).encode()).hexdigest()[:12]}"
+    return f"{RECORDS}/{name}.json"
+
+
 # ── in a thread ──
 
+_Stamp = tuple[int, ...]
 
-class _File(NamedTuple):
+
+class _Content(NamedTuple):
+    """A file: its entries, and what differs from one file to the next."""
+
     entries: Mapping[HandoutKey, Record | Foreign]
-    stamp: tuple[int, ...] | None = None  # differs from one file to the next
+    stamp: _Stamp
+    damage: str | None = None
+
+
+class _Files(NamedTuple):
+    """All files: by name, and which directories they are in.
+
+    Attributes:
+        unwritten: The records that could not be written, because of the failure.
+        records: Those of all files.
+    """
+
+    content: Mapping[str, _Content] = {}
+    records: Mapping[HandoutKey, Record] = {}
+    directories: Mapping[str, _Stamp | None] = {}
     damage: str | None = None
     failure: OSError | None = None
+    unwritten: Mapping[HandoutKey, Record] = {}
+
+
+def _records(content: Mapping[str, _Content]) -> dict[HandoutKey, Record]:
+    return {
+        key: entry
+        for one in content.values()
+        for key, entry in one.entries.items()
+        if isinstance(entry, Record)
+    }
+
+
+_CONTENT: Final = TypeAdapter(
+    list[Annotated[Handout | ClaimRecord | Foreign, Field(union_mode="left_to_right")]]
+)
 
 
 def _update(
     path: Path,
-    changes: Changes,
-    records: Mapping[HandoutKey, Record],
-    last: _File,
-    is_locked_by_other: Callable[[str], bool],
-) -> _File:
-    """Change the file, write again what it has lost, and return its content.
+    known: Mapping[HandoutKey, Record],
+    gives: Sequence[_Give],
+    last: _Files,
+    lock_of: Callable[[str], LockState],
+) -> _Files:
+    """Write what this process has changed, and what was lost; return the content of all files.
 
-    `records` are those of this process, and `last` the file as it has read or written it last.
-    Of a resource that another instance serves, that one knows which steps are done, and what pods
-    no longer have: only nodes are added.
+    `known` are its records, and `last` the files as it has read or written them.
     """
-    if not (any(changes.values()) or records or path.exists()):
-        return _File({})
-    with directory_lock(path.parent):
-        file = _read(path, last)
-        lost = records.keys() - file.entries.keys() - changes.keys()
-        resources = {str(resource) for resource, _ in (*lost, *changes) if resource != CLAIM}
-        served_elsewhere = set(filter(is_locked_by_other, resources))
-        if file.stamp is not None:
-            served_elsewhere.add(CLAIM)
-        again = {key: _lost(records[key]) for key in lost if key[0] not in served_elsewhere}
-        new = {
-            key: _merged(record, file.entries.get(key))
-            if isinstance(record, Handout) and key[0] in served_elsewhere
-            else record
-            for key, record in changes.items()
-        }
-        wanted = {**file.entries, **again, **new}
-        entries = {key: entry for key, entry in wanted.items() if entry is not None}
-        if entries == file.entries:
-            return file
+    changes: dict[HandoutKey, Record | None] = {
+        key: known.get(key)
+        for key in known.keys() | last.records.keys()
+        if known.get(key) != last.records.get(key)
+    }
+    files, damaged = last, dict[str, str]()
+    if not any(changes.values()):
+        files = _read_all(path, last)
+        damaged = _damaged(files)
+        is_lost = damaged or _lost(files, known, last, lock_of, ())
+        if not is_lost and not (changes and path.exists()):
+            return files
+    with directory_lock(path):
+        files = _read_all(path, files)
+        if damaged := damaged | _damaged(files):
+            files = _without_damaged(path, files, damaged)
+        for give in gives:
+            _decide(give, files.records, changes)
+        lost = _lost(files, known, last, lock_of, damaged)
+        return _write(path, files, {**lost, **changes}, last, lock_of, lost)
+
+
+def _decide(
+    give: _Give,
+    records: Mapping[HandoutKey, Record],
+    changes: dict[HandoutKey, Record | None],
+) -> None:
+    """Let a check see what others have given; take from the changes what it refuses."""
+    news = [one for key, one in records.items() if give.seen.get(key) != one]
+    if not news:
+        return
+    try:
+        changes.update({record.key: record for record in give.check(news)})
+    except AllocationError as error:
+        give.refusal = error
+        for record in give.records:
+            changes.pop(record.key, None)
+
+
+def _lost(
+    files: _Files,
+    known: Mapping[HandoutKey, Record],
+    last: _Files,
+    lock_of: Callable[[str], LockState],
+    damaged: Container[str],
+) -> dict[HandoutKey, Record]:
+    """Return the records that are in no file, but were not ended.
+
+    A file was damaged, or is missing that only this process writes, or the whole directory is
+    another one. Whether the steps are done cannot be told.
+    """
+    lost = dict[HandoutKey, Record]()
+    for key in known.keys() & last.records.keys() - files.records.keys():
+        record, name = known[key], file_of(key)
+        directory = name.partition("/")[0]
+        is_lost = last.directories.get(directory) != files.directories.get(directory)
+        owner = lock_of(record.resource) if isinstance(record, Handout) else "free"
+        if owner == "ours" or (owner == "free" and (is_lost or name in damaged)):
+            lost[key] = record.with_steps("none") if isinstance(record, Handout) else record
+    return lost
+
+
+def _write(
+    path: Path,
+    files: _Files,
+    changes: Changes,
+    last: _Files,
+    lock_of: Callable[[str], LockState],
+    lost: Mapping[HandoutKey, Record],
+) -> _Files:
+    """Change files that this process may write, each as a whole."""
+    content, unwritten, failure = dict(files.content), dict[HandoutKey, Record](), None
+    by_file: dict[str, dict[HandoutKey, Record | None]] = {}
+    for key, record in changes.items():
+        owner = lock_of(str(key[0])) if key[0] != CLAIM else "free"
+        is_as_it_was = files.records.get(key) == last.records.get(key)
+        if owner == "ours" or key in lost or (owner == "free" and is_as_it_was):
+            by_file.setdefault(file_of(key), {})[key] = record
+    for name, changed in by_file.items():
+        before = content[name].entries if name in content else {}
+        entries = {key: entry for key, entry in {**before, **changed}.items() if entry is not None}
         try:
-            write_atomically(path, _CONTENT.dump_json([*entries.values()], indent=1))
+            if entries and entries != before:
+                (path / name).parent.mkdir(exist_ok=True)
+                write_atomically(path / name, _CONTENT.dump_json([*entries.values()], indent=1))
+                content[name] = _Content(entries, _stamp((path / name).stat()))
+            elif not entries:
+                (path / name).unlink(missing_ok=True)
+                content.pop(name, None)
         except OSError as error:
-            return file._replace(failure=error)
-        if again:
-            _LOG.warning(
-                "%s had lost %d allocated devices: they are written again", path, len(again)
-            )
-        return file._replace(entries=entries, stamp=_stamp(path))
+            failure = error
+            unwritten |= {key: one for key, one in changed.items() if one is not None}
+    if lost and not failure:
+        _LOG.warning("%s had lost %d allocated devices: they are written again", path, len(lost))
+    directories = {name: _directory(path / name) for name in (RECORDS, CLAIMS)}
+    records = _records(content) if by_file else files.records
+    return _Files(content, records, directories, files.damage, failure, unwritten)
 
 
-def _lost(record: Record) -> Record:
-    """Return a record that the file has lost: whether its steps are done cannot be told."""
-    return record.with_steps("none") if isinstance(record, Handout) else record
+def _damaged(files: _Files) -> dict[str, str]:
+    return {name: one.damage for name, one in files.content.items() if one.damage}
 
 
-def _merged(handout: Handout, entry: Record | Foreign | None) -> Handout:
-    """Return a handout with the nodes of the other instance's, whose steps count."""
-    if not isinstance(entry, Handout):
-        return handout.with_steps("none")
-    nodes = dict.fromkeys((*entry.nodes, *handout.nodes))
-    return entry.model_copy(update={"nodes": tuple(nodes)})
+def _read_all(path: Path, last: _Files) -> _Files:
+    """Return the content of all files; those that are as they were are not read again."""
+    content, is_new = dict[str, _Content](), False
+    for directory in (RECORDS, CLAIMS):
+        for name, stamp in _listed(path, directory):
+            known = last.content.get(name)
+            if known is not None and known.stamp == stamp:
+                content[name] = known
+            else:
+                content[name], is_new = _read(path / name, stamp), True
+    is_new = is_new or len(content) != len(last.content)
+    records = _records(content) if is_new else last.records
+    directories = {name: _directory(path / name) for name in (RECORDS, CLAIMS)}
+    return _Files(content, records, directories)
 
 
-def _read(path: Path, last: _File) -> _File:
-    stamp = _stamp(path)
-    if stamp is not None and stamp == last.stamp:
-        return last._replace(damage=None, failure=None)
+def _listed(path: Path, directory: str) -> Iterator[tuple[str, _Stamp]]:
+    try:
+        with os.scandir(path / directory) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json") and not entry.name.startswith("."):
+                    try:
+                        yield f"{directory}/{entry.name}", _stamp(entry.stat())
+                    except FileNotFoundError:  # ended meanwhile
+                        continue
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def _read(path: Path, stamp: _Stamp) -> _Content:
     raw, damage = read_state(path)
     if raw is None:
-        return _File({}, damage=damage)
+        return _Content({}, stamp, damage)
     try:
-        entries = {entry.key: entry for entry in _current(_CONTENT.validate_json(raw))}
+        entries = {entry.key: entry for entry in _CONTENT.validate_json(raw)}
     except ValidationError as error:
-        return _File({}, damage=move_aside(path, f"damaged ({error.errors()[0]['msg']})"))
+        return _Content({}, stamp, f"damaged ({error.errors()[0]['msg']})")
     if foreign := sum(isinstance(entry, Foreign) for entry in entries.values()):
         _LOG.info("%s: %d entries are of another version: they are kept", path, foreign)
-    return _File(entries, stamp)
+    return _Content(entries, stamp)
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def _without_damaged(path: Path, files: _Files, damaged: Mapping[str, str]) -> _Files:
+    """Move damaged files aside; what was too large to be read is so already."""
+    content, damage = dict(files.content), files.damage
+    for name, why in damaged.items():
+        damage = move_aside(path / name, why) if (path / name).exists() else why
+        content.pop(name, None)
+    return files._replace(content=content, records=_records(content), damage=damage)
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _directory(path: Path) -> _Stamp | None:
     try:
         status = path.stat()
     except OSError:
         return None  # reading it says why
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-# ── entries of the first format: one for each node, and one for the steps of each ID ──
-
-
-class _OldNode(StateEntry):
-    resource: str
-    device: str
-    shared: bool
-    key: str  # `NodeId.entity`; empty if the device has no node
-    names: frozenset[str]
-    boot: str
-    overlap: bool
-
-
-class _OldSteps(StateEntry):
-    resource: str
-    id: str
-    prepared: bool
-
-
-_CONTENT: Final = TypeAdapter(
-    list[
-        Annotated[
-            Handout | ClaimRecord | _OldNode | _OldSteps | Foreign,
-            Field(union_mode="left_to_right"),
-        ]
-    ]
-)
-
-
-def _current(
-    entries: Iterable[Record | _OldNode | _OldSteps | Foreign],
-) -> Iterator[Record | Foreign]:
-    """Yield the entries of a file; those of the first format as handouts."""
-    former: dict[HandoutKey, Handout] = {}
-    steps: dict[HandoutKey, bool] = {}
-    for entry in entries:
-        if isinstance(entry, _OldNode):
-            # Which share a pod has was not recorded.
-            advertised_id = f"{entry.device}::" if entry.shared else entry.device
-            node = HandedNode(entity=entry.key, names=entry.names, boot=entry.boot)
-            handout = former.get((entry.resource, advertised_id)) or Handout(
-                resource=entry.resource,
-                id=advertised_id,
-                device=entry.device,
-                nodes=(),
-                overlap=entry.overlap,
-            )
-            nodes = (*handout.nodes, node) if entry.key else handout.nodes
-            former[handout.key] = handout.model_copy(update={"nodes": nodes})
-        elif isinstance(entry, _OldSteps):
-            steps[entry.resource, entry.id] = entry.prepared
-        else:
-            yield entry
-    for (resource, advertised_id), done in steps.items():
-        shares = f"{advertised_id.rpartition('::')[0]}::"
-        key = resource, advertised_id
-        if (base := former.get(key) or former.get((resource, shares))) is not None:
-            update = {"id": advertised_id, "steps": "done" if done else "pending"}
-            former[key] = base.model_copy(update=update)
-    yield from former.values()
+    return status.st_dev, status.st_ino

@@ -1,14 +1,15 @@
 """The records of what pods were given, and the table of them with those of claims; pure."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from pydantic import RootModel
 
+from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import AdvertisedName
-from devhost.model.claim_record import CLAIM, ClaimRecord, StateEntry
-from devhost.model.device import NodeId
+from devhost.model.claim_record import ClaimRecord, HandedNode, StateEntry
 
 _Key = TypeVar("_Key")
 Steps = Literal["none", "pending", "done"]
@@ -16,26 +17,30 @@ HandoutKey = tuple[str | None, str]
 """The resource and the advertised ID."""
 
 
-class HandedNode(StateEntry):
-    """A node that a pod was given (`NodeId`), and the kernel's ID of the boot in which it was."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a pod was given under one advertised ID, by a device plugin or with a claim.
 
-    entity: str
-    names: frozenset[str]
-    boot: str
+    Attributes:
+        publisher: The driver of the claim; empty for the device plugin.
+        claim: The ID of the record of the claim.
+        shown: The claim in messages.
+    """
 
-    @classmethod
-    def of(cls, node_id: NodeId, boot: str) -> "HandedNode":
-        """Return the record of a node in a boot."""
-        return cls(entity=node_id.entity, names=node_id.names, boot=boot)
+    name: AdvertisedName
+    id: str
+    nodes: tuple[HandedNode, ...]
+    overlap: bool
+    publisher: str = ""
+    claim: str = ""
+    shown: str = ""
 
-    @property
-    def id(self) -> NodeId:
-        """Its identity."""
-        return NodeId(self.entity, self.names)
+    def node_keys(self, boot: str) -> frozenset[str]:
+        """Return what identifies its nodes in a boot."""
+        return frozenset[str]().union(*(node.keys(boot) for node in self.nodes))
 
-    def keys(self, boot: str) -> frozenset[str]:
-        """Return what identifies it in a boot."""
-        return self.id.keys_in(same_boot=boot == self.boot)
+    def __str__(self) -> str:
+        return f"{self.name} with claim {self.shown}" if self.claim else str(self.name)
 
 
 class Handout(StateEntry):
@@ -48,7 +53,6 @@ class Handout(StateEntry):
             yet.
         overlap: Whether the resource had ``overlap: allow``.
         steps: Whether the `preStart` steps for a holder are to be run, or done.
-        holder: The pod or claim, where the backend knows it.
     """
 
     resource: str
@@ -57,7 +61,6 @@ class Handout(StateEntry):
     nodes: tuple[HandedNode, ...]
     overlap: bool
     steps: Steps = "none"
-    holder: str | None = None
 
     @property
     def key(self) -> HandoutKey:
@@ -68,6 +71,11 @@ class Handout(StateEntry):
     def name(self) -> AdvertisedName:
         """The name of the device."""
         return AdvertisedName(self.resource, self.device, shared=self.id != self.device)
+
+    @property
+    def held(self) -> Sequence[Held]:
+        """What no other pod may have by it."""
+        return [Held(self.name, self.id, self.nodes, self.overlap)]
 
     def with_steps(self, steps: Steps) -> "Handout":
         """Return it with other steps."""
@@ -87,89 +95,112 @@ class Foreign(RootModel[Any]):
         return None, json.dumps(self.root, sort_keys=True)
 
 
+def held_by_claim(claim: ClaimRecord) -> Sequence[Held]:
+    """Return what no other pod may have by a claim."""
+    return [
+        Held(
+            offered_id(device.id).name(device.resource),
+            device.id,
+            device.nodes,
+            device.overlap,
+            claim.driver,
+            claim.id,
+            claim.shown,
+        )
+        for device in claim.devices
+        if not device.admin
+    ]
+
+
 Record = Handout | ClaimRecord
 Changes = Mapping[HandoutKey, Record | None]
 """Records to set; ``None`` to end one."""
 
 
+def held_by(record: Record) -> Sequence[Held]:
+    """Return what no other pod may have by a record."""
+    return record.held if isinstance(record, Handout) else held_by_claim(record)
+
+
 class HandoutTable:
-    """All handouts as this process knows them, with indexes by node and by name; and all claims.
+    """All records as this process knows them, with indexes by node and by name.
 
     Attributes:
         claims: The records of claims, by ID.
-        preparing: The IDs of claims that have no record yet, but are being given devices.
     """
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
         self.claims: dict[str, ClaimRecord] = {}
-        self.preparing: set[str] = set()
-        self._by_id: dict[HandoutKey, Handout] = {}
-        self._by_node: dict[str, dict[HandoutKey, Handout]] = {}
-        self._by_name: dict[AdvertisedName, dict[HandoutKey, Handout]] = {}
+        self._records: dict[HandoutKey, Record] = {}
+        self._by_node: dict[str, dict[HandoutKey, list[Held]]] = {}
+        self._by_name: dict[AdvertisedName, dict[HandoutKey, list[Held]]] = {}
 
     def __iter__(self) -> Iterator[Handout]:
-        return iter(tuple(self._by_id.values()))
+        return (one for one in tuple(self._records.values()) if isinstance(one, Handout))
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._records)
 
     def __contains__(self, record: Record) -> bool:
-        if isinstance(record, ClaimRecord):
-            return self.claims.get(record.id) == record
-        return self._by_id.get(record.key) == record
+        return self._records.get(record.key) == record
 
     def find(self, key: HandoutKey) -> Handout | None:
         """Return the handout of a resource and an ID."""
-        return self._by_id.get(key)
+        record = self._records.get(key)
+        return record if isinstance(record, Handout) else None
 
-    def by_node(self, keys: Iterable[str]) -> list[Handout]:
-        """Return the handouts of a node, by its keys (`NodeId.keys`)."""
-        if not self._by_node:
-            return []
-        handouts: dict[HandoutKey, Handout] = {}
-        for key in keys:
-            handouts |= self._by_node.get(key, {})
-        return list(handouts.values())
+    def by_node(self, keys: Iterable[str]) -> list[Held]:
+        """Return what pods were given of a node, by its keys (`NodeId.keys`)."""
+        held: dict[Held, None] = {}
+        for key in keys if self._by_node else ():
+            for holdings in self._by_node.get(key, {}).values():
+                held |= dict.fromkeys(holdings)
+        return list(held)
 
-    def by_name(self, name: AdvertisedName) -> list[Handout]:
+    def by_name(self, name: AdvertisedName) -> list[Held]:
+        """Return what pods were given of a device under a name."""
+        return [one for holdings in self._by_name.get(name, {}).values() for one in holdings]
+
+    def handouts(self, name: AdvertisedName) -> list[Handout]:
         """Return the handouts of a device under a name."""
-        return list(self._by_name.get(name, {}).values())
+        found = map(self.find, self._by_name.get(name, ()))
+        return [handout for handout in found if handout is not None]
 
     def of_resource(self, resource: str) -> list[Handout]:
         """Return the handouts of a resource."""
         return [handout for handout in self if handout.resource == resource]
 
-    def has_claim(self, handout: Handout) -> bool:
-        """Whether a claim has what was handed out, or is being prepared with it."""
-        return handout.holder in self.claims or handout.holder in self.preparing
-
     def snapshot(self) -> dict[HandoutKey, Record]:
         """Return all records, as they are now."""
-        return {**self._by_id, **{claim.key: claim for claim in self.claims.values()}}
+        return dict(self._records)
+
+    def held(self) -> Iterator[Held]:
+        """Yield all that pods were given."""
+        return (held for record in tuple(self._records.values()) for held in held_by(record))
 
     def apply(self, changes: Changes) -> None:
         """Set and end records."""
-        for key, handout in changes.items():
-            if key[0] == CLAIM:
-                self.claims.pop(key[1], None)
-            if isinstance(handout, ClaimRecord):
-                self.claims[handout.id] = handout
-                continue
-            if (former := self._by_id.pop(key, None)) is not None:
-                _remove(self._by_name, former.name, key)
-                for node_key in former.node_keys(self.boot):
-                    _remove(self._by_node, node_key, key)
-            if handout is not None:
-                self._by_id[key] = handout
-                self._by_name.setdefault(handout.name, {})[key] = handout
-                for node_key in handout.node_keys(self.boot):
-                    self._by_node.setdefault(node_key, {})[key] = handout
+        for key, record in changes.items():
+            if (former := self._records.pop(key, None)) is not None:
+                self.claims.pop(former.id, None) if isinstance(former, ClaimRecord) else None
+                for held in held_by(former):
+                    _remove(self._by_name, held.name, key)
+                    for node_key in held.node_keys(self.boot):
+                        _remove(self._by_node, node_key, key)
+            if record is not None:
+                self._records[key] = record
+                if isinstance(record, ClaimRecord):
+                    self.claims[record.id] = record
+                for held in held_by(record):
+                    self._by_name.setdefault(held.name, {}).setdefault(key, []).append(held)
+                    for node_key in held.node_keys(self.boot):
+                        self._by_node.setdefault(node_key, {}).setdefault(key, []).append(held)
 
 
 def _remove(
-    index: dict[_Key, dict[HandoutKey, Handout]], key: _Key, handout_key: HandoutKey
+    index: dict[_Key, dict[HandoutKey, list[Held]]], key: _Key, handout_key: HandoutKey
 ) -> None:
-    del index[key][handout_key]
-    if not index[key]:
+    index.get(key, {}).pop(handout_key, None)
+    if not index.get(key, True):
         del index[key]

@@ -76,7 +76,7 @@ class Host:
         self._served: dict[str, ServedResource] = {}
         self.switches = Switches()
         holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
-        handouts = HandoutFile(settings.state_dir, backend.locked_by_other)
+        handouts = HandoutFile(settings.state_dir, backend.lock_of)
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),

@@ -83,11 +83,17 @@ class PreStart:
         return not self._has_no_steps and pre_start.has_holder_steps(resource)
 
     async def run_steps_for(
-        self, resource: Resource, devices: Mapping[str, HostDevice], ids: Sequence[OfferedId]
+        self,
+        resource: Resource,
+        devices: Mapping[str, HostDevice],
+        ids: Sequence[OfferedId],
+        *,
+        fresh: bool = False,
     ) -> None:
         """Run the steps before a container starts with advertised IDs of these devices.
 
-        If it is cancelled, running commands are killed.
+        They are `fresh` for a claim that is not completed; else the records tell. If it is
+        cancelled, running commands are killed.
 
         Raises:
             PreStartError: The container must not start; the text says why.
@@ -99,8 +105,9 @@ class PreStart:
                 late = f"device {device_id} is still being prepared for another start"
                 async with _until(deadline, lambda: late):  # noqa: B023
                     await locks.enter_async_context(self._locks[device_id])
-            pending = await self._pending(ids) if pre_start.has_holder_steps(resource) else []
-            fresh = {handout.device for handout in pending}
+            by_record = pre_start.has_holder_steps(resource) and not fresh
+            pending = await self._pending(ids) if by_record else []
+            fresh_ids = chosen.keys() if fresh else {handout.device for handout in pending}
             running: dict[str, asyncio.Task[str | None]] = {}
             async with asyncio.TaskGroup() as group:
                 for device, index in pre_start.with_index(chosen.values()):
@@ -108,7 +115,7 @@ class PreStart:
                     host = self._files, self._policy, self._calls
                     run = StepRun(device, constants, *host, deadline)
                     steps = [*enumerate(resource.pre_start)]
-                    if device.id not in fresh:
+                    if device.id not in fresh_ids:
                         steps = [(place, step) for place, step in steps if step.repeat == "start"]
                     running[device.id] = group.create_task(run_steps(steps, run))
             failures = {

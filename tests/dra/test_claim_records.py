@@ -3,17 +3,19 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devhost.model.claim_record import ClaimedDevice, ClaimRecord
-from devhost.node.handout_file import FILE, HandoutFile
+from devhost.node.handout_file import HandoutFile
 from tests.host.test_claims import A, B, ClaimsFixture, device, published, resource
-from tests.support.offered import offered
 
 
-def record(uid: str, boot: str = "") -> ClaimRecord:
-    given = ClaimedDevice(resource=A, id="a", request="r", pool="p", device="a", cdi=[], scope=0)
+def record(uid: str, boot: str = "", **more: Any) -> ClaimRecord:
+    given = ClaimedDevice(
+        resource=A, id="a", request="r", pool="p", device="a", cdi=[], scope=0, **more
+    )
     return ClaimRecord(
         claim=uid,
         driver="devhost",
@@ -26,7 +28,11 @@ def record(uid: str, boot: str = "") -> ClaimRecord:
 
 
 def state_file(directory: Path) -> HandoutFile:
-    return HandoutFile(directory, lambda _resource: False)
+    return HandoutFile(directory, lambda _resource: "ours")
+
+
+def files(state: Path) -> list[Path]:
+    return [*(state / "claims").glob("*.json")]
 
 
 def uids(records: Iterable[ClaimRecord]) -> set[str]:
@@ -37,11 +43,11 @@ async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     who = ClaimsFixture(assume_free=True)
-    monkeypatch.setattr(who.backend, "names_holders", lambda _resource: True)
+    monkeypatch.setattr(who.backend, "publisher", lambda _resource: "devhost")
     assert published(who, resource(A), device("a")) == [None]
-    held = {"a": device("a")}
-    await who.hand_out(resource(A), held, offered("a"), holder=record("u").id)
-    who.file.set({record("u").key: record("u")})
+    given = who.given(resource(A), device("a"), ())
+    claim = record("u", **given)
+    who.file.set({claim.key: claim})
     who.remove(A)
     who.end_free()
     assert published(who, resource(B), device("b")) != [None]
@@ -60,26 +66,29 @@ async def test_of_two_instances_each_sees_what_the_other_has_recorded(tmp_path: 
     await first.sync(60)
     assert not first.table.claims
     await first.sync(60)
-    assert not json.loads((tmp_path / FILE).read_text()), "what another has ended is not written"
+    assert not files(tmp_path), "what another has ended is not written"
 
 
 async def test_a_file_that_was_lost_is_written_again(tmp_path: Path) -> None:
     state = state_file(tmp_path)
     assert await state.save_claim(record("u"), 60) is None
-    (tmp_path / FILE).unlink()
+    (tmp_path / "claims").rename(tmp_path / "former")
     await state.sync(60)
-    assert [entry["claim"] for entry in json.loads((tmp_path / FILE).read_text())] == ["u"]
+    assert [entry["claim"] for entry in json.loads(files(tmp_path)[0].read_text())] == ["u"]
+    files(tmp_path)[0].unlink()
+    await state.sync(60)
+    assert not files(tmp_path), "one that is removed has ended"
 
 
 async def test_what_a_newer_version_adds_to_a_claim_is_kept(tmp_path: Path) -> None:
     state = state_file(tmp_path)
     await state.save_claim(record("u"), 60)
-    (entry,) = json.loads((tmp_path / FILE).read_text())
+    (entry,) = json.loads(files(tmp_path)[0].read_text())
     entry["later"] = entry["devices"][0]["later"] = 1
-    (tmp_path / FILE).write_text(json.dumps([entry]))
+    files(tmp_path)[0].write_text(json.dumps([entry]))
     state = state_file(tmp_path)
     await state.sync(60)
     (kept,) = state.table.claims.values()
     await state.save_claim(kept.model_copy(update={"boot": "another"}), 60)
-    (written,) = json.loads((tmp_path / FILE).read_text())
+    (written,) = json.loads(files(tmp_path)[0].read_text())
     assert written == {**entry, "boot": "another"}

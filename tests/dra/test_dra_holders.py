@@ -102,9 +102,13 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
     async with world.run(SERIALS.replace("backend: dra", "backend: devicePlugin")):
         await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
         assert reasons(world)["fake-zero"] is None
-    path = world.state / "state.json"
-    entries = [entry for entry in json.loads(path.read_text()) if "claim" not in entry]
-    path.write_text(json.dumps([{**entry, "holder": None} for entry in entries]))
+    (path,) = (world.state / "claims").glob("*.json")
+    (device,) = json.loads(path.read_text())[0]["devices"]
+    path.unlink()
+    kept = {key: device[key] for key in ("resource", "id", "nodes", "overlap")}
+    (world.state / "records").mkdir(exist_ok=True)
+    records = world.state / "records" / "example.com_serial.json"
+    records.write_text(json.dumps([{**kept, "device": device["id"]}]))
     lists.pods.clear()
     lists.by_plugin["q1"] = SERIAL, "fake-null"
     async with world.run(SERIALS):

@@ -142,9 +142,8 @@ class World:
 
     def records(self) -> list[ApiObject]:
         """Return the entries of claims in the state file."""
-        path = self.state / "state.json"
-        entries = json.loads(path.read_text()) if path.exists() else []
-        return [entry for entry in entries if "claim" in entry]
+        paths = sorted((self.state / "claims").glob("*.json"))
+        return [entry for path in paths for entry in json.loads(path.read_text())]
 
     def cdi_files(self) -> list[Path]:
         return sorted(self.cdi.glob("*.json")) if self.cdi.exists() else []

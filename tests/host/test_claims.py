@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from devhost.backends.backend import LockState
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.errors import AllocationError
@@ -56,6 +57,9 @@ class FakeList(Holders):
     def by_name(self) -> Mapping[AdvertisedName, HeldBy]:
         return self._by_name
 
+    def plugin_pods(self, _resource: str) -> frozenset[str]:
+        return frozenset().union(*(pods for ids in self._by_name.values() for pods in ids.values()))
+
 
 class FakeBackend(DevicePluginBackend):
     """Says which resources another instance serves, and which devhost has served."""
@@ -67,6 +71,9 @@ class FakeBackend(DevicePluginBackend):
 
     def locked_by_other(self, resource: str) -> bool:
         return resource in self.locked
+
+    def lock_of(self, resource: str) -> LockState:
+        return "other" if resource in self.locked else "ours"
 
     def has_served(self, resource: str) -> bool:
         return resource in self.served
@@ -92,7 +99,7 @@ class ClaimsFixture(Claims):
         leave_after: float = 0.0,
     ) -> None:
         self.backend = FakeBackend(leave_after)
-        self.file = HandoutFile(state, self.backend.locked_by_other)
+        self.file = HandoutFile(state, self.backend.lock_of)
         holders = holders or Holders(None)
         super().__init__(holders, self.backend, self.file, assume_free=assume_free)
         for name in (A, B):
@@ -209,9 +216,9 @@ async def test_claims_of_two_instances_that_allocate_one_node_refuse_the_second(
 async def test_claims_write_once_for_two_allocates_of_a_device(tmp_path: Path) -> None:
     who = ClaimsFixture(tmp_path)
     assert await allocated(who, resource(A), device("a"))
-    written = (tmp_path / "state.json").stat().st_ino
+    written = (tmp_path / "records/example.com_a.json").stat().st_ino
     assert await allocated(who, resource(A), device("a"))
-    assert (tmp_path / "state.json").stat().st_ino == written
+    assert (tmp_path / "records/example.com_a.json").stat().st_ino == written
 
 
 @pytest.mark.parametrize("former", ["allow", "deny"])
@@ -236,7 +243,7 @@ async def test_claims_with_a_slow_state_directory_write_nodes_later(tmp_path: Pa
     with directory_lock(tmp_path):
         await who.give(resource(A), device("a"), waited=60.0)
     assert await who.file.sync(60) is None
-    assert A in (tmp_path / "state.json").read_text()
+    assert A in (tmp_path / "records/example.com_a.json").read_text()
 
 
 async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(

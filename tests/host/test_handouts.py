@@ -3,19 +3,23 @@
 import asyncio
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devhost.backends.backend import LockState
+from devhost.errors import AllocationError
+from devhost.model.claim_record import HandedNode
 from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.node import handout_file, state_dir
-from devhost.node.handout_file import FILE, HandoutFile, boot_id
-from devhost.node.handouts import HandedNode, Handout, Steps
+from devhost.node.handout_file import HandoutFile, boot_id
+from devhost.node.handouts import Handout, Record, Steps
 from tests.support.devices import node, token
 
 A = "example.com/a"
+FILE = "records/example.com_a.json"
 BOOT = boot_id()
 PLACE = "/sys/devices/pci0000:00/net/eth0"
 
@@ -30,8 +34,8 @@ def of_node(node_id: NodeId) -> Handout:
     return handout(nodes=(HandedNode.of(node_id, BOOT),))
 
 
-def opened(state: Path, elsewhere: Callable[[str], bool] = lambda _: False) -> HandoutFile:
-    return HandoutFile(state, elsewhere)
+def opened(state: Path, lock: LockState = "ours") -> HandoutFile:
+    return HandoutFile(state, lambda _: lock)
 
 
 async def put(file: HandoutFile, *given: Handout) -> None:
@@ -78,8 +82,8 @@ async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_s
     tmp_path: Path,
 ) -> None:
     """That one has ended it, because no pod has it any longer."""
-    seen: list[Handout] = []
-    one, two = opened(tmp_path), opened(tmp_path, lambda _: True)
+    seen: list[Record] = []
+    one, two = opened(tmp_path), opened(tmp_path, "other")
     two.on_read = seen.extend
     await put(one, handout())
     assert await two.sync(10) is None
@@ -88,16 +92,84 @@ async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_s
     assert (set(two.table), seen) == (set(), [handout(), handout()])
 
 
-async def test_steps_of_what_another_instance_serves_now_are_left_as_they_are(
-    tmp_path: Path,
-) -> None:
-    """This process has recorded them when it served the resource, and writes that late."""
-    one, two = opened(tmp_path), opened(tmp_path, lambda _: True)
+async def test_what_another_instance_serves_now_only_that_one_writes(tmp_path: Path) -> None:
+    """This process has recorded it when it served the resource, and writes that late."""
+    one, two = opened(tmp_path), opened(tmp_path, "other")
     await put(one, handout(steps="done"))
     await put(two, handout(number=65, steps="pending"), handout("b", 66, "pending"))
-    nodes = (*handout().nodes, *handout(number=65).nodes)
-    assert set(two.table) == await read(tmp_path)
-    assert set(two.table) == {handout(steps="done", nodes=nodes), handout("b", 66)}
+    assert set(two.table) == await read(tmp_path) == {handout(steps="done")}
+
+
+@pytest.mark.parametrize("lock", ["free", "other"])
+async def test_what_one_instance_has_ended_no_other_writes_again(
+    tmp_path: Path, lock: LockState
+) -> None:
+    """Nobody serves the resource any longer: it was renamed."""
+    one, two = opened(tmp_path, "free"), opened(tmp_path, lock)
+    await put(one, handout())
+    assert await two.sync(10) is None
+    await end(one, handout())
+    for _ in range(3):
+        assert await two.sync(10) is None
+        assert await one.sync(10) is None
+    assert (set(one.table), set(two.table)) == (set(), set())
+
+
+async def test_of_two_that_give_one_node_the_second_writes_nothing(tmp_path: Path) -> None:
+    """It sees, under the lock, what the first has written since it has read last."""
+    one, two = opened(tmp_path), opened(tmp_path)
+    assert await two.sync(10) is None
+    await put(one, handout())
+    other = handout("b", resource="example.com/b")
+    seen: list[Record] = []
+
+    def check(news: Sequence[Record]) -> Sequence[Record]:
+        seen.extend(news)
+        raise AllocationError("taken")
+
+    with pytest.raises(AllocationError, match="taken"):
+        await two.save([other], 10, check)
+    assert (set(two.table), seen) == ({handout()}, [handout()])
+    assert await read(tmp_path) == {handout()}
+
+
+async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    await put(one, handout("z", 99))
+    assert await two.sync(10) is None
+
+    def check(_news: Sequence[Record]) -> Sequence[Record]:
+        raise AllocationError("taken")
+
+    other = handout("b", resource="example.com/b")
+    with state_dir.directory_lock(tmp_path):
+        assert await two.save([other], 0.3, check) == handout_file.NO_ANSWER
+        path = tmp_path / FILE
+        path.write_text(path.read_text().replace('"z"', '"a"').replace("4:99", "4:64"))
+    assert await two.sync(10) is None
+    assert await two.sync(10) is None
+    assert {one.resource for one in await read(tmp_path)} == {A, "example.com/b"}
+    assert "taken: it was given all the same, as the disk was slow" in caplog.messages
+
+
+async def test_what_cannot_be_written_again_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    file = opened(tmp_path)
+    await put(file, handout(steps="done"))
+    (tmp_path / FILE).unlink()
+    with monkeypatch.context() as full:
+        full.setattr(handout_file, "write_atomically", fail)
+        for _ in range(2):
+            assert await file.sync(10) is None
+            assert set(file.table) == {handout()}
+    assert await file.sync(10) is None
+    assert await read(tmp_path) == {handout()}
 
 
 async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
@@ -130,9 +202,10 @@ async def test_state_file_that_is_damaged_is_moved_aside(
     """Also one that is larger than any that devhost writes."""
     monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 998)
     path, file = tmp_path / FILE, opened(tmp_path)
+    path.parent.mkdir()
     path.write_bytes(content)
     await put(file, handout())
-    aside = path.with_name("state.json.damaged")
+    aside = path.with_name(f"{path.name}.damaged")
     assert file.damage is not None
     assert file.damage.endswith(f": moved to {aside}")
     assert file.damage in caplog.messages
@@ -154,41 +227,14 @@ async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
     tmp_path: Path, foreign: object
 ) -> None:
     path, newer = tmp_path / FILE, {**handout().model_dump(mode="json"), "claim": "1f-9"}
+    path.parent.mkdir()
     path.write_text(json.dumps([foreign, newer]))
     file, other = opened(tmp_path), handout("b", 65)
     await put(file, other)
-    assert [each.device for each in file.table.by_node(["char 4:64"])] == ["a"]
-    assert (file.damage, path.with_name("state.json.damaged").exists()) == (None, False)
+    assert [each.name.device for each in file.table.by_node(["char 4:64"])] == ["a"]
+    assert (file.damage, path.with_name(f"{path.name}.damaged").exists()) == (None, False)
     await end(file, other)
     assert json.loads(path.read_text()) == [foreign, newer]
-
-
-async def test_state_file_of_the_first_format_is_read(tmp_path: Path) -> None:
-    """It had an entry for each node, and one for the steps of each ID."""
-    name = {"resource": A, "boot": BOOT, "overlap": False}
-    nodes = [
-        {**name, "device": device, "shared": shared, "key": f"char 4:{number}", "names": [path]}
-        for device, shared, number, path in (
-            ("a", False, 64, "/dev/64"),
-            ("a", False, 65, "/dev/65"),
-            ("b", True, 66, "/dev/66"),
-        )
-    ]
-    token_entry = {**name, "device": "t", "shared": False, "key": "", "names": []}
-    steps = [
-        {"resource": A, "id": "a", "prepared": True},
-        {"resource": A, "id": "b::1", "prepared": False},
-        {"resource": A, "id": "gone", "prepared": True},
-    ]
-    (tmp_path / FILE).write_text(json.dumps([*nodes, token_entry, *steps]))
-    both = (*handout().nodes, *handout(number=65).nodes)
-    shared = handout("b", 66)
-    assert await read(tmp_path) == {
-        handout(steps="done", nodes=both),
-        shared.model_copy(update={"id": "b::"}),
-        shared.model_copy(update={"id": "b::1", "steps": "pending"}),
-        handout("t", nodes=()),
-    }
 
 
 async def test_state_file_does_not_grow_beyond_what_is_read(
@@ -214,7 +260,7 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
         full.setattr(handout_file, "write_atomically", fail)
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.save([*pending, without], 10)
-        assert problem == file.problem == f"{tmp_path / FILE}: No space left on device"
+        assert problem == file.problem == f"{tmp_path}: No space left on device"
         # What it was is not written yet, either.
         assert await file.save([without.with_steps("pending")], 10) == problem
     assert await file.sync(60) is None  # as `Claims.run` does it
@@ -252,13 +298,13 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
     file.set({handout().key: handout()})
     for _ in range(9):
         assert await file.sync(0.01) == handout_file.NO_ANSWER
-    assert file.problem == f"{tmp_path / FILE}: no answer in 0.01 s"
+    assert file.problem == f"{tmp_path}: no answer in 0.01 s"
     file.set({other.key: other})  # while the first attempt has not returned
     answers.set()
     assert await file.sync(10) is None
     assert await read(tmp_path) == {handout(), other}
     assert caplog.messages == [
-        f"cannot save allocated devices: {file._path}: no answer in 0.01 s",
+        f"cannot save allocated devices: {tmp_path}: no answer in 0.01 s",
         "allocated devices saved again",
     ]
 
@@ -274,7 +320,7 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
     await put(opened(tmp_path), of_node(odd))
     file = opened(tmp_path)
     assert await file.sync(10) is None
-    assert file.table.by_node(odd.keys) == [of_node(odd)]
+    assert file.table.by_node(odd.keys) == of_node(odd).held
 
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
@@ -296,5 +342,5 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
     )
     await put(file, of_node(first))
     by_node = file.table.by_node
-    assert by_node(moved.keys) == by_node(replaced.keys) == [of_node(first)]
+    assert by_node(moved.keys) == by_node(replaced.keys) == of_node(first).held
     assert by_node(other.keys) == []

@@ -71,7 +71,7 @@ async def test_answers_that_hang_are_not_counted_after_an_edit(
         hanging.setattr(Scanner, "allocate", lambda *_: go.wait())
         for _ in range(ABANDONED_MAX):
             with pytest.raises(AllocationError, match="does not answer"):
-                await served.answers.look_up([])
+                await served.answers.render([], watching=True)
     try:
         hosting.reload(tokens(a=2))
         await standin.wait("example.com/a", 2, 2)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.node.handout_file import FILE
 from tests.support.daemon import until
 from tests.support.devices import reasons
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -36,23 +35,33 @@ def config(files: Path, *names: str, more: str = "") -> str:
 
 def recorded(state: Path) -> set[tuple[str, str]]:
     """Return the resources and devices of which the file has a record."""
-    try:
-        content = json.loads((state / FILE).read_bytes())
-    except (OSError, ValueError):
-        return set()
-    return {(entry["resource"], entry["device"]) for entry in content}
+    found = set[tuple[str, str]]()
+    for path in (state / "records").glob("*.json"):
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+        found |= {(entry["resource"], entry["device"]) for entry in content}
+    return found
+
+
+def record_file(state: Path) -> Path:
+    (path,) = (state / "records").glob("*.json")
+    return path
 
 
 def lose(state: Path, loss: str) -> None:
     if loss == "directory":
         state.rename(state.with_name("gone"))
     elif loss == "removed":
-        (state / FILE).unlink()
+        record_file(state).unlink()
+    elif loss == "all":
+        (state / "records").rename(state / "former")
     else:
-        (state / FILE).write_text(loss)
+        record_file(state).write_text(loss)
 
 
-@pytest.mark.parametrize("loss", ["removed", "directory", "[]", "{", ""])
+@pytest.mark.parametrize("loss", ["removed", "directory", "all", "[]", "{", ""])
 async def test_state_file_that_is_lost_while_devhost_runs_is_written_again(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path, loss: str
 ) -> None:
@@ -81,7 +90,7 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     await started.wait(ALPHA, 2, 2)
     await started.admit("one", {"app": {ALPHA: 1}})
     await hosting.stop()
-    (state / FILE).unlink()
+    record_file(state).unlink()
     tokens = f"- {{name: {OTHER}, sources: [static: 1]}}\n"
     renamed = config(files, BETA, more=tokens)
     host = hosting.start(renamed, state_dir=state, pod_resources=hosting.pod_resources)

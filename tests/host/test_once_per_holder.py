@@ -34,6 +34,7 @@ from tests.support import devices
 from tests.support.offered import offered
 
 NAME: Final = "example.com/disk"
+FILE: Final = "records/example.com_disk.json"
 HOLDER: Final = {"run": ["format", "${path}"]}
 EACH: Final = {"run": ["check"], "every": "start"}
 
@@ -66,7 +67,7 @@ class World:
     def new(self) -> None:
         """Go on as another process does."""
         backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
-        file = HandoutFile(self.state, backend.locked_by_other)
+        file = HandoutFile(self.state, backend.lock_of)
         self.claims = Claims(Holders(None), backend, file, assume_free=False)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
@@ -102,7 +103,7 @@ class World:
 
     def marks(self) -> dict[str, bool]:
         """What the disk has."""
-        entries = json.loads((self.state / handout_file.FILE).read_text())
+        entries = json.loads((self.state / FILE).read_text())
         return {one["id"]: one["steps"] == "done" for one in entries if one["steps"] != "none"}
 
 
@@ -142,7 +143,7 @@ async def test_steps_get_the_variables_of_their_device_and_container(world: Worl
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
 async def test_start_without_a_record_is_refused(world: World, lost: str) -> None:
     """It is not known whether a container has started with it: it would be wiped on a guess."""
-    path = world.state / handout_file.FILE
+    path = world.state / FILE
     if lost != "never":
         await world.allocate("a")
         path.unlink() if lost == "file" else path.write_bytes(b"{")
@@ -157,8 +158,8 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
 
 async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:
     await world.allocate("a")
-    (world.state / handout_file.FILE).unlink()
-    (world.state / handout_file.FILE).mkdir()
+    (world.state / FILE).unlink()
+    (world.state / FILE).mkdir()
     reason = await world.refused("a")
     assert reason.startswith("cannot tell whether device a was prepared: ")
     assert "Is a directory" in reason

@@ -22,13 +22,14 @@ from devhost.hostfs.mounts import read_mounts, read_swaps
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.node.handout_file import FILE as STATE_FILE
 from devhost.node.handout_file import HandoutFile
 from devhost.node.handouts import Handout
 from devhost.watch.inotify import Event, parse_events
 from tests.model import inputs
 from tests.model.judge import FILE, judge
 from tests.model.running import bounded, fuzzed
+
+STATE_FILE = "records/x.json"
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +169,7 @@ def test_any_state_file(content: bytes) -> None:
     """
 
     async def use(place: Path) -> None:
-        file = HandoutFile(place, lambda _: False)
+        file = HandoutFile(place, lambda _: "ours")
         assert await file.sync(10) is None
         handout = file.table.find((NAME, "0"))
         if handout is not None and handout.steps != "none":
@@ -177,11 +178,12 @@ def test_any_state_file(content: bytes) -> None:
         new = OTHER.model_copy(update={"id": "new"})
         file.set({OTHER.key: OTHER, new.key: new})
         assert await file.sync(10) is None
-        again = HandoutFile(place, lambda _: False)
+        again = HandoutFile(place, lambda _: "ours")
         assert await again.sync(10) is None
         assert set(again.table) == set(file.table) >= {OTHER, new}
 
     with tempfile.TemporaryDirectory() as place, bounded():
+        (Path(place) / STATE_FILE).parent.mkdir()
         (Path(place) / STATE_FILE).write_bytes(content)
         asyncio.run(use(Path(place)))
 

@@ -26,6 +26,6 @@ class Nobody:
         """Fail."""
         raise NotImplementedError
 
-    async def prepare(self, ids: Sequence[OfferedId]) -> None:
+    async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
         """Fail."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 from unittest.mock import patch
 
-from devhost.backends.backend import Backend
+from devhost.backends.backend import Backend, LockState
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, KubeletError
@@ -20,8 +20,9 @@ from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.model.resource_state import PodHoldings
+from devhost.node import state_dir
 from devhost.node.claims import Claims
-from devhost.node.handout_file import FILE, POLL_S, HandoutFile
+from devhost.node.handout_file import POLL_S, HandoutFile
 from devhost.node.handouts import HandoutTable
 from devhost.node.holders import Holders
 from devhost.node.resource_devices import with_all_leaving, without_unlisted
@@ -186,13 +187,20 @@ class FakeBackend:
     def __init__(self, node: "Node", process: "Process") -> None:
         self._node, self._process = node, process
 
-    def names_holders(self, _resource: object) -> bool:
-        """Whether it says who gets devices."""
-        return False
+    def publisher(self, _resource: object) -> str:
+        """Return the driver."""
+        return ""
+
+    def lock_of(self, name: str) -> LockState:
+        """Return who serves a resource: of several processes the first has the lock."""
+        owner = next((one for one in self._node.processes if name in one.served), None)
+        if owner is None:
+            return "free"
+        return "ours" if owner is self._process else "other"
 
     def locked_by_other(self, name: str) -> bool:
         """Whether another process serves a resource."""
-        return any(name in one.served for one in self._node.processes if one is not self._process)
+        return self.lock_of(name) == "other"
 
     def has_served(self, name: str) -> bool:
         """Whether devhost has served a resource."""
@@ -206,7 +214,7 @@ class Process:
         self.node, self.kubelet = node, node.kubelet
         self.holders = Holders(self.kubelet if node.asked else None)
         backend = cast("Backend", FakeBackend(node, self))
-        self.file = HandoutFile(node.state_dir, backend.locked_by_other)
+        self.file = HandoutFile(node.state_dir, backend.lock_of)
         self.claims = Claims(self.holders, backend, self.file, assume_free=False)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -377,12 +385,21 @@ class Node:
         self.kubelet = Kubelet(self.host)
         self.processes: list[Process] = []
         self.served: set[str] = set()  # by any process, ever
+        self._is_full = False
 
     @contextmanager
     def virtual_time(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Give the event loop kubelet's clock, and new processes the boot of this node."""
         boot = patch("devhost.node.handout_file.boot_id", lambda: self.host.boot)
-        with boot, patch.object(loop, "time", lambda: self.kubelet.now):
+        write = state_dir.write_atomically
+
+        def write_if_room(path: Path, raw: bytes) -> None:
+            if self._is_full:
+                raise OSError(28, "No space left on device")
+            write(path, raw)
+
+        disk = patch("devhost.node.handout_file.write_atomically", write_if_room)
+        with boot, disk, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 
     async def start(self) -> Process:
@@ -401,19 +418,12 @@ class Node:
 
     def fill_disk(self, *, full: bool) -> None:
         """Let the state directory take no file, or let it."""
-        if full:
-            self._obstacle.mkdir(exist_ok=True)
-        elif self.disk_is_full:
-            self._obstacle.rmdir()
+        self._is_full = full
 
     @property
     def disk_is_full(self) -> bool:
         """Whether the state directory takes no file."""
-        return self._obstacle.exists()
-
-    @property
-    def _obstacle(self) -> Path:
-        return self.state_dir / f".{FILE}.tmp"
+        return self._is_full
 
     async def boot(self, numbers: Mapping[str, int]) -> None:
         """Start the computer again: pods live on with their paths, which lead to other nodes."""

@@ -13,6 +13,7 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
+from devhost.backends.backend import LockState
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
 from devhost.backends.deviceplugin.resource_lock import ResourceLocks
 from devhost.backends.podresources import PodResources, ServedNames
@@ -68,6 +69,13 @@ class PluginDirectory:
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
         return self.locks.get(resource).locked_by_other
+
+    def lock_of(self, resource: str) -> LockState:
+        """Return who serves a resource; may be asked in any thread."""
+        lock = self.locks.get(resource)
+        if lock.held:
+            return "ours"
+        return "other" if lock.locked_by_other else "free"
 
     def has_served(self, resource: str) -> bool:
         """Whether an instance of devhost has served a resource on this node."""

@@ -261,9 +261,9 @@ class Registration:
 class DevicePluginBackend(PluginDirectory):
     """The device plugins of a process (a `devhost.backends.backend.Backend`)."""
 
-    def names_holders(self, _resource: Resource) -> bool:
-        """Whether it says who gets devices: kubelet does not tell."""
-        return False
+    def publisher(self, _resource: Resource) -> str:
+        """Return the driver: there is none."""
+        return ""
 
     def open(self, _resource: Resource, hooks: ResourceHooks) -> Registration:
         """Return the publication of a resource, to be run."""

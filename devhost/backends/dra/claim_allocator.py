@@ -1,16 +1,15 @@
-"""Allocates the devices of new claims, and looks up where those of recorded claims are now."""
+"""Chooses the devices of new claims, and looks up where those of recorded claims are now."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from devhost.allocation.cdi import Edits, OwnedEdits
 from devhost.backends.backend import ClaimHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.claim_record import ClaimedDevice, ClaimRecord, claim_id
+from devhost.model.claim_record import ClaimedDevice, ClaimRecord
 
 
 class HeldError(AllocationError):
@@ -33,105 +32,126 @@ FindPool = Callable[[str], OfferedPool | None]
 
 
 class ClaimAllocator:
-    """Hands out and looks up the devices of one driver's claims.
+    """Chooses and looks up the devices of one driver's claims.
 
     `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
-    resource, by whichever backend that is offered, and `of_resource` returns the records that have
-    a device of a resource.
+    resource, by whichever backend that is offered, and `all_claims` returns the records of claims,
+    also of other drivers.
     """
 
     def __init__(
         self,
-        driver: str,
         pool_of: FindPool,
         handlers: Mapping[str, ClaimHandler],
-        of_resource: Callable[[str], Iterable[ClaimRecord]],
+        all_claims: Callable[[], Iterable[ClaimRecord]],
     ) -> None:
-        self._driver, self._pool_of, self._of_resource = driver, pool_of, of_resource
-        self._handlers = handlers
-        self._chosen: dict[tuple[str, str], str] = {}  # UIDs of claims without a record yet
+        self._pool_of, self._handlers, self._all_claims = pool_of, handlers, all_claims
 
-    def is_preparing(self, resource: str) -> bool:
-        """Whether a claim without a record yet is being given a device of a resource."""
-        return any(key[0] == resource for key in self._chosen)
+    def choose(
+        self, empty: ClaimRecord, groups: Iterable[Sequence[Result]], news: Sequence[object] = ()
+    ) -> ClaimRecord:
+        """Return the record of a claim with a free ID of each device; of shares, the lowest.
 
-    async def allocate(
-        self, uid: str, kind: str, groups: Iterable[Sequence[Result]]
-    ) -> tuple[list[ClaimedDevice], dict[str, Edits]]:
-        """Hand out what a claim has by scope; return its devices, and their edits by name."""
-        try:
-            return claim_content.claimed(
-                uid, kind, [await self._hand_out(uid, results) for results in groups]
-            )
-        finally:
-            self._chosen = {key: user for key, user in self._chosen.items() if user != uid}
+        `news` are records that others have just made. It changes nothing, and may run in a thread.
+        """
+        made = [record for record in news if isinstance(record, ClaimRecord)]
+        for record in made:
+            if record.id == empty.id:
+                return record  # another instance has begun to prepare it
+        devices, users = list[ClaimedDevice](), dict[tuple[str, str], str]()
+        for record in (*self._all_claims(), *made):
+            if record.id != empty.id:
+                for device in record.devices:
+                    if not device.admin:
+                        users[device.resource, device.id] = record.shown
+        for number, results in enumerate(groups):
+            pool = self._pool(results[0])
+            resource = pool.handler.name
+            for result in results:
+                offered = _free_id(pool, result, users)
+                given = {} if result.admin else pool.handler.given(offered, news)
+                if not result.admin:
+                    users[resource, offered.id] = empty.shown
+                device = ClaimedDevice(
+                    resource=resource,
+                    id=offered.id,
+                    cdi=[],
+                    scope=number,
+                    **result._asdict(),
+                    **given,
+                )
+                devices.append(device)
+        return empty.model_copy(update={"devices": devices})
 
-    async def _hand_out(self, uid: str, results: Sequence[Result]) -> Scope:
-        """Hand out the devices of a scope; an administrator's are only looked at."""
-        pool, is_admin = self._pool(results[0].pool), results[0].admin
-        handler = pool.handler
-        if pool.blocked is not None and not is_admin:
-            raise AllocationError(f"{handler.name}: {pool.blocked}")
-        ids = self._choose(uid, pool, results)
-        if is_admin:
-            allocation = await handler.look_up(ids)
-        else:
-            has_steps, holder = handler.pre_start_required, claim_id(self._driver, uid)
-            allocation = await handler.allocate(ids, pre_start=has_steps, holder=holder)
-            if has_steps:
-                await handler.prepare(ids)
-        edits = await handler.cdi_edits(allocation)
-        return Scope(handler.name, results, ids, edits, allocation.cdi_devices)
+    async def render(self, record: ClaimRecord) -> None:
+        """Raise `AllocationError` if a container would not get the devices of a claim."""
+        for devices in _scopes(record).values():
+            watching = devices[0].admin
+            await self._handler(devices).render(_ids(devices), watching=watching)
 
-    def _choose(
-        self, uid: str, pool: OfferedPool, results: Iterable[Result]
-    ) -> Sequence[OfferedId]:
-        """Return an ID of each device that no other claim has; of shares, the lowest."""
-        resource, chosen = pool.handler.name, list[OfferedId]()
-        holders = {key[1]: user for key, user in self._chosen.items() if key[0] == resource}
-        for record in self._of_resource(resource):
-            holders |= dict.fromkeys(record.held_ids(resource), record.shown)
-        for result in results:
-            ids = pool.ids.get(result.device, ())
-            if not ids:
-                reason = pool.handler.drain_reason or f"there is no device {result.device}"
-                raise AllocationError(f"{resource}: {reason}")
-            free = (offered for offered in ids if result.admin or offered.id not in holders)
-            if (offered := next(free, None)) is None:
-                shown = ", ".join(sorted({holders[offered.id] for offered in ids}))
-                raise HeldError(f"{resource}: {result.device} is held by claim {shown}")
-            if not result.admin:
-                holders[offered.id] = self._chosen[resource, offered.id] = uid
-            chosen.append(offered)
-        return chosen
+    async def complete(self, record: ClaimRecord, kind: str) -> ClaimRecord:
+        """Run the steps of a claim; return its record with what its containers get."""
+        brought = dict[int, Scope]()
+        for number, devices in _scopes(record).items():
+            handler, ids = self._handler(devices), _ids(devices)
+            allocation = await handler.render(ids, watching=devices[0].admin)
+            if handler.pre_start_required and not devices[0].admin:
+                await handler.prepare(ids, fresh=True)
+            edits = await handler.cdi_edits(allocation)
+            brought[number] = Scope(edits, allocation.cdi_devices, handler.devices)
+        return claim_content.completed(record, kind, brought)
 
-    async def renewed_entries(self, record: ClaimRecord, boot: str) -> dict[str, Edits]:
-        """Return the edits of a record with the nodes of its devices where they are now.
+    def renewed(self, record: ClaimRecord, boot: str) -> ClaimRecord:
+        """Return a record with the nodes of its devices where they are now.
 
         In the boot of the record, those of a resource that ends are where they were.
         """
-        now: dict[str, Edits] = {}
-        for number, devices in claim_content.members(record).items():
-            handler = self._handlers.get(next(iter(devices.values())).pool)
+        for resource, pool in {(device.resource, device.pool) for device in record.devices}:
+            handler = self._handlers.get(pool)
             if (handler is None or handler.drain_reason is not None) and record.boot == boot:
                 continue  # nobody looks for them any longer
-            common = claim_content.common_entry(record.claim, number)
-            if any("deviceNodes" in record.entries.get(name, {}) for name in (common, *devices)):
-                edits = await _look_up(handler, [*devices.values()])
-                now[common] = edits.common
-                for name, device in devices.items():
-                    now[name] = edits.by_device.get(offered_id(device.id).device, {})
-        return claim_content.with_nodes_of(record.entries, now)
+            if handler is None:
+                raise AllocationError(f"{resource} is not served on this node")
+            entries = claim_content.with_located_nodes(record, handler.devices, resource)
+            record = record.model_copy(update={"entries": entries})
+        return record.model_copy(update={"boot": boot})
 
-    def _pool(self, name: str) -> OfferedPool:
-        if (pool := self._pool_of(name)) is None:
-            reason = "its resource is served by the device plugin here, or not at all"
-            raise AllocationError(f"there is no pool {name} on this node: {reason}")
+    def _handler(self, devices: Sequence[ClaimedDevice]) -> ClaimHandler:
+        if (pool := self._pool_of(devices[0].pool)) is None:
+            raise AllocationError(_no_pool(devices[0].pool))
+        return pool.handler
+
+    def _pool(self, result: Result) -> OfferedPool:
+        if (pool := self._pool_of(result.pool)) is None:
+            raise AllocationError(_no_pool(result.pool))
+        if pool.blocked is not None and not result.admin:
+            raise AllocationError(f"{pool.handler.name}: {pool.blocked}")
         return pool
 
 
-async def _look_up(handler: ClaimHandler | None, devices: Sequence[ClaimedDevice]) -> OwnedEdits:
-    if handler is None:
-        raise AllocationError(f"{devices[0].resource} is not served on this node")
-    allocation = await handler.look_up([offered_id(device.id) for device in devices])
-    return await handler.cdi_edits(allocation)
+def _free_id(pool: OfferedPool, result: Result, users: Mapping[tuple[str, str], str]) -> OfferedId:
+    resource, ids = pool.handler.name, pool.ids.get(result.device, ())
+    if not ids:
+        reason = pool.handler.drain_reason or f"there is no device {result.device}"
+        raise AllocationError(f"{resource}: {reason}")
+    for offered in ids:
+        if result.admin or (resource, offered.id) not in users:
+            return offered
+    shown = ", ".join(sorted({users[resource, offered.id] for offered in ids}))
+    raise HeldError(f"{resource}: {result.device} is held by claim {shown}")
+
+
+def _scopes(record: ClaimRecord) -> dict[int, list[ClaimedDevice]]:
+    by_scope: dict[int, list[ClaimedDevice]] = {}
+    for device in record.devices:
+        by_scope.setdefault(device.scope, []).append(device)
+    return by_scope
+
+
+def _ids(devices: Iterable[ClaimedDevice]) -> list[OfferedId]:
+    return [offered_id(device.id) for device in devices]
+
+
+def _no_pool(name: str) -> str:
+    reason = "its resource is served by the device plugin here, or not at all"
+    return f"there is no pool {name} on this node: {reason}"

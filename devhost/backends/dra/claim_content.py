@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from devhost.allocation.cdi import Edits, OwnedEdits
+from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
-from devhost.model.advertised import OfferedId
 from devhost.model.claim_record import ClaimedDevice, ClaimRecord
+from devhost.model.device import HostDevice
 
 _Json = dict[str, Any]
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
-_PLACE: Final = ("hostPath", "type", "major", "minor")  # of a device node: where it is now
 
 
 class Result(NamedTuple):
@@ -24,13 +24,19 @@ class Result(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """The devices of a claim that are allocated together, and what they bring."""
+    """What the devices of a claim that are allocated together bring."""
 
-    resource: str
-    results: Sequence[Result]
-    ids: Sequence[OfferedId]
     edits: OwnedEdits
     cdi_devices: Sequence[str]  # of other CDI specs
+    devices: Mapping[str, HostDevice]
+
+    def places(self, device_id: str, entry: Edits) -> Mapping[str, str]:
+        """Return the places of a device's own nodes by their paths in the container."""
+        nodes: Sequence[Any] = entry.get("deviceNodes", ())
+        device = self.devices.get(device_id)
+        by_number = {number: place for place, number in (device.numbers if device else {}).items()}
+        found = ((node["path"], by_number.get((node["major"], node["minor"]))) for node in nodes)
+        return {path: place for path, place in found if place is not None}
 
 
 def scopes(claim: _Json, driver: str) -> list[list[Result]]:
@@ -70,71 +76,61 @@ def common_entry(uid: str, scope: int) -> str:
     return f"c{uid}-s{scope}"
 
 
-def claimed(
-    uid: str, kind: str, scopes: Sequence[Scope]
-) -> tuple[list[ClaimedDevice], dict[str, Edits]]:
-    """Return the devices of a claim with the CDI names for kubelet, and the edits by name.
+def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> ClaimRecord:
+    """Return the record of a claim with what its devices bring, by scope.
 
     What belongs to no device is brought by the first of each request.
     """
     devices: list[ClaimedDevice] = []
     entries: dict[str, Edits] = {}
-    for number, scope in enumerate(scopes):
-        common, seen = common_entry(uid, number), set[str]()
-        entries[common] = scope.edits.common
-        for result, offered in zip(scope.results, scope.ids, strict=True):
-            own = own_entry(uid, len(devices))
-            entries[own] = scope.edits.by_device.get(offered.device, {})
-            is_first = result.request not in seen
-            seen.add(result.request)
-            names = (own, common) if is_first else (own,)
-            cdi_names = [f"{kind}={name}" for name in names if entries[name]]
-            device = ClaimedDevice(
-                resource=scope.resource,
-                id=offered.id,
-                cdi=[*cdi_names, *(scope.cdi_devices if is_first else ())],
-                scope=number,
-                **result._asdict(),
-            )
-            devices.append(device)
-    return devices, {name: brought for name, brought in entries.items() if brought}
-
-
-def members(record: ClaimRecord) -> dict[int, dict[str, ClaimedDevice]]:
-    """Return the devices of a record by scope, and by the name of what they bring."""
-    by_scope: dict[int, dict[str, ClaimedDevice]] = {}
+    seen = set[tuple[int, str]]()
     for number, device in enumerate(record.devices):
-        by_scope.setdefault(device.scope, {})[own_entry(record.claim, number)] = device
-    return by_scope
+        scope, device_id = brought[device.scope], offered_id(device.id).device
+        own, common = own_entry(record.claim, number), common_entry(record.claim, device.scope)
+        entries[own] = scope.edits.by_device.get(device_id, {})
+        entries[common] = scope.edits.common
+        is_first = (device.scope, device.request) not in seen
+        seen.add((device.scope, device.request))
+        names = (own, common) if is_first else (own,)
+        cdi_names = [f"{kind}={name}" for name in names if entries[name]]
+        update = {
+            "cdi": [*cdi_names, *(scope.cdi_devices if is_first else ())],
+            "places": scope.places(device_id, entries[own]),
+        }
+        devices.append(device.model_copy(update=update))
+    kept = {name: edits for name, edits in entries.items() if edits}
+    return record.model_copy(update={"state": "completed", "devices": devices, "entries": kept})
 
 
-def with_nodes_of(entries: Mapping[str, Edits], now: Mapping[str, Edits]) -> dict[str, Edits]:
-    """Return entries whose device nodes are where they are `now`; all else stays."""
-    renewed: dict[str, Edits] = {}
-    for name, entry in entries.items():
-        renewed[name] = entry
-        if name in now and "deviceNodes" in entry:
-            present: Sequence[Any] = now[name].get("deviceNodes", ())
-            nodes = [_moved_node(node, present) for node in entry["deviceNodes"]]
-            renewed[name] = {**entry, "deviceNodes": nodes}
-    return renewed
+def with_located_nodes(
+    record: ClaimRecord, devices: Mapping[str, HostDevice], resource: str
+) -> dict[str, Edits]:
+    """Return the entries of a record with the nodes of a resource's devices where they are now."""
+    entries = dict(record.entries)
+    for number, device in enumerate(record.devices):
+        name, found = own_entry(record.claim, number), devices.get(offered_id(device.id).device)
+        if device.resource != resource or not device.places:
+            continue
+        located = found.located if found is not None and found.is_present else {}
+        nodes = [_located(node, device.places, located) for node in entries[name]["deviceNodes"]]
+        entries[name] = {**entries[name], "deviceNodes": nodes}
+    return entries
+
+
+def _located(
+    node: Any, places: Mapping[str, str], located: Mapping[str, tuple[tuple[int, int], str]]
+) -> Mapping[str, Any]:
+    if (place := places.get(node["path"])) is None:
+        return dict(node)
+    if place not in located:
+        raise AllocationError(f"what the claim has as {node['path']} is not there")
+    (major, minor), path = located[place]
+    host_path = {} if path == node["path"] else {"hostPath": path}
+    kept = {key: value for key, value in node.items() if key != "hostPath"}
+    return {**kept, "major": major, "minor": minor, **host_path}
 
 
 def numbers(entry: Edits) -> set[tuple[int, int]]:
     """Return the major and minor of the device nodes of an entry."""
     nodes: Sequence[Any] = entry.get("deviceNodes", ())
     return {(node["major"], node["minor"]) for node in nodes}
-
-
-def _moved_node(node: Any, present: Sequence[Any]) -> Mapping[str, Any]:
-    """Return a recorded node as it is now: by its path in the container, else by its number.
-
-    Never by its path on the host: that may lead to another device by now.
-    """
-    for moved in present:
-        if moved["path"] == node["path"]:
-            kept = {key: value for key, value in node.items() if key not in _PLACE}
-            return {**kept, **{key: moved[key] for key in _PLACE if key in moved}}
-    if numbers({"deviceNodes": [node]}) <= numbers({"deviceNodes": present}):
-        return dict(node)
-    raise AllocationError(f"what the claim has as {node['path']} is not there")

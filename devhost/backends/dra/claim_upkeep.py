@@ -94,13 +94,13 @@ class ClaimUpkeep:
 
 def _has_moved(record: ClaimRecord, resource: str, snapshot: Snapshot) -> bool:
     """Whether a device of a claim is there, with other numbers than those recorded."""
-    for devices in claim_content.members(record).values():
-        for name, device in devices.items():
-            present = snapshot.devices.get(offered_id(device.id).device)
-            if device.resource == resource and present is not None and present.is_present:
-                recorded = claim_content.numbers(record.entries.get(name, {}))
-                if not recorded <= {*present.numbers.values()}:
-                    return True
+    for number, device in enumerate(record.devices):
+        present = snapshot.devices.get(offered_id(device.id).device)
+        if device.resource == resource and present is not None and present.is_present:
+            name = claim_content.own_entry(record.claim, number)
+            recorded = claim_content.numbers(record.entries.get(name, {}))
+            if not recorded <= {*present.numbers.values()}:
+                return True
     return False
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimHandler, ClaimRecords, PodLister, ResourceHooks
+from devhost.backends.backend import ClaimHandler, ClaimRecords, LockState, PodLister, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -98,9 +98,13 @@ class DraBackend:
         name = publication.pool.name
         del self._publications[name], self.writer.pools[name]
 
-    def names_holders(self, _resource: Resource) -> bool:
-        """Whether it says who gets devices: it names the claim."""
-        return True
+    def publisher(self, _resource: Resource) -> str:
+        """Return the driver."""
+        return self.settings.driver
+
+    def lock_of(self, _resource: str) -> LockState:
+        """Return who serves a resource by a device plugin: nobody here."""
+        return "free"
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""

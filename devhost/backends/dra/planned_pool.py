@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from devhost.allocation import cdi
-from devhost.backends.dra.claim_content import Result, Scope, claim_kind, claimed
+from devhost.backends.dra.claim_content import Scope, claim_kind, completed
 from devhost.backends.dra.pool import PoolKey, device_entries, pool_name
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
+from devhost.model.claim_record import ClaimedDevice, ClaimRecord
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 
@@ -37,8 +38,21 @@ class PlannedDriver(NamedTuple):
         """Return the CDI names and the CDI spec of a claim that was given devices, in JSON."""
         kind = claim_kind(self.driver)
         # Neither pool nor device is in what a claim brings.
-        results = [Result("request", "", offered.id, share=None, admin=False) for offered in ids]
-        scope = Scope("", results, ids, edits, allocation.cdi_devices)
-        devices, entries = claimed(_UID, kind, [scope])
-        names = dict.fromkeys(name for device in devices for name in device.cdi)
-        return {"cdiDevices": [*names], "cdiSpec": cdi.spec_of(kind, entries)}
+        devices = [
+            ClaimedDevice(
+                resource="", id=one.id, request="r", pool="", device=one.id, cdi=[], scope=0
+            )
+            for one in ids
+        ]
+        started = ClaimRecord(
+            claim=_UID,
+            driver=self.driver,
+            namespace="",
+            name="",
+            boot="",
+            devices=devices,
+            entries={},
+        )
+        record = completed(started, kind, {0: Scope(edits, allocation.cdi_devices, {})})
+        names = dict.fromkeys(name for device in record.devices for name in device.cdi)
+        return {"cdiDevices": [*names], "cdiSpec": cdi.spec_of(kind, record.entries)}

@@ -8,6 +8,7 @@ same names, at each prepare and when the process starts.
 
 import asyncio
 import contextlib
+import functools
 import re
 import weakref
 from collections.abc import Iterator
@@ -61,7 +62,7 @@ class PreparedClaims:
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver = api, driver
         self.handlers: dict[str, ClaimHandler] = {}
-        self._allocator = ClaimAllocator(driver, pool_of, self.handlers, self.of_resource)
+        self._allocator = ClaimAllocator(pool_of, self.handlers, self._all)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self.unwritten: set[str] = set()
@@ -79,7 +80,7 @@ class PreparedClaims:
 
     def uses(self, resource: str) -> bool:
         """Whether a claim has a device of a resource, or is being prepared with one."""
-        return self._allocator.is_preparing(resource) or bool(self.of_resource(resource))
+        return bool(self.of_resource(resource))
 
     async def begin(self, records: ClaimRecords) -> None:
         """Read the records, and write the CDI files of this boot, before anything is served."""
@@ -87,7 +88,9 @@ class PreparedClaims:
             await asyncio.sleep(_REFRESH_S)
         self.records = records
         for record in self:
-            if record.boot == records.boot:  # of an earlier one, kubelet prepares all again
+            if (
+                record.boot == records.boot and record.state == "completed"
+            ):  # of an earlier one, kubelet prepares all again
                 self.unwritten.add(record.id)
                 with contextlib.suppress(OSError):
                     await self._write_file(record)
@@ -100,16 +103,18 @@ class PreparedClaims:
         A claim that is recorded needs no API server.
         """
         async with self._lock(claim.uid):
-            record = await self._find(claim.uid)
-            record = await (self._renewed(record) if record else self._allocate(claim))
+            record = await self._find(claim.uid) or await self._started(claim)
+            is_completed = record.state == "completed"
+            record = self._renewed(record) if is_completed else await self._completed(record)
             await self._keep(record)
             return record
 
     async def renew(self, record: ClaimRecord) -> None:
         """Write where the devices of a claim are now, if it is still prepared."""
         async with self._lock(record.claim):
-            if (present := await self._find(record.claim)) is not None:
-                await self._keep(await self._renewed(present))
+            present = await self._find(record.claim)
+            if present is not None and present.state == "completed":
+                await self._keep(self._renewed(present))
 
     async def unprepare(self, uid: str) -> ClaimRecord | None:
         """End the record of a claim, and return it if there was one."""
@@ -121,6 +126,9 @@ class PreparedClaims:
                 self._loaded.drop(record)
                 await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
             return record
+
+    def _all(self) -> tuple[ClaimRecord, ...]:
+        return tuple(self._loaded.by_id.values())
 
     @property
     def _loaded(self) -> ClaimRecords:
@@ -138,11 +146,9 @@ class PreparedClaims:
             await self._loaded.refresh(_REFRESH_S)
         return self._loaded.by_id.get(record_id)
 
-    async def _renewed(self, record: ClaimRecord) -> ClaimRecord:
+    def _renewed(self, record: ClaimRecord) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now."""
-        boot = self._loaded.boot
-        entries = await self._allocator.renewed_entries(record, boot)
-        return record.model_copy(update={"entries": entries, "boot": boot})
+        return self._allocator.renewed(record, self._loaded.boot)
 
     async def _keep(self, record: ClaimRecord) -> None:
         """Save a record, then write its CDI file; if that fails, a scan has it done again."""
@@ -155,31 +161,36 @@ class PreparedClaims:
         await self._loaded.write_file(_file_name(self._driver, record.claim), content)
         self.unwritten.discard(record.id)
 
-    async def _allocate(self, claim: ClaimName) -> ClaimRecord:
-        """Return the record of what the scheduler has given a claim."""
+    async def _started(self, claim: ClaimName) -> ClaimRecord:
+        """Reserve what the scheduler has given a claim; return the record."""
         content = await self._api.call("GET", claim.path)
         with reading_answer():
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
-        preparing, record_id = self._loaded.preparing, claim_id(self._driver, claim.uid)
-        preparing.add(record_id)  # no list of pods shows it yet, and steps may take long
-        try:
-            devices, entries = await self._allocator.allocate(claim.uid, self._kind, groups)
-        except HeldError:
-            self.conflict.set()
-            raise
-        finally:
-            preparing.discard(record_id)
-        return ClaimRecord(
+        empty = ClaimRecord(
             claim=claim.uid,
             driver=self._driver,
             namespace=claim.namespace,
             name=claim.name,
             boot=self._loaded.boot,
-            devices=devices,
-            entries=entries,
+            state="started",
+            devices=[],
+            entries={},
         )
+        choose = functools.partial(self._allocator.choose, empty, groups)
+        try:
+            await self._allocator.render(choose())
+            return await self._loaded.reserve(choose, _SAVE_S)
+        except HeldError:
+            self.conflict.set()
+            raise
+
+    async def _completed(self, record: ClaimRecord) -> ClaimRecord:
+        """Complete what is reserved; it stays so where a step has failed."""
+        await self._loaded.save(record, _SAVE_S)  # before a step runs
+        record = record.model_copy(update={"boot": self._loaded.boot})
+        return await self._allocator.complete(record, self._kind)
 
 
 def _file_name(driver: str, uid: str) -> str:

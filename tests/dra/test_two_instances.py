@@ -1,0 +1,210 @@
+"""Two instances of devhost on a node: who writes which record."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from devhost.config.loader import loads
+from devhost.model.resource_state import State
+from tests.dra.world import PodResourcesLists, World, eventually
+from tests.support.hosting import Hosting, Kubelet
+
+ALPHA, BETA = "example.com/alpha", "example.com/beta"
+X, Y = "example.com/x", "example.com/y"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+async def test_d4_renamed_resource_is_offered_again_when_its_pod_has_ended(
+    started: Kubelet,
+    hosting: Hosting,
+    directory: Path,
+    instances: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (directory / "files").mkdir()
+    (directory / "files" / "a").touch()
+    state = directory / "state"
+    text = f"version: v1\nresources: [{{name: {ALPHA}, sources: [directory: {directory}/files]}}]\n"
+    for _ in range(instances):
+        hosting.start(text, state_dir=state, pod_resources=hosting.pod_resources)
+    for number, host in enumerate(hosting.hosts):
+        host.parts.claims._pause = 0.4 + 0.3 * number  # as two processes: not in step
+    await started.wait(ALPHA, 1, 1)
+    await started.admit("one", {"app": {ALPHA: 1}})
+    for host in hosting.hosts:
+        host.apply(loads(text.replace(ALPHA, BETA)).require())
+    await started.wait(BETA, 1, 0)
+    await started.free("one")
+    async with asyncio.timeout(20):
+        await started.wait(BETA, 1, 1)
+    since = len(caplog.messages)
+    await asyncio.sleep(3)
+    again = [line for line in caplog.messages[since:] if "had lost" in line or "withheld" in line]
+    assert not again, f"{len(again)} times in 3 s"
+    await started.wait(BETA, 1, 1)
+
+
+def one_node(world: World, *, driver: str = "", more: str = "", name: str = X) -> str:
+    return (
+        f"version: v1\nresources: [{{name: {name}, backend: dra, sources: "
+        f"[directory: {world.devices}]{more}}}]\n"
+    )
+
+
+@pytest.mark.parametrize("other", [X, Y])
+async def test_p1_of_two_drivers_one_prepares_a_node(world: World, other: str) -> None:
+    (world.devices / "n0").touch()
+    second = World.beside(world)
+    async with world.run(one_node(world), driver="one.example.com"):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        async with second.run(one_node(world, name=other), driver="two.example.com"):
+            await second.kubelet.register()
+            await eventually(
+                lambda: (one := second.host.resources) and one[0].devices.offered.devices
+            )
+            await asyncio.sleep(0.5)
+            world.claim("u1", X, "n0", driver="one.example.com", name="c1")
+            world.claim("u2", other, "n0", driver="two.example.com", name="c2")
+            assert not (await world.kubelet.prepare("c1", "u1")).error
+            assert "claim default/c1" in (await second.kubelet.prepare("c2", "u2")).error or (
+                "handed out" in (await second.kubelet.prepare("c2", "u2")).error
+            )
+            assert not await world.kubelet.unprepare("c1", "u1")
+            await eventually(lambda: second.published() and not second.records())
+            async with asyncio.timeout(10):
+                while (await second.kubelet.prepare("c2", "u2")).error:
+                    await asyncio.sleep(0.1)
+
+
+async def test_d2_the_newer_of_two_instances_prepares_with_steps(world: World) -> None:
+    (world.devices / "n0").touch()
+    marks = world.directory / "marks"
+    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    second = World.beside(world)
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        async with second.run(config):
+            await second.kubelet.register()
+            await eventually(
+                lambda: (one := second.host.resources) and one[0].devices.offered.devices
+            )
+            world.claim("u1", X, "n0", name="c1")
+            assert not (await second.kubelet.prepare("c1", "u1")).error
+            assert not (await second.kubelet.prepare("c1", "u1")).error
+            assert not (await world.kubelet.prepare("c1", "u1")).error
+            assert marks.read_text() == "x\n"
+
+
+async def test_k1_claims_of_one_device_prepared_by_two_instances_at_a_time(world: World) -> None:
+    (world.devices / "n0").touch()
+    config = one_node(world, more=", replicas: 4, maxPerContainer: 1")
+    second = World.beside(world)
+    same = 0
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        async with second.run(config):
+            await second.kubelet.register()
+            await eventually(
+                lambda: (one := second.host.resources) and one[0].devices.offered.devices
+            )
+            for number in range(30):
+                uids = f"a{number}", f"b{number}"
+                names = [world.claim(uid, X, "n0", shareID=uid) for uid in uids]
+                answers = await asyncio.gather(
+                    world.kubelet.prepare(names[0], uids[0]),
+                    second.kubelet.prepare(names[1], uids[1]),
+                )
+                assert not [answer.error for answer in answers if answer.error]
+                ids = {one["claim"]: one["devices"][0]["id"] for one in world.records()}
+                same += len({ids[uid] for uid in uids}) == 1
+                for name, uid in zip(names, uids, strict=True):
+                    assert not await second.kubelet.unprepare(name, uid)
+                await eventually(lambda: not world.host.parts.handouts.table.claims)
+    assert same == 0, f"{same} of 30 times two claims had one share"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("edited", ["env: {A: '${a}'}", "env: {A: b}, mounts: []"])
+async def test_p2_an_edit_does_not_change_a_prepared_claim(
+    world: World, edited: str, restarted: bool
+) -> None:
+    """Not even one by which it could not be allocated: the device has no variable `a`."""
+    text = (
+        f"version: v1\nresources: [{{name: {X}, backend: dra, sources: "
+        "[{dev: 'null|(?P<a>zero)'}], allocate: {devices: [{hostPath: '${path}', "
+        "containerPath: '/dev/q${index}'}], env: {A: 'one'}}}]\n"
+    )
+    other = text.replace("env: {A: 'one'}", edited)
+    async with world.run(text):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        name = world.claim("u", X, "null")
+        assert not (await world.kubelet.prepare(name, "u")).error
+        (content,) = (path.read_bytes() for path in world.cdi_files())
+        if not restarted:
+            world.reload(other)
+            await asyncio.sleep(0.5)
+            assert not (await world.kubelet.prepare(name, "u")).error
+    if restarted:
+        async with world.run(other):
+            await world.kubelet.register()
+            await asyncio.sleep(0.5)
+            assert not (await world.kubelet.prepare(name, "u")).error
+    assert [path.read_bytes() for path in world.cdi_files()] == [content]
+
+
+async def test_a_claim_that_was_only_started_goes_on_with_its_share(world: World) -> None:
+    (world.devices / "n0").touch()
+    go = world.directory / "go"
+    steps = f"preStart: [{{waitFor: {go}}}]"
+    config = one_node(world, more=f", replicas: 2, maxPerContainer: 1, {steps}")
+    names = {uid: world.claim(uid, X, "n0", shareID=uid) for uid in "ab"}
+    go.touch()
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        assert not (await world.kubelet.prepare(names["a"], "a")).error
+        go.unlink()
+        asking = asyncio.create_task(world.kubelet.prepare(names["b"], "b"))
+        await eventually(lambda: len(world.records()) == 2)
+        await world.stop()
+        asking.cancel()
+    assert {one["claim"]: one["state"] for one in world.records()} == {
+        "a": "completed",
+        "b": "started",
+    }
+    go.touch()
+    async with world.run(config):
+        await world.kubelet.register()
+        assert not await world.kubelet.unprepare(names["a"], "a")
+        assert not (await world.kubelet.prepare(names["b"], "b")).error
+        (record,) = world.records()
+        assert (record["state"], record["devices"][0]["id"]) == ("completed", "n0::1")
+
+
+async def test_d5_a_living_pod_keeps_its_device_where_the_state_was_lost(
+    world: World, lists: PodResourcesLists
+) -> None:
+    (world.devices / "n0").touch()
+    name = world.claim("u", X, "n0")
+    async with world.run(one_node(world)):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        assert not (await world.kubelet.prepare(name, "u")).error
+        lists.hold("one", X, "n0")
+    world.state.rename(world.directory / "lost")
+    async with world.run(one_node(world)):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        await asyncio.sleep(1)
+        assert not (await world.kubelet.prepare(name, "u")).error
+        assert len(world.records()) == 1
