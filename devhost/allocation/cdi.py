@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths
@@ -43,6 +43,8 @@ _ESCAPED: Final = "[\x7f-\ud7ff\ue000-\uffff]"
 
 Edits = Mapping[str, Sequence[object]]
 """What a device brings into any container that gets it, as its `containerEdits`."""
+DeviceNode = Mapping[str, Any]
+"""One of its `deviceNodes`."""
 
 
 # ── names ──────────────────────────────────────────────────────────────────────────────
@@ -125,7 +127,7 @@ def edits(whole: Allocation, host_paths: HostPaths) -> dict[str, list[object]]:
     mounts = sorted(whole.mounts, key=lambda mount: mount.container_path)
     edits_by_kind: dict[str, list[object]] = {
         "env": [f"{name}={whole.envs[name]}" for name in sorted(whole.envs)],
-        "deviceNodes": [_node(node, host_paths) for node in nodes],
+        "deviceNodes": [device_node(node, host_paths) for node in nodes],
         "mounts": [
             {
                 "hostPath": host_paths.resolve(mount.host_path).realpath,
@@ -159,7 +161,7 @@ def owned_edits(whole: Allocation, host_paths: HostPaths) -> OwnedEdits:
     return OwnedEdits({owner: part(owner) for owner in owners}, part(None))
 
 
-def _node(spec: DeviceSpec, host_paths: HostPaths) -> dict[str, object]:
+def device_node(spec: DeviceSpec, host_paths: HostPaths) -> DeviceNode:
     """Return a device node.
 
     Without an owner the library takes the container's own user, so that one who is not root can

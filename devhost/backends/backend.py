@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, Protocol
+from typing import Final, Literal, Protocol
 
-from devhost.allocation.cdi import OwnedEdits
+from devhost.allocation.cdi import DeviceNode, OwnedEdits
 from devhost.model.advertised import OfferedId
-from devhost.model.allocation import Allocation
-from devhost.model.claim_record import ClaimRecord
+from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
+from devhost.model.records import ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PodHoldings, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
@@ -76,11 +76,15 @@ class ClaimHandler(PluginHandler, Protocol):
         For who is `watching` what another one has, it may be unhealthy.
         """
 
-    def given(self, offered: OfferedId, news: Sequence[Any]) -> Mapping[str, Any]:
-        """Return the nodes of what is offered, or raise `AllocationError` if others have them.
+    def claim_nodes(self, offered: OfferedId, claim: str) -> tuple[RecordedNodes, bool]:
+        """Return the nodes of what a claim gets, and whether others may have them, too.
 
-        That is so by what is known, or by `news` alone, records that others have just made.
+        Raises:
+            AllocationError: Others have them.
         """
+
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+        """Return nodes of the host as CDI has them now, or raise `AllocationError`."""
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
         """Return an allocation as edits of a container, or raise `AllocationError`."""
@@ -135,10 +139,12 @@ class ClaimRecords(Protocol):
     async def refresh(self, within: float) -> bool:
         """Read what other instances have written; return whether that was done in time."""
 
-    async def reserve(
-        self, choose: Callable[[Sequence[Any]], ClaimRecord], within: float
-    ) -> ClaimRecord:
-        """Keep a record that is chosen beside those that others have just made."""
+    async def reserve(self, choose: Callable[[], ClaimRecord], within: float) -> ClaimRecord:
+        """Keep the record that is chosen beside all others, also those just made elsewhere.
+
+        Raises:
+            AllocationError: There is no choice, or it is not written in so many seconds.
+        """
 
     async def save(self, record: ClaimRecord, within: float) -> None:
         """Keep a record, or raise `AllocationError` if it is not written in so many seconds."""

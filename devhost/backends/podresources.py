@@ -24,7 +24,7 @@ from devhost.api.podresources.v1 import podresources_pb2 as pb
 from devhost.backends.share_ids import offered_id
 from devhost.backends.sockets import connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
-from devhost.model.advertised import OfferedId
+from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import PodHoldings
 from devhost.watch.threads import run_in_thread
 
@@ -142,6 +142,7 @@ def _by_resource(claimed: Claimed, answer: bytes) -> PodHoldings:
     listed = pb.ListPodResourcesResponse.FromString(answer)
     holders: dict[str, dict[OfferedId, set[str]]] = defaultdict(lambda: defaultdict(set))
     plugin_pods: dict[str, set[str]] = defaultdict(set)
+    claims: dict[AdvertisedName, set[tuple[str, str]]] = defaultdict(set)
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"
         for container in pod.containers:
@@ -153,9 +154,12 @@ def _by_resource(claimed: Claimed, answer: bytes) -> PodHoldings:
                 for given in dynamic.claim_resources:
                     place = given.driver_name, given.pool_name, given.device_name, given.share_id
                     if device := claimed.get(ClaimedId(*place)):
-                        holders[device[0]][device[1]].add(name)
+                        resource, offered = device
+                        claim = f"{dynamic.claim_namespace}/{dynamic.claim_name}"
+                        holders[resource][offered].add(name)
+                        claims[offered.name(resource)].add((given.driver_name, claim))
     held = {
         resource: {offered: frozenset(names) for offered, names in pods_by_id.items()}
         for resource, pods_by_id in holders.items()
     }
-    return PodHoldings(held, plugin_pods)
+    return PodHoldings(held, plugin_pods, claims)

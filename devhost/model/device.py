@@ -1,6 +1,6 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
@@ -300,6 +300,11 @@ class HostDevice:
     def reason(self) -> str | None:
         """The text of its verdict, for people."""
         return None if self.verdict is None else self.verdict.text
+
+    @property
+    def owned_nodes(self) -> Iterator[Node]:
+        """Its nodes that no other device may have: those that the kernel knows."""
+        return (node for node in self.nodes if node.state or node.hardware)
 
     @property
     def keys(self) -> Iterable[str]:

@@ -58,6 +58,8 @@ RESOURCES_MAX: Final = 1000
 # A file of the state directory (devhost/node/state_dir.py): the records of 20,000 IDs fit in. A
 # larger one is damaged, and moved aside.
 STATE_BYTES_MAX: Final = 16 * 1024 * 1024
+# The record of a claim, in JSON (devhost/backends/dra/prepared_claims.py).
+CLAIM_BYTES_MAX: Final = 64 * 1024
 # Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares is
 # checked in config/checks/source_checks.py; what is found, in devices/resolve.py.
 DEVICE_IDS_MAX: Final = 20_000

@@ -5,9 +5,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
-from devhost.model.advertised import OfferedId
+from devhost.model.advertised import AdvertisedName, OfferedId
 
 HeldBy = Mapping[OfferedId, frozenset[str]]
 """The pods (``namespace/name``) that hold each ID."""
@@ -19,10 +20,12 @@ class PodHoldings(NamedTuple):
     Attributes:
         by_id: The pods of each ID, whichever backend has given it.
         plugin_pods: The pods that a device plugin has given any.
+        claims: The driver and the claim (``namespace/name``) with which pods have a device.
     """
 
     by_id: Mapping[str, HeldBy]
     plugin_pods: Mapping[str, AbstractSet[str]]
+    claims: Mapping[AdvertisedName, AbstractSet[tuple[str, str]]] = MappingProxyType({})
 
 
 class State(StrEnum):

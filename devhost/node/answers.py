@@ -6,19 +6,19 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from devhost.allocation.cdi import OwnedEdits, owned_edits
+from devhost.allocation.cdi import DeviceNode, OwnedEdits, device_node, owned_edits
 from devhost.allocation.host_paths import HostPaths
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from devhost.model.advertised import OfferedId
-from devhost.model.allocation import Allocation
+from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
+from devhost.model.records import RecordedNodes
 from devhost.node.claims import Claims
-from devhost.node.handouts import Record
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -160,14 +160,27 @@ class ResourceAnswers:
         present = replace(snapshot, devices=devices)
         return await self._ask_host(lambda: scanner.allocate(present, ids), _LOOK_UP_S)
 
-    def given(self, offered: OfferedId, news: Sequence[Record]) -> Mapping[str, Any]:
-        """Return the nodes of what is offered, or raise `AllocationError` if others have them.
+    def claim_nodes(self, offered: OfferedId, claim: str) -> tuple[RecordedNodes, bool]:
+        """Return the nodes of what a claim gets, and whether others may have them, too.
 
-        That is so by what is known, or by `news` alone, records that others have just made.
+        Raises:
+            AllocationError: Others have them, or there is no such device.
         """
-        scanner, devices = self.offer.scanner, self.offer.snapshot.devices
-        device = devices.get(offered.device)
-        return {} if device is None else self._claims.given(scanner.resource, device, news)
+        resource, device = self.offer.scanner.resource, self.devices.get(offered.device)
+        if device is None:
+            raise AllocationError(f"{self.name}: there is no device {offered.device}")
+        return self._claims.claim_nodes(resource, device, claim), resource.overlap == "allow"
+
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+        """Return nodes of the host as CDI has them now, or raise `AllocationError`."""
+        scanner = self.offer.scanner
+        host_paths = HostPaths(scanner.files, scanner.policy)
+
+        def look() -> list[DeviceNode]:
+            checked = scanner.checked(Allocation(devices=tuple(nodes)))
+            return [device_node(node, host_paths) for node in checked.devices]
+
+        return await self._ask_host(look, _LOOK_UP_S)
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
         """Return an allocation as edits of a container, with the numbers that nodes have now."""

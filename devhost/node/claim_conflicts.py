@@ -1,6 +1,7 @@
 """The claims that are in conflict with a device: who else may have a node of it, and why."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from devhost.backends.backend import Backend
@@ -9,9 +10,9 @@ from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
 from devhost.node.claim_ends import ClaimEnds, ListedResource
-from devhost.node.handouts import HandoutTable, Held, Record, held_by
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import ListedNodes, owned_keys, owned_nodes, present_keys
+from devhost.node.listed_nodes import ListedNodes, owned_keys, present_keys
+from devhost.node.record_table import Holding, RecordTable
 
 UNACCOUNTED: Final = (
     "without --pod-resources devhost cannot tell whether a pod still holds it: set "
@@ -25,12 +26,13 @@ class ClaimConflicts:
     Attributes:
         listed_nodes: The names under which nodes are listed.
         overlap: Which resources of the file have ``overlap: allow``.
-        unaccounted: A device that a pod holds without a record.
+        unaccounted: A device that a pod holds without a record, of which the nodes are not known.
+        unrecorded: What pods have with claims without a record, where the nodes are known.
     """
 
     def __init__(
         self,
-        table: HandoutTable,
+        table: RecordTable,
         listings: Mapping[str, ListedResource],
         ends: ClaimEnds,
         holders: Holders,
@@ -41,85 +43,92 @@ class ClaimConflicts:
         self.listed_nodes = ListedNodes()
         self.overlap: Mapping[str, bool] = {}
         self.unaccounted: AdvertisedName | None = None
+        self.unrecorded: dict[AdvertisedName, list[Holding]] = {}
+        self._unrecorded_by_node: dict[str, list[Holding]] = {}
 
     @property
     def possible(self) -> bool:
         """Whether a device that is as it was may have one now."""
-        return bool(self._table) or self.unaccounted is not None
+        return bool(self._table or self.unrecorded) or self.unaccounted is not None
 
     def reason(
         self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
     ) -> str | None:
         """Return under which name another pod may have a node of a device, and why."""
-        if (handout := self.handout(resource, device, devices)) is not None:
-            return self._why_held(handout)
+        if (holding := self.find(resource, device, devices)) is not None:
+            return self._why_held(holding)
         reason = self._listing(resource, device, devices)
         if reason is not None or (held := self.unaccounted) is None or resource.overlap == "allow":
             return reason
-        name, holding = advertised_name(resource, device), self._holders.pods_of_device
-        is_recorded = any(handout.nodes for handout in self._table.by_name(name))
-        if is_recorded or holding(name) or not any(owned_nodes(device)):
+        name, holding_pods = advertised_name(resource, device), self._holders.pods_of_device
+        if self._table.has_nodes(name) or holding_pods(name) or not any(device.owned_nodes):
             return None
-        pods = ", ".join(sorted(holding(held)))
+        pods = ", ".join(sorted(holding_pods(held)))
         return f"{held} is held by {pods}, and no record says which node that is: maybe this one"
 
-    def refuse(
-        self,
-        resource: Resource,
-        devices: Iterable[HostDevice],
-        news: Sequence[Record] | None = None,
-    ) -> None:
+    def refuse(self, resource: Resource, devices: Iterable[HostDevice], claim: str = "") -> None:
         """Raise `AllocationError` if a device was handed out under another name.
 
-        With `news` only by these records; that may run in a thread, and changes nothing.
+        With a `claim` (its name in messages) also if another claim is known to have the device.
         """
         listing = self._listings[resource.name]
-        held = None if news is None else [one for record in news for one in held_by(record)]
         for device in devices:
-            handout = self.handout(resource, device, listing.devices, held)
-            if handout is not None:
-                if news is None:
-                    listing.rescan()
-                text = f"it was handed out as {handout}"
+            holding = self.find(resource, device, listing.devices) or self._other_claim(
+                advertised_name(resource, device), claim
+            )
+            if holding is not None:
+                listing.rescan()
+                text = f"it was handed out as {holding}"
                 raise AllocationError(f"{resource.name}: device {device.id}: {text}")
 
-    def handout(
-        self,
-        resource: Resource,
-        device: HostDevice,
-        devices: Mapping[str, HostDevice],
-        among: Iterable[Held] | None = None,
-    ) -> Held | None:
+    def find(
+        self, resource: Resource, device: HostDevice, devices: Mapping[str, HostDevice]
+    ) -> Holding | None:
         """Return who has a node of a device under another name, or by another publisher.
 
         `devices` are all of the resource: of two nodes of one number a scan has made two of them.
         """
-        if not self._table and among is None:
+        if not self._table and not self.unrecorded:
             return None
         name, publisher = advertised_name(resource, device), self._backend.publisher(resource)
         keys = frozenset(owned_keys(device))
-        for handout in self._table.by_node(keys) if among is None else among:
-            if among is not None and keys.isdisjoint(handout.node_keys(self._table.boot)):
+        unrecorded = (holding for key in keys for holding in self._unrecorded_by_node.get(key, ()))
+        for holding in itertools.chain(self._table.by_node(keys), unrecorded):
+            if holding.name == name and holding.driver != publisher:
+                return holding  # it may be allocated once more: the publishers do not know
+            if holding.name == name or self._may_share(resource, holding):
                 continue
-            if handout.name == name and handout.publisher != publisher:
-                return handout  # it may be allocated once more: the publishers do not know
-            if handout.name == name or self._may_share(resource, handout):
-                continue
-            beside = devices.get(handout.name.device)
-            if beside is not None and handout.name == advertised_name(resource, beside):
-                handed_keys = keys & handout.node_keys(self._table.boot)
+            beside = devices.get(holding.name.device)
+            if beside is not None and holding.name == advertised_name(resource, beside):
+                handed_keys = keys & holding.node_keys(self._table.boot)
                 if not handed_keys.isdisjoint(present_keys(beside)):
                     continue
-            return handout
+            return holding
         return None
 
-    def _may_share(self, resource: Resource, handout: Held) -> bool:
+    def set_unrecorded(self, holdings: Iterable[Holding]) -> None:
+        """Set what pods have with claims of which there is no record."""
+        self.unrecorded = {}
+        self._unrecorded_by_node = {}
+        for holding in holdings:
+            self.unrecorded.setdefault(holding.name, []).append(holding)
+            for key in holding.node_keys(self._table.boot):
+                self._unrecorded_by_node.setdefault(key, []).append(holding)
+
+    def _other_claim(self, name: AdvertisedName, claim: str) -> Holding | None:
+        """Return another claim that has a device without a record, unless both may share it."""
+        if not claim or name.shared:
+            return None
+        others = (holding for holding in self.unrecorded.get(name, ()) if holding.claim != claim)
+        return next(others, None)
+
+    def _may_share(self, resource: Resource, holding: Holding) -> bool:
         """Whether a resource may offer a node that was handed out."""
-        if handout.name.resource == resource.name:
+        if holding.name.resource == resource.name:
             return False
-        overlap = self.overlap.get(handout.name.resource)
+        overlap = self.overlap.get(holding.name.resource)
         if overlap is None:  # then both have to say so
-            return handout.overlap and resource.overlap == "allow"
+            return holding.overlap and resource.overlap == "allow"
         return overlap or resource.overlap == "allow"
 
     def _listing(
@@ -140,17 +149,17 @@ class ClaimConflicts:
                 return f"still in the kubelet's list as {name} {device_id}"
         return None
 
-    def _why_held(self, handout: Held) -> str:
+    def _why_held(self, holding: Holding) -> str:
         """Return why a pod may have what was handed out."""
-        name, listing = handout.name, self._listings.get(handout.name.resource)
+        name, listing = holding.name, self._listings.get(holding.name.resource)
         if pods := self._holders.pods_of_device(name):
             return f"held as {name} by {', '.join(sorted(pods))}"
-        if handout.claim:
-            return f"held as {name} by claim {handout.shown}"
+        if holding.claim:
+            return f"held as {name} by claim {holding.claim}"
         if (
             listing is not None
             and listing.offered_ids.lists(name.device, shared=name.shared)
-            and self._ends.is_allocatable(handout, listing)
+            and self._ends.is_allocatable(holding, listing)
         ):
             return f"still in the kubelet's list as {name}"
         if self._backend.locked_by_other(name.resource):

@@ -8,9 +8,10 @@ from typing import Final
 
 from devhost.backends.backend import OfferedIds
 from devhost.model.device import HostDevice
-from devhost.node.handouts import Handout, HandoutKey, Held
+from devhost.model.records import Handout, RecordKey
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import owned_nodes, present_keys
+from devhost.node.listed_nodes import present_keys
+from devhost.node.record_table import Holding
 
 _POLL_S: Final = 10.0  # at most: what another instance serves has no event
 
@@ -63,7 +64,7 @@ class ClaimEnds:
     ) -> None:
         self._listings, self._holders, self._boot = listings, holders, boot
         self._leave_after, self._assume_free = leave_after, assume_free
-        self._lives: dict[HandoutKey, _Life] = {}
+        self._lives: dict[RecordKey, _Life] = {}
 
     def handed_out(self, handouts: Iterable[Handout]) -> None:
         """Record that IDs are allocated now."""
@@ -76,12 +77,12 @@ class ClaimEnds:
         gone = set[str]()
         for handed in handout.nodes:
             keys = handed.keys(self._boot)
-            nodes = [node for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys)]
+            nodes = [node for node in device.owned_nodes if not keys.isdisjoint(node.id.keys)]
             if nodes and not device.is_leaving and not any(map(device.has, nodes)):
                 gone.add(handed.id.lasting)
         self._life(handout).gone = frozenset(gone)
 
-    def forget(self, keys: Iterable[HandoutKey]) -> None:
+    def forget(self, keys: Iterable[RecordKey]) -> None:
         """Forget the times of handouts that have ended."""
         for key in keys:
             self._lives.pop(key, None)
@@ -120,7 +121,7 @@ class ClaimEnds:
             return None
         return handout.model_copy(update={"nodes": nodes})
 
-    def is_allocatable(self, handout: Handout | Held, listing: ListedResource) -> bool:
+    def is_allocatable(self, handout: Handout | Holding, listing: ListedResource) -> bool:
         """Whether an Allocate may begin, or run, by a handout's name."""
         device, name = listing.devices.get(handout.name.device), handout.name
         if device and name.shared is listing.shared and (keys := present_keys(device)):

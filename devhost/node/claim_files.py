@@ -1,57 +1,60 @@
 """The records of claims and their CDI files, for a backend that prepares claims."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.claim_record import ClaimRecord
+from devhost.model.records import ClaimRecord
 from devhost.node.cdi_files import CdiFiles
-from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import Record
 from devhost.node.holders import Holders
+from devhost.node.record_files import RecordFiles
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
 
 class ClaimFiles:
-    """Keeps records in the state file (`devhost.backends.backend.ClaimRecords`)."""
+    """Keeps records in the state directory (`devhost.backends.backend.ClaimRecords`)."""
 
-    def __init__(self, handouts: HandoutFile, holders: Holders, cdi_files: CdiFiles) -> None:
-        self._handouts, self._holders, self._cdi_files = handouts, holders, cdi_files
-        self.boot = handouts.table.boot
+    def __init__(self, files: RecordFiles, holders: Holders, cdi_files: CdiFiles) -> None:
+        self._files, self._holders, self._cdi_files = files, holders, cdi_files
+        self.boot = files.table.boot
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("claims", cdi_files.directory, serial=True)
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:
         """The records, also those that other instances have made."""
-        return self._handouts.table.claims
+        return self._files.table.claims
 
     async def refresh(self, within: float) -> bool:
         """Read what other instances have written; return whether that was done in this time."""
-        return await self._handouts.sync(within) is None
+        return await self._files.sync(within) is None
 
-    async def reserve(
-        self, choose: Callable[[Sequence[Record]], ClaimRecord], within: float
-    ) -> ClaimRecord:
-        """Keep a record that is chosen beside those that others have just made."""
-        record = choose(())
-        problem = await self._handouts.save_claim(record, within, lambda news: [choose(news)])
-        if problem:
-            raise AllocationError(f"claim {record.shown}: cannot be recorded: {problem}")
-        return self.by_id[record.id]
+    async def reserve(self, choose: Callable[[], ClaimRecord], within: float) -> ClaimRecord:
+        """Keep the record that is chosen beside all others, also those just made elsewhere.
+
+        Raises:
+            AllocationError: There is no choice, or it is not written in so many seconds.
+        """
+        chosen: list[ClaimRecord] = []
+
+        def check() -> list[ClaimRecord]:
+            chosen[:] = [choose()]
+            return [*chosen]
+
+        if problem := await self._files.give(check, within):
+            raise AllocationError(f"claim {chosen[0].shown}: cannot be recorded: {problem}")
+        return chosen[0]
 
     async def save(self, record: ClaimRecord, within: float) -> None:
         """Keep a record, or raise `AllocationError` if it is not written in so many seconds."""
-        if record in self._handouts.table and self._handouts.is_saved(record):
-            return
-        if problem := await self._handouts.save_claim(record, within):
-            raise AllocationError(f"claim {record.shown}: cannot be recorded: {problem}")
+        if record not in self._files.table or not self._files.is_saved(record):
+            await self.reserve(lambda: record, within)
 
     def drop(self, record: ClaimRecord) -> None:
         """End a record."""
-        self._handouts.set({record.key: None})
-        self._handouts.on_read([record])  # what was withheld for it is free
+        self._files.set({record.key: None})
+        self._files.on_change([record])  # what was withheld for it is free
 
     def confirmed_free(self, resource: str, offered: OfferedId, since: float) -> bool:
         """Whether no pod has a device, by two lists requested since a moment."""

@@ -2,7 +2,7 @@
 
 A claim on a node is two independent facts: kubelet may still allocate it under a name, and a pod
 may have it under that name. It ends when both have ended. What was allocated is recorded before
-Allocate is answered (`devhost.node.handouts`): only what a pod has can be in two pods. All
+Allocate is answered (`devhost.node.record_table`): only what a pod has can be in two pods. All
 instances of devhost on the machine share the records: of two that hand out one node, the second is
 refused.
 
@@ -19,20 +19,26 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from devhost.backends.backend import Backend, OfferedIds
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.claim_record import HandedNode
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
+from devhost.model.records import (
+    Handout,
+    Record,
+    RecordedNode,
+    RecordedNodes,
+    Steps,
+    merged_nodes,
+)
 from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
-from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import Handout, Record, Steps, held_by
 from devhost.node.holders import Holders
-from devhost.node.listed_nodes import owned_nodes
+from devhost.node.record_files import RecordFiles
+from devhost.node.record_table import Holding, holdings
 
 _TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -52,7 +58,7 @@ class Claims:
         self,
         holders: Holders,
         backend: Backend,
-        handouts: HandoutFile,
+        handouts: RecordFiles,
         *,
         assume_free: bool,
     ) -> None:
@@ -65,7 +71,7 @@ class Claims:
         self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
-        handouts.on_read = self._handouts_read
+        handouts.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
         holders.on_list = self._due.set
 
@@ -95,9 +101,10 @@ class Claims:
         await asyncio.gather(self._file.sync(_LOAD_S), self._holders.refresh())
         self._record_held()
         nodes: dict[str, frozenset[str]] = {}
-        for held in self._table.held():
-            names = (node.names for node in held.nodes if not held.overlap)
-            nodes[held.name.resource] = nodes.get(held.name.resource, frozenset()).union(*names)
+        for holding in self._table.holdings():
+            names = (node.names for node in holding.nodes if not holding.overlap)
+            resource = holding.name.resource
+            nodes[resource] = nodes.get(resource, frozenset()).union(*names)
         return nodes
 
     # ── the list that kubelet gets ──
@@ -130,14 +137,19 @@ class Claims:
                 self._follow(device, advertised_name(resource, device))
 
     def _follow(self, device: HostDevice, name: AdvertisedName) -> None:
-        """Update the records of a device by what a scan has found of it."""
+        """Update the records of a device by what a scan has found of it.
+
+        If it comes again with another number, a container that starts again gets that.
+        """
+        boot = self._table.boot
         for handout in self._table.handouts(name):
             self._ends.observe(handout, device)
-            boot = self._table.boot
-            nodes = tuple(dict.fromkeys(_renewed(node, device, boot) for node in handout.nodes))
-            if device.is_present and nodes != handout.nodes:
-                self._file.set({handout.key: handout.model_copy(update={"nodes": nodes})})
-                self._rescan_withheld()
+            if device.is_present:
+                renewed = tuple(_renewed(node, device, boot) for node in handout.nodes)
+                nodes = merged_nodes(renewed, device, boot) if renewed else ()
+                if nodes != handout.nodes:
+                    self._file.set({handout.key: handout.model_copy(update={"nodes": nodes})})
+                    self._rescan_withheld()
 
     # ── Allocate ──
 
@@ -160,7 +172,6 @@ class Claims:
                 that there are steps to run.
         """
         chosen = [devices[device_id] for device_id in {offered.device for offered in ids}]
-        self._conflicts.refuse(resource, chosen)
         overlap = resource.overlap == "allow"
         handouts = [
             self._handout(resource.name, offered.id, devices[offered.device], overlap, steps)
@@ -168,32 +179,31 @@ class Claims:
         ]
         new = [handout for handout in handouts if handout not in self._table or steps != "none"]
         self._ends.handed_out(handouts)
-        if not any(handout.nodes for handout in new) and steps == "none":
-            # No other pod can have what has no node: do not wait.
-            self._file.set({handout.key: handout for handout in new})
-            return
         within = max((_WAIT_S if steps == "none" else _STEPS_S) - waited, _WRITE_S)
 
-        def check(news: Sequence[Record]) -> Sequence[Record]:
-            self._conflicts.refuse(resource, chosen, news)
+        def check() -> Sequence[Handout]:
+            self._conflicts.refuse(resource, chosen)
+            if self._backend.lock_of(resource.name) == "other":
+                raise AllocationError(f"{resource.name}: another instance of devhost serves it")
             return new
 
-        problem = await self._file.save(new, within, check)
-        if steps != "none" and any(self._table.find(one.key) is not one for one in new):
+        if not any(handout.nodes for handout in new) and steps == "none":
+            # No other pod can have what has no node: do not wait.
+            self._file.set({handout.key: handout for handout in check()})
+            return
+        problem = await self._file.give(check, within)
+        if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
 
-    def given(
-        self, resource: Resource, device: HostDevice, news: Sequence[Record]
-    ) -> Mapping[str, Any]:
-        """Return the nodes that a claim is given, or raise `AllocationError` if others have them.
+    def claim_nodes(self, resource: Resource, device: HostDevice, claim: str) -> RecordedNodes:
+        """Return the nodes that a claim is given with a device.
 
-        That is so by what is known, or by `news` alone, records that others have just made.
+        Raises:
+            AllocationError: Others have the device.
         """
-        self._conflicts.refuse(resource, [device], news or None)
-        boot = self._table.boot
-        nodes = tuple(HandedNode.of(node.id, boot) for node in owned_nodes(device))
-        return {"nodes": nodes, "overlap": resource.overlap == "allow"}
+        self._conflicts.refuse(resource, [device], claim)
+        return merged_nodes((), device, self._table.boot)
 
     def _handout(
         self,
@@ -208,17 +218,11 @@ class Claims:
         Nodes that it had before stay; so do its steps, without others.
         """
         former = self._table.find((resource, advertised_id))
-        boot = self._table.boot
-        handed = (HandedNode.of(node.id, boot) for node in owned_nodes(device))
-        nodes = {
-            (node.boot, node.id.lasting): node
-            for node in (*(former.nodes if former else ()), *handed)
-        }
         return Handout(
             resource=resource,
             id=advertised_id,
             device=device.id,
-            nodes=tuple(nodes.values()),
+            nodes=merged_nodes(former.nodes if former else (), device, self._table.boot),
             overlap=overlap,
             steps=steps or (former.steps if former else "none"),
         )
@@ -259,37 +263,48 @@ class Claims:
         return pause
 
     def _record_held(self) -> None:
-        """Record what pods hold of what is offered under its name; find what cannot be."""
-        has_served = functools.cache(self._backend.has_served)
-        conflicts = self._conflicts
-        before, unaccounted = conflicts.unaccounted, list[AdvertisedName]()
+        """Record what pods hold without a record; find what cannot be.
+
+        What is held with a claim is recorded when the claim is prepared again.
+        """
+        unaccounted, unrecorded = list[AdvertisedName](), list[Holding]()
         for name, ids in self._holders.by_name.items():
-            records = self._table.by_name(name)
-            if any(held.nodes for held in records) or any(held.claim for held in records):
+            records = [*self._table.by_name(name)]
+            claims = self._holders.claims(name) if not records else ()
+            if self._table.has_nodes(name) or (records and not self._table.handouts(name)):
                 continue
-            pods, by_plugin = self._holders.pods_of_device(name), self._holders.plugin_pods
-            if pods.isdisjoint(by_plugin(name.resource)):
-                continue  # with a claim: it is prepared again
             listing = self._listings.get(name.resource)
-            if listing is not None and (device := listing.devices.get(name.device)) is not None:
-                overlap = conflicts.overlap.get(name.resource, False)
+            device = listing.devices.get(name.device) if listing is not None else None
+            overlap = self._conflicts.overlap.get(name.resource, False)
+            if device is not None and claims:
+                nodes = merged_nodes((), device, self._table.boot)
+                unrecorded += [Holding(name, nodes, overlap, *claim) for claim in claims]
+            elif device is not None and not self._backend.locked_by_other(name.resource):
                 handouts = [
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]
                 new = [handout for handout in handouts if handout not in self._table]
                 self._file.set({handout.key: handout for handout in new})
-            elif not records and has_served(name.resource):
+            elif device is None and not records and self._backend.has_served(name.resource):
                 unaccounted.append(name)
-        conflicts.unaccounted = min(unaccounted, default=None)  # kubelet's list is in no order
-        if before != conflicts.unaccounted:
+        conflicts, first = self._conflicts, min(unaccounted, default=None)
+        before = conflicts.unaccounted, conflicts.unrecorded
+        conflicts.unaccounted = first  # kubelet's list is in no order
+        conflicts.set_unrecorded(unrecorded)
+        if before != (conflicts.unaccounted, conflicts.unrecorded):
             for listing in self._listings.values():
                 listing.rescan()
 
-    def _handouts_read(self, records: Iterable[Record]) -> None:
+    def _records_changed(self, records: Iterable[Record]) -> None:
         """Scan again what may be in conflict with what another instance has made or ended."""
         self._due.set()
-        held = [one for record in records for one in held_by(record)]
-        keys = {key for one in held for key in one.node_keys(self._table.boot)}
+        boot = self._table.boot
+        keys = {
+            key
+            for record in records
+            for holding in holdings(record)
+            for key in holding.node_keys(boot)
+        }
         for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
             self._listings[name].rescan()
         self._rescan_withheld()
@@ -301,7 +316,7 @@ class Claims:
                 listing.rescan()
 
 
-def _renewed(handed: HandedNode, device: HostDevice, boot: str) -> HandedNode:
+def _renewed(handed: RecordedNode, device: HostDevice, boot: str) -> RecordedNode:
     """Return a node that was handed out before a boot as its device has it now.
 
     Its path leads to what the pod gets now.
@@ -309,5 +324,5 @@ def _renewed(handed: HandedNode, device: HostDevice, boot: str) -> HandedNode:
     if handed.boot == boot:
         return handed
     keys = handed.keys(boot)
-    nodes = (node.id for node in owned_nodes(device) if not keys.isdisjoint(node.id.keys))
-    return next((HandedNode.of(node_id, boot) for node_id in nodes), handed)
+    nodes = (node.id for node in device.owned_nodes if not keys.isdisjoint(node.id.keys))
+    return next((RecordedNode.of(node_id, boot) for node_id in nodes), handed)

@@ -116,6 +116,10 @@ class Holders:
         """The IDs that pods hold, by the name of their device, as last listed."""
         return self._lists[-1].by_name if self._lists else {}
 
+    def claims(self, name: AdvertisedName) -> AbstractSet[tuple[str, str]]:
+        """Return the drivers and names of the claims with which pods have a device."""
+        return self._lists[-1].held.claims.get(name, frozenset()) if self._lists else frozenset()
+
     def pods_of_device(self, name: AdvertisedName) -> AbstractSet[str]:
         """Return the pods that hold a device, as last listed."""
         return frozenset[str]().union(*self.by_name.get(name, {}).values())

@@ -2,24 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from devhost.model.device import HostDevice, Node
+from devhost.model.device import HostDevice
 
 _Devices = Mapping[str, HostDevice]
 
 
-def owned_nodes(device: HostDevice) -> Iterator[Node]:
-    """Yield the nodes of a device that no other may have: those that the kernel knows."""
-    return (node for node in device.nodes if node.state or node.hardware)
-
-
 def owned_keys(device: HostDevice) -> Iterator[str]:
     """Yield the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
-    return (key for node in owned_nodes(device) for key in node.id.keys)
+    return (key for node in device.owned_nodes for key in node.id.keys)
 
 
 def present_keys(device: HostDevice) -> set[str]:
     """Return the keys (`NodeId.keys`) of what a device has now; none if it is to leave."""
-    nodes = () if device.is_leaving else owned_nodes(device)
+    nodes = () if device.is_leaving else device.owned_nodes
     return {key for node in nodes if device.has(node) for key in node.id.keys}
 
 
@@ -27,7 +22,7 @@ class ListedNodes:
     """The resources and device IDs that list each node, by its keys (`NodeId.keys`)."""
 
     def __init__(self) -> None:
-        self._listing: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._listing: dict[str, dict[tuple[str, str], None]] = {}
 
     def by_node(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the resources and the devices that list a node."""
@@ -38,15 +33,14 @@ class ListedNodes:
         listing, left, come = self._listing, set[str](), set[str]()
         for device in former.values():
             if devices.get(device.id) is not device:
-                listed = resource, device.id
                 for key in _listed_keys(device):
                     left.add(key)
-                    listing[key] = tuple(pair for pair in listing[key] if pair != listed)
+                    listing[key].pop((resource, device.id), None)
         for device in devices.values():
             if former.get(device.id) is not device:
                 for key in _listed_keys(device):
                     come.add(key)
-                    listing[key] = (*listing.get(key, ()), (resource, device.id))
+                    listing.setdefault(key, {})[resource, device.id] = None
         for key in left - come:
             if not listing[key]:
                 del listing[key]
@@ -56,6 +50,6 @@ class ListedNodes:
 def _listed_keys(device: HostDevice) -> Iterator[str]:
     """Yield what nobody else may offer while a device is listed; nothing if it waits itself."""
     if not device.is_withheld:
-        for node in owned_nodes(device):
+        for node in device.owned_nodes:
             if device.is_leaving or device.has(node):
                 yield from node.id.keys

@@ -23,10 +23,10 @@ from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
 from devhost.node.claims import Claims
 from devhost.node.config_file import ConfigFile
-from devhost.node.handout_file import HandoutFile
 from devhost.node.holders import Holders
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler
+from devhost.node.record_files import RecordFiles
 from devhost.node.resource import NodeParts, ServedResource
 from devhost.node.switches import Switches
 from devhost.node.tasks import keep_running
@@ -76,7 +76,7 @@ class Host:
         self._served: dict[str, ServedResource] = {}
         self.switches = Switches()
         holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
-        handouts = HandoutFile(settings.state_dir, backend.lock_of)
+        handouts = RecordFiles(settings.state_dir, backend.lock_of)
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),

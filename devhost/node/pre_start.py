@@ -31,9 +31,9 @@ from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
 from devhost.model.device import FileKind, FileState, HostDevice
 from devhost.model.names import printable
+from devhost.model.records import Handout
 from devhost.model.template import Template
-from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import Handout
+from devhost.node.record_files import RecordFiles
 from devhost.watch.threads import BlockingCalls
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ _TYPES: Final = {FileKind.CHAR: stat.S_IFCHR, FileKind.BLOCK: stat.S_IFBLK}
 class PreStart:
     """Prepares the devices of one resource, by any of its specifications."""
 
-    def __init__(self, declaration: Declaration, handouts: HandoutFile) -> None:
+    def __init__(self, declaration: Declaration, handouts: RecordFiles) -> None:
         self._name, self._constants = declaration.resource.name, declaration.constants
         self._files, self._policy, self._handouts = declaration.files, declaration.policy, handouts
         self._calls = BlockingCalls(f"preStart {self._name}")
@@ -136,14 +136,14 @@ class PreStart:
         if again := [handout.id for handout in handouts if find(handout.key) is not handout]:
             return f"{_list_devices(again)} was allocated again meanwhile"
         done = [handout.with_steps("done") for handout in handouts]
-        if done and (problem := await self._handouts.save(done, _SYNC_S)):
+        if done and (problem := await self._handouts.give(lambda: done, _SYNC_S)):
             shown = _list_devices(handout.id for handout in done)
             return f"cannot save that {shown} is prepared: {problem}"
         return None
 
     async def _pending(self, ids: Sequence[OfferedId]) -> list[Handout]:
         """Return the records of the IDs for which the steps have to run."""
-        problem = await self._handouts.sync(_SYNC_S)
+        problem = await self._handouts.sync(_SYNC_S) or self._handouts.read_problem(self._name)
         with_steps = [
             handout
             for handout in self._handouts.table.of_resource(self._name)

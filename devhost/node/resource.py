@@ -12,10 +12,10 @@ from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
 from devhost.node.claims import Claims
-from devhost.node.handout_file import HandoutFile
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler
+from devhost.node.record_files import RecordFiles
 from devhost.node.resource_devices import ResourceDevices
 from devhost.node.resource_status import DeviceCount, ResourceStatus
 from devhost.node.switches import end_steps, other_holders
@@ -32,7 +32,7 @@ class NodeParts:
     backend: Backend
     reconciler: Reconciler
     holders: Holders
-    handouts: HandoutFile
+    handouts: RecordFiles
     claims: Claims
     cdi_files: CdiFiles
     metrics: Metrics

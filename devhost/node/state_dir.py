@@ -19,6 +19,11 @@ from devhost.model.limits import STATE_BYTES_MAX
 from devhost.watch.threads import PATIENCE_S, BlockingCalls
 
 LAST_GOOD: Final = "last-good.yaml"
+LOCK: Final = "lock"
+RECORDS: Final = "records"
+CLAIMS: Final = "claims"
+SUBDIRECTORIES: Final = (RECORDS, CLAIMS)
+TOO_LARGE: Final = f"larger than {STATE_BYTES_MAX >> 20} MiB"
 SAVE_RETRY_S: Final = 5.0
 CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
@@ -48,7 +53,13 @@ class LastGoodConfig:
 
     def read(self) -> bytes | None:
         """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
-        return read_state(self.path)[0]
+        try:
+            raw = read_state(self.path)
+        except FileNotFoundError:
+            return None
+        if raw is None:
+            move_aside(self.path, TOO_LARGE)
+        return raw
 
     def write(self, raw: bytes) -> None:
         """Replace the copy; raise `OSError` if it cannot be written."""
@@ -79,13 +90,25 @@ class LastGoodConfig:
 @contextlib.contextmanager
 def directory_lock(directory: Path) -> Iterator[None]:
     """Lock the state directory, made if it does not exist; wait for its present holder."""
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Not the directory itself: whoever may open that may hold its lock without end.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(directory / LOCK, flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
+
+
+def make_private(directory: Path) -> None:
+    """Take a directory from others, if there is nothing in it but devhost's own files."""
+    with contextlib.suppress(OSError):  # it does not exist, or is read-only
+        status = directory.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o077:
+            names = {path.name for path in directory.iterdir()}
+            if names <= {LOCK, LAST_GOOD, *SUBDIRECTORIES}:
+                directory.chmod(0o700)
 
 
 def write_atomically(path: Path, raw: bytes) -> None:
@@ -104,18 +127,13 @@ def write_atomically(path: Path, raw: bytes) -> None:
         os.close(directory)
 
 
-def read_state(path: Path) -> tuple[bytes | None, str | None]:
-    """Return the content of a file, ``None`` where there is none; and why it was moved aside."""
-    try:
-        with open(path, "rb", opener=_open_without_waiting) as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", str(path))
-            raw = stream.read(STATE_BYTES_MAX + 1)
-    except FileNotFoundError:
-        return None, None
-    if len(raw) > STATE_BYTES_MAX:
-        return None, move_aside(path, f"larger than {STATE_BYTES_MAX >> 20} MiB")
-    return raw, None
+def read_state(path: Path) -> bytes | None:
+    """Return the content of a file, ``None`` if it is too large; raise `OSError`."""
+    with open(path, "rb", opener=_open_without_waiting) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        raw = stream.read(STATE_BYTES_MAX + 1)
+    return raw if len(raw) <= STATE_BYTES_MAX else None
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

@@ -11,8 +11,8 @@ from devhost.backends.backend import Publication
 from devhost.devices.scan import Scanner
 from devhost.model.config import Config, Resource
 from devhost.node.answers import ResourceAnswers
-from devhost.node.handout_file import HandoutFile
 from devhost.node.holders import Holders
+from devhost.node.record_files import RecordFiles
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Switches:
         return Config(version="v1", resources=tuple(resources))
 
 
-def other_holders(scanner: Scanner, holders: Holders, handouts: HandoutFile) -> str | None:
+def other_holders(scanner: Scanner, holders: Holders, handouts: RecordFiles) -> str | None:
     """Return who has devices of a resource by the other backend, where there is one."""
     name = scanner.resource.name
     if not scanner.policy.dra:

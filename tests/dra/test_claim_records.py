@@ -7,28 +7,26 @@ from typing import Any
 
 import pytest
 
-from devhost.model.claim_record import ClaimedDevice, ClaimRecord
-from devhost.node.handout_file import HandoutFile
+from devhost.model.records import ClaimedDevice, ClaimRecord
+from devhost.node.record_files import RecordFiles
 from tests.host.test_claims import A, B, ClaimsFixture, device, published, resource
 
 
 def record(uid: str, boot: str = "", **more: Any) -> ClaimRecord:
-    given = ClaimedDevice(
-        resource=A, id="a", request="r", pool="p", device="a", cdi=[], scope=0, **more
-    )
+    given = ClaimedDevice(resource=A, id="a", request="r", pool="p", device="a", scope=0, **more)
     return ClaimRecord(
         claim=uid,
         driver="devhost",
         namespace="default",
         name=uid,
         boot=boot,
+        state="completed",
         devices=[given],
-        entries={},
     )
 
 
-def state_file(directory: Path) -> HandoutFile:
-    return HandoutFile(directory, lambda _resource: "ours")
+def state_file(directory: Path) -> RecordFiles:
+    return RecordFiles(directory, lambda _resource: "ours")
 
 
 def files(state: Path) -> list[Path]:
@@ -45,8 +43,8 @@ async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
     who = ClaimsFixture(assume_free=True)
     monkeypatch.setattr(who.backend, "publisher", lambda _resource: "devhost")
     assert published(who, resource(A), device("a")) == [None]
-    given = who.given(resource(A), device("a"), ())
-    claim = record("u", **given)
+    nodes = who.claim_nodes(resource(A), device("a"), "default/u")
+    claim = record("u", nodes=nodes)
     who.file.set({claim.key: claim})
     who.remove(A)
     who.end_free()
@@ -58,7 +56,7 @@ async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
 
 async def test_of_two_instances_each_sees_what_the_other_has_recorded(tmp_path: Path) -> None:
     first, second = state_file(tmp_path), state_file(tmp_path)
-    assert await first.save_claim(record("u"), 60) is None
+    assert await first.give(lambda: [record("u")], 60) is None
     assert await second.sync(60) is None
     assert uids(second.table.claims.values()) == {"u"}
     second.set({record("u").key: None})
@@ -71,10 +69,10 @@ async def test_of_two_instances_each_sees_what_the_other_has_recorded(tmp_path: 
 
 async def test_a_file_that_was_lost_is_written_again(tmp_path: Path) -> None:
     state = state_file(tmp_path)
-    assert await state.save_claim(record("u"), 60) is None
+    assert await state.give(lambda: [record("u")], 60) is None
     (tmp_path / "claims").rename(tmp_path / "former")
     await state.sync(60)
-    assert [entry["claim"] for entry in json.loads(files(tmp_path)[0].read_text())] == ["u"]
+    assert json.loads(files(tmp_path)[0].read_text())["claim"] == "u"
     files(tmp_path)[0].unlink()
     await state.sync(60)
     assert not files(tmp_path), "one that is removed has ended"
@@ -82,13 +80,13 @@ async def test_a_file_that_was_lost_is_written_again(tmp_path: Path) -> None:
 
 async def test_what_a_newer_version_adds_to_a_claim_is_kept(tmp_path: Path) -> None:
     state = state_file(tmp_path)
-    await state.save_claim(record("u"), 60)
-    (entry,) = json.loads(files(tmp_path)[0].read_text())
+    await state.give(lambda: [record("u")], 60)
+    entry = json.loads(files(tmp_path)[0].read_text())
     entry["later"] = entry["devices"][0]["later"] = 1
-    files(tmp_path)[0].write_text(json.dumps([entry]))
+    files(tmp_path)[0].write_text(json.dumps(entry))
     state = state_file(tmp_path)
     await state.sync(60)
     (kept,) = state.table.claims.values()
-    await state.save_claim(kept.model_copy(update={"boot": "another"}), 60)
-    (written,) = json.loads(files(tmp_path)[0].read_text())
+    await state.give(lambda: [kept.model_copy(update={"boot": "another"})], 60)
+    written = json.loads(files(tmp_path)[0].read_text())
     assert written == {**entry, "boot": "another"}

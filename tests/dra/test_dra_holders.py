@@ -103,7 +103,7 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
         await eventually(lambda: "held as" in str(reasons(world)["fake-null"]))
         assert reasons(world)["fake-zero"] is None
     (path,) = (world.state / "claims").glob("*.json")
-    (device,) = json.loads(path.read_text())[0]["devices"]
+    (device,) = json.loads(path.read_text())["devices"]
     path.unlink()
     kept = {key: device[key] for key in ("resource", "id", "nodes", "overlap")}
     (world.state / "records").mkdir(exist_ok=True)

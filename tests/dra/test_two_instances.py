@@ -200,7 +200,7 @@ async def test_d5_a_living_pod_keeps_its_device_where_the_state_was_lost(
         await world.kubelet.register()
         await world.until(X, State.REGISTERED)
         assert not (await world.kubelet.prepare(name, "u")).error
-        lists.hold("one", X, "n0")
+        lists.hold("one", X, "n0", claim=name)
     world.state.rename(world.directory / "lost")
     async with world.run(one_node(world)):
         await world.kubelet.register()

@@ -143,7 +143,7 @@ class World:
     def records(self) -> list[ApiObject]:
         """Return the entries of claims in the state file."""
         paths = sorted((self.state / "claims").glob("*.json"))
-        return [entry for path in paths for entry in json.loads(path.read_text())]
+        return [json.loads(path.read_text()) for path in paths]
 
     def cdi_files(self) -> list[Path]:
         return sorted(self.cdi.glob("*.json")) if self.cdi.exists() else []
@@ -172,21 +172,30 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
     Get = GetAllocatableResources = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
-        self.pods: dict[str, list[pods.ClaimResource]] = {}
+        self.pods: dict[str, list[tuple[str, pods.ClaimResource]]] = {}  # with their claims
         self.by_plugin: dict[str, tuple[str, str]] = {}  # a resource and an ID, by pod
 
     async def List(self, _request: object, _context: object) -> pods.ListPodResourcesResponse:  # noqa: N802
         listed = pods.ListPodResourcesResponse()
         for name, claimed in self.pods.items():
             container = listed.pod_resources.add(name=name, namespace="default").containers.add()
-            container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
-        for name, (resource, device) in self.by_plugin.items():
+            for claim_name, device in claimed:
+                dynamic = container.dynamic_resources
+                named = dynamic.add(claim_name=claim_name, claim_namespace="default")
+                named.claim_resources.append(device)
+        for name, (resource, device_id) in self.by_plugin.items():
             container = listed.pod_resources.add(name=name, namespace="default").containers.add()
-            container.devices.add(resource_name=resource, device_ids=[device])
+            container.devices.add(resource_name=resource, device_ids=[device_id])
         return listed
 
     def hold(
-        self, pod: str, resource: str, device: str, driver: str = "devhost", share: str = ""
+        self,
+        pod: str,
+        resource: str,
+        device: str,
+        driver: str = "devhost",
+        share: str = "",
+        claim: str = "c",
     ) -> None:
         claimed = pods.ClaimResource(
             driver_name=driver,
@@ -194,7 +203,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
             device_name=device,
             share_id=share,
         )
-        self.pods.setdefault(pod, []).append(claimed)
+        self.pods.setdefault(pod, []).append((claim, claimed))
 
 
 async def eventually(seen: Callable[[], Any], shown: Callable[[], object] = lambda: "") -> Any:

@@ -13,13 +13,13 @@ from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
+from devhost.model.records import Steps
 from devhost.model.resource_state import HeldBy
 from devhost.node import claims as claims_module
-from devhost.node import handout_file
+from devhost.node import record_files
 from devhost.node.claims import Claims
-from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import Steps
 from devhost.node.holders import Holders
+from devhost.node.record_files import RecordFiles
 from devhost.node.state_dir import directory_lock
 from tests.support import devices
 from tests.support.devices import missing, reasons, snapshot
@@ -99,7 +99,7 @@ class ClaimsFixture(Claims):
         leave_after: float = 0.0,
     ) -> None:
         self.backend = FakeBackend(leave_after)
-        self.file = HandoutFile(state, self.backend.lock_of)
+        self.file = RecordFiles(state, self.backend.lock_of)
         holders = holders or Holders(None)
         super().__init__(holders, self.backend, self.file, assume_free=assume_free)
         for name in (A, B):
@@ -254,7 +254,7 @@ async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
     who = ClaimsFixture(tmp_path)
     await who.give(resource(A), device("a"), steps="pending")
     (handout,) = who.file.table
-    assert await who.file.save([handout.with_steps("done")], 60) is None
+    assert await who.file.give(lambda: [handout.with_steps("done")], 60) is None
     with directory_lock(tmp_path):
         allocate = asyncio.ensure_future(who.give(resource(A), device("a"), steps="pending"))
         # Longer than an Allocate that does not fail waits.
@@ -266,7 +266,7 @@ async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
 async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimsFixture:
     """Return the claims after a boot, before which a resource was given a device."""
     assert await allocated(ClaimsFixture(state), resource(A), device("a"))
-    monkeypatch.setattr(handout_file, "boot_id", lambda: "another")
+    monkeypatch.setattr(record_files, "boot_id", lambda: "another")
     after = ClaimsFixture(state)
     await after.reserved()
     return after

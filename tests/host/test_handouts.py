@@ -11,11 +11,11 @@ import pytest
 
 from devhost.backends.backend import LockState
 from devhost.errors import AllocationError
-from devhost.model.claim_record import HandedNode
 from devhost.model.device import FileKind, Hardware, NodeId
-from devhost.node import handout_file, state_dir
-from devhost.node.handout_file import HandoutFile, boot_id
-from devhost.node.handouts import Handout, Record, Steps
+from devhost.model.records import Handout, Record, RecordedNode, Steps
+from devhost.node import record_files, state_dir
+from devhost.node.record_files import RecordFiles, boot_id
+from devhost.node.record_table import holdings
 from tests.support.devices import node, token
 
 A = "example.com/a"
@@ -25,25 +25,25 @@ PLACE = "/sys/devices/pci0000:00/net/eth0"
 
 
 def handout(device: str = "a", number: int = 64, steps: Steps = "none", **more: Any) -> Handout:
-    nodes = (HandedNode.of(NodeId(f"char 4:{number}", frozenset({f"/dev/{number}"})), BOOT),)
+    nodes = (RecordedNode.of(NodeId(f"char 4:{number}", frozenset({f"/dev/{number}"})), BOOT),)
     fields = {"resource": A, "id": device, "device": device, "nodes": nodes}
     return Handout.model_validate({**fields, "overlap": False, "steps": steps, **more})
 
 
 def of_node(node_id: NodeId) -> Handout:
-    return handout(nodes=(HandedNode.of(node_id, BOOT),))
+    return handout(nodes=(RecordedNode.of(node_id, BOOT),))
 
 
-def opened(state: Path, lock: LockState = "ours") -> HandoutFile:
-    return HandoutFile(state, lambda _: lock)
+def opened(state: Path, lock: LockState = "ours") -> RecordFiles:
+    return RecordFiles(state, lambda _: lock)
 
 
-async def put(file: HandoutFile, *given: Handout) -> None:
+async def put(file: RecordFiles, *given: Handout) -> None:
     file.set({one.key: one for one in given})
     assert await file.sync(10) is None
 
 
-async def end(file: HandoutFile, *ended: Handout) -> None:
+async def end(file: RecordFiles, *ended: Handout) -> None:
     file.set({one.key: None for one in ended})
     assert await file.sync(10) is None
 
@@ -84,7 +84,7 @@ async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_s
     """That one has ended it, because no pod has it any longer."""
     seen: list[Record] = []
     one, two = opened(tmp_path), opened(tmp_path, "other")
-    two.on_read = seen.extend
+    two.on_change = seen.extend
     await put(one, handout())
     assert await two.sync(10) is None
     await end(one, handout())
@@ -121,15 +121,15 @@ async def test_of_two_that_give_one_node_the_second_writes_nothing(tmp_path: Pat
     assert await two.sync(10) is None
     await put(one, handout())
     other = handout("b", resource="example.com/b")
-    seen: list[Record] = []
 
-    def check(news: Sequence[Record]) -> Sequence[Record]:
-        seen.extend(news)
-        raise AllocationError("taken")
+    def check() -> Sequence[Record]:
+        if handout() in two.table:
+            raise AllocationError("taken")
+        return [other]
 
     with pytest.raises(AllocationError, match="taken"):
-        await two.save([other], 10, check)
-    assert (set(two.table), seen) == ({handout()}, [handout()])
+        await two.give(check, 10)
+    assert set(two.table) == {handout()}
     assert await read(tmp_path) == {handout()}
 
 
@@ -140,12 +140,15 @@ async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and
     await put(one, handout("z", 99))
     assert await two.sync(10) is None
 
-    def check(_news: Sequence[Record]) -> Sequence[Record]:
-        raise AllocationError("taken")
-
     other = handout("b", resource="example.com/b")
+
+    def check() -> Sequence[Record]:
+        if A in {holding.name.resource for holding in two.table.by_node(["char 4:64"])}:
+            raise AllocationError("taken")
+        return [other]
+
     with state_dir.directory_lock(tmp_path):
-        assert await two.save([other], 0.3, check) == handout_file.NO_ANSWER
+        assert await two.give(check, 0.3) == record_files.NO_ANSWER
         path = tmp_path / FILE
         path.write_text(path.read_text().replace('"z"', '"a"').replace("4:99", "4:64"))
     assert await two.sync(10) is None
@@ -164,7 +167,7 @@ async def test_what_cannot_be_written_again_is_written_later(
     await put(file, handout(steps="done"))
     (tmp_path / FILE).unlink()
     with monkeypatch.context() as full:
-        full.setattr(handout_file, "write_atomically", fail)
+        full.setattr(record_files, "write_atomically", fail)
         for _ in range(2):
             assert await file.sync(10) is None
             assert set(file.table) == {handout()}
@@ -175,14 +178,14 @@ async def test_what_cannot_be_written_again_is_written_later(
 async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, go_on, update = threading.Event(), threading.Event(), handout_file._update
+    entered, go_on, update = threading.Event(), threading.Event(), record_files._Update.run
 
-    def slow(*arguments: Any) -> Any:
+    def slow(self: Any) -> Any:
         entered.set()
         assert go_on.wait(60)
-        return update(*arguments)
+        return update(self)
 
-    monkeypatch.setattr(handout_file, "_update", slow)
+    monkeypatch.setattr(record_files._Update, "run", slow)
     one = opened(tmp_path)
     one.set({handout().key: handout()})
     assert await asyncio.to_thread(entered.wait, 60)
@@ -228,13 +231,13 @@ async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
 ) -> None:
     path, newer = tmp_path / FILE, {**handout().model_dump(mode="json"), "claim": "1f-9"}
     path.parent.mkdir()
-    path.write_text(json.dumps([foreign, newer]))
+    path.write_text(json.dumps({"resource": A, "records": [foreign, newer]}))
     file, other = opened(tmp_path), handout("b", 65)
     await put(file, other)
-    assert [each.name.device for each in file.table.by_node(["char 4:64"])] == ["a"]
+    assert [holding.name.device for holding in file.table.by_node(["char 4:64"])] == ["a"]
     assert (file.damage, path.with_name(f"{path.name}.damaged").exists()) == (None, False)
     await end(file, other)
-    assert json.loads(path.read_text()) == [foreign, newer]
+    assert json.loads(path.read_text())["records"] == [newer, foreign]
 
 
 async def test_state_file_does_not_grow_beyond_what_is_read(
@@ -245,7 +248,7 @@ async def test_state_file_does_not_grow_beyond_what_is_read(
     monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 800)
     await put(file, *(handout(str(number), number) for number in range(9)))  # it was read
     assert "File too large" in str(file.problem)
-    assert len(json.loads((tmp_path / FILE).read_text())) == 1
+    assert len(json.loads((tmp_path / FILE).read_text())["records"]) == 1
 
 
 async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_written_later(
@@ -255,14 +258,14 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
         raise OSError(28, "No space left on device")
 
     file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
-    assert await file.save([done], 10) is None
+    assert await file.give(lambda: [done], 10) is None
     with monkeypatch.context() as full:
-        full.setattr(handout_file, "write_atomically", fail)
+        full.setattr(record_files, "write_atomically", fail)
         pending = [handout(steps="pending"), handout("b", steps="pending")]
-        problem = await file.save([*pending, without], 10)
+        problem = await file.give(lambda: [*pending, without], 10)
         assert problem == file.problem == f"{tmp_path}: No space left on device"
         # What it was is not written yet, either.
-        assert await file.save([without.with_steps("pending")], 10) == problem
+        assert await file.give(lambda: [without.with_steps("pending")], 10) == problem
     assert await file.sync(60) is None  # as `Claims.run` does it
     assert set(file.table) == await read(tmp_path) == {done, without}
 
@@ -272,12 +275,12 @@ async def test_steps_that_a_slow_disk_does_not_have_in_time_are_written_later_if
 ) -> None:
     """Or the next process would take the former pod's for them."""
     file, pending = opened(tmp_path), [handout(steps="pending"), handout("b", steps="pending")]
-    assert await file.save([handout("b", steps="done")], 10) is None
+    assert await file.give(lambda: [handout("b", steps="done")], 10) is None
     for _ in range(2):  # as for a second container of the pod
-        assert await file.save(pending, 0) == handout_file.NO_ANSWER
+        assert await file.give(lambda: pending, 0) == record_files.NO_ANSWER
         assert [one in file.table for one in pending] == [True, False]
     assert await file.sync(10) is None
-    assert await file.save(pending, 10) is None
+    assert await file.give(lambda: pending, 10) is None
     await file.close()
     assert await read(tmp_path) == set(pending)
 
@@ -286,18 +289,18 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    answers, update = threading.Event(), handout_file._update
+    answers, update = threading.Event(), record_files._Update.run
 
-    def hanging(*arguments: Any) -> Any:
+    def hanging(self: Any) -> Any:
         assert answers.wait(60)
-        return update(*arguments)
+        return update(self)
 
-    monkeypatch.setattr(handout_file, "_update", hanging)
-    monkeypatch.setattr(handout_file, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(record_files._Update, "run", hanging)
+    monkeypatch.setattr(record_files, "PATIENCE_S", 0.01)
     file, other = opened(tmp_path), handout("b", 65)
     file.set({handout().key: handout()})
     for _ in range(9):
-        assert await file.sync(0.01) == handout_file.NO_ANSWER
+        assert await file.sync(0.01) == record_files.NO_ANSWER
     assert file.problem == f"{tmp_path}: no answer in 0.01 s"
     file.set({other.key: other})  # while the first attempt has not returned
     answers.set()
@@ -320,7 +323,7 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
     await put(opened(tmp_path), of_node(odd))
     file = opened(tmp_path)
     assert await file.sync(10) is None
-    assert file.table.by_node(odd.keys) == of_node(odd).held
+    assert set(file.table.by_node(odd.keys)) == {*holdings(of_node(odd))}
 
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
@@ -342,5 +345,6 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
     )
     await put(file, of_node(first))
     by_node = file.table.by_node
-    assert by_node(moved.keys) == by_node(replaced.keys) == of_node(first).held
-    assert by_node(other.keys) == []
+    held = {*holdings(of_node(first))}
+    assert {*by_node(moved.keys)} == {*by_node(replaced.keys)} == held
+    assert not {*by_node(other.keys)}

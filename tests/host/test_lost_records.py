@@ -39,9 +39,9 @@ def recorded(state: Path) -> set[tuple[str, str]]:
     for path in (state / "records").glob("*.json"):
         try:
             content = json.loads(path.read_bytes())
-        except (OSError, ValueError):
+            found |= {(content["resource"], entry["device"]) for entry in content["records"]}
+        except (OSError, ValueError, TypeError):
             continue
-        found |= {(entry["resource"], entry["device"]) for entry in content}
     return found
 
 

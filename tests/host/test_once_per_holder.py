@@ -23,12 +23,12 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
-from devhost.node import handout_file, pre_start
+from devhost.model.records import Steps
+from devhost.node import pre_start, record_files
 from devhost.node.claims import Claims
-from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import Steps
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart, StepRun
+from devhost.node.record_files import RecordFiles
 from devhost.node.state_dir import write_atomically
 from tests.support import devices
 from tests.support.offered import offered
@@ -67,7 +67,7 @@ class World:
     def new(self) -> None:
         """Go on as another process does."""
         backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
-        file = HandoutFile(self.state, backend.lock_of)
+        file = RecordFiles(self.state, backend.lock_of)
         self.claims = Claims(Holders(None), backend, file, assume_free=False)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
@@ -103,7 +103,7 @@ class World:
 
     def marks(self) -> dict[str, bool]:
         """What the disk has."""
-        entries = json.loads((self.state / FILE).read_text())
+        entries = json.loads((self.state / FILE).read_text())["records"]
         return {one["id"]: one["steps"] == "done" for one in entries if one["steps"] != "none"}
 
 
@@ -121,7 +121,7 @@ def full() -> Iterator[None]:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    with patch.object(handout_file, "write_atomically", fail):
+    with patch.object(record_files, "write_atomically", fail):
         yield
 
 
@@ -218,16 +218,16 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
-    answers, update = threading.Event(), handout_file._update
+    answers, update = threading.Event(), record_files._Update.run
 
-    def slow(*arguments: Any) -> Any:
+    def slow(self: Any) -> Any:
         assert answers.wait(60)
-        return update(*arguments)
+        return update(self)
 
     await world.allocate("b")
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
-        disk.setattr(handout_file, "_update", slow)
+        disk.setattr(record_files._Update, "run", slow)
         disk.setattr("devhost.node.claims._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
@@ -470,7 +470,7 @@ def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str
         fate = Fate(directory / "state")
         with (
             patch.object(pre_start, "run_steps", fate.world.run_steps),
-            patch.object(handout_file, "write_atomically", fate.write),
+            patch.object(record_files, "write_atomically", fate.write),
         ):
             for what, one in events:
                 await getattr(fate, what)(one)

@@ -21,9 +21,9 @@ from devhost.config.loader import load, loads
 from devhost.hostfs.mounts import read_mounts, read_swaps
 from devhost.model import pattern
 from devhost.model.pattern import PatternError
+from devhost.model.records import Handout
 from devhost.model.template import MissingVariableError, Template, TemplateError
-from devhost.node.handout_file import HandoutFile
-from devhost.node.handouts import Handout
+from devhost.node.record_files import RecordFiles
 from devhost.watch.inotify import Event, parse_events
 from tests.model import inputs
 from tests.model.judge import FILE, judge
@@ -169,7 +169,7 @@ def test_any_state_file(content: bytes) -> None:
     """
 
     async def use(place: Path) -> None:
-        file = HandoutFile(place, lambda _: "ours")
+        file = RecordFiles(place, lambda _: "ours")
         assert await file.sync(10) is None
         handout = file.table.find((NAME, "0"))
         if handout is not None and handout.steps != "none":
@@ -178,7 +178,7 @@ def test_any_state_file(content: bytes) -> None:
         new = OTHER.model_copy(update={"id": "new"})
         file.set({OTHER.key: OTHER, new.key: new})
         assert await file.sync(10) is None
-        again = HandoutFile(place, lambda _: "ours")
+        again = RecordFiles(place, lambda _: "ours")
         assert await again.sync(10) is None
         assert set(again.table) == set(file.table) >= {OTHER, new}
 

@@ -22,9 +22,9 @@ from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.model.resource_state import PodHoldings
 from devhost.node import state_dir
 from devhost.node.claims import Claims
-from devhost.node.handout_file import POLL_S, HandoutFile
-from devhost.node.handouts import HandoutTable
 from devhost.node.holders import Holders
+from devhost.node.record_files import POLL_S, RecordFiles
+from devhost.node.record_table import RecordTable
 from devhost.node.resource_devices import with_all_leaving, without_unlisted
 from tests.support import devices
 
@@ -214,13 +214,13 @@ class Process:
         self.node, self.kubelet = node, node.kubelet
         self.holders = Holders(self.kubelet if node.asked else None)
         backend = cast("Backend", FakeBackend(node, self))
-        self.file = HandoutFile(node.state_dir, backend.lock_of)
+        self.file = RecordFiles(node.state_dir, backend.lock_of)
         self.claims = Claims(self.holders, backend, self.file, assume_free=False)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def handouts(self) -> HandoutTable:
+    def handouts(self) -> RecordTable:
         """What it knows of what was allocated."""
         return self.file.table
 
@@ -390,7 +390,7 @@ class Node:
     @contextmanager
     def virtual_time(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         """Give the event loop kubelet's clock, and new processes the boot of this node."""
-        boot = patch("devhost.node.handout_file.boot_id", lambda: self.host.boot)
+        boot = patch("devhost.node.record_files.boot_id", lambda: self.host.boot)
         write = state_dir.write_atomically
 
         def write_if_room(path: Path, raw: bytes) -> None:
@@ -398,7 +398,7 @@ class Node:
                 raise OSError(28, "No space left on device")
             write(path, raw)
 
-        disk = patch("devhost.node.handout_file.write_atomically", write_if_room)
+        disk = patch("devhost.node.record_files.write_atomically", write_if_room)
         with boot, disk, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 

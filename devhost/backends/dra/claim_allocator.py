@@ -1,15 +1,17 @@
-"""Chooses the devices of new claims, and looks up where those of recorded claims are now."""
+"""Chooses the devices of new claims, and finds where those of recorded claims are now."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from devhost.allocation.cdi import DeviceNode, Edits
 from devhost.backends.backend import ClaimHandler
 from devhost.backends.dra import claim_content
-from devhost.backends.dra.claim_content import Result, Scope
+from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.claim_record import ClaimedDevice, ClaimRecord
+from devhost.model.device import HostDevice
+from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes, merged_nodes
 
 
 class HeldError(AllocationError):
@@ -32,7 +34,7 @@ FindPool = Callable[[str], OfferedPool | None]
 
 
 class ClaimAllocator:
-    """Chooses and looks up the devices of one driver's claims.
+    """Chooses and finds the devices of one driver's claims.
 
     `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
     resource, by whichever backend that is offered, and `all_claims` returns the records of claims,
@@ -47,19 +49,15 @@ class ClaimAllocator:
     ) -> None:
         self._pool_of, self._handlers, self._all_claims = pool_of, handlers, all_claims
 
-    def choose(
-        self, empty: ClaimRecord, groups: Iterable[Sequence[Result]], news: Sequence[object] = ()
-    ) -> ClaimRecord:
+    def choose(self, empty: ClaimRecord, groups: Iterable[Sequence[Result]]) -> ClaimRecord:
         """Return the record of a claim with a free ID of each device; of shares, the lowest.
 
-        `news` are records that others have just made. It changes nothing, and may run in a thread.
+        Raises:
+            AllocationError: Others have a device, or it is not offered; `HeldError` if a claim has
+                it.
         """
-        made = [record for record in news if isinstance(record, ClaimRecord)]
-        for record in made:
-            if record.id == empty.id:
-                return record  # another instance has begun to prepare it
         devices, users = list[ClaimedDevice](), dict[tuple[str, str], str]()
-        for record in (*self._all_claims(), *made):
+        for record in self._all_claims():
             if record.id != empty.id:
                 for device in record.devices:
                     if not device.admin:
@@ -69,57 +67,126 @@ class ClaimAllocator:
             resource = pool.handler.name
             for result in results:
                 offered = _free_id(pool, result, users)
-                given = {} if result.admin else pool.handler.given(offered, news)
+                nodes: RecordedNodes = ()
+                overlap = False
                 if not result.admin:
+                    nodes, overlap = pool.handler.claim_nodes(offered, empty.shown)
                     users[resource, offered.id] = empty.shown
                 device = ClaimedDevice(
                     resource=resource,
                     id=offered.id,
-                    cdi=[],
                     scope=number,
+                    nodes=nodes,
+                    overlap=overlap,
                     **result._asdict(),
-                    **given,
                 )
                 devices.append(device)
         return empty.model_copy(update={"devices": devices})
 
-    async def render(self, record: ClaimRecord) -> None:
-        """Raise `AllocationError` if a container would not get the devices of a claim."""
-        for devices in _scopes(record).values():
-            watching = devices[0].admin
-            await self._handler(devices).render(_ids(devices), watching=watching)
+    async def complete(self, record: ClaimRecord, kind: str, *, run_steps: bool) -> ClaimRecord:
+        """Return the record of a claim with what its containers get, after its steps if they run.
 
-    async def complete(self, record: ClaimRecord, kind: str) -> ClaimRecord:
-        """Run the steps of a claim; return its record with what its containers get."""
+        Raises:
+            AllocationError: A container would not get it; so does a `PreStartError`.
+        """
         brought = dict[int, Scope]()
-        for number, devices in _scopes(record).items():
-            handler, ids = self._handler(devices), _ids(devices)
-            allocation = await handler.render(ids, watching=devices[0].admin)
-            if handler.pre_start_required and not devices[0].admin:
+        for number, devices in scoped_devices(record).items():
+            if (pool := self._pool_of(devices[0].pool)) is None:
+                raise AllocationError(_no_pool(devices[0].pool))
+            handler, ids = pool.handler, [offered_id(device.id) for device in devices]
+            watching = devices[0].admin
+            allocation = await handler.render(ids, watching=watching)
+            if run_steps and handler.pre_start_required and not watching:
                 await handler.prepare(ids, fresh=True)
             edits = await handler.cdi_edits(allocation)
             brought[number] = Scope(edits, allocation.cdi_devices, handler.devices)
         return claim_content.completed(record, kind, brought)
 
-    def renewed(self, record: ClaimRecord, boot: str) -> ClaimRecord:
+    # ── where the devices are now ──
+
+    async def renew(self, record: ClaimRecord, boot: str) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now.
 
-        In the boot of the record, those of a resource that ends are where they were.
-        """
-        for resource, pool in {(device.resource, device.pool) for device in record.devices}:
-            handler = self._handlers.get(pool)
-            if (handler is None or handler.drain_reason is not None) and record.boot == boot:
-                continue  # nobody looks for them any longer
-            if handler is None:
-                raise AllocationError(f"{resource} is not served on this node")
-            entries = claim_content.with_located_nodes(record, handler.devices, resource)
-            record = record.model_copy(update={"entries": entries})
-        return record.model_copy(update={"boot": boot})
+        In the boot of the record, a node is where it was if nobody tells any longer where it is, as
+        the configuration has changed.
 
-    def _handler(self, devices: Sequence[ClaimedDevice]) -> ClaimHandler:
-        if (pool := self._pool_of(devices[0].pool)) is None:
-            raise AllocationError(_no_pool(devices[0].pool))
-        return pool.handler
+        Raises:
+            AllocationError: A node is not there.
+        """
+        entries, devices = dict(record.entries), list[ClaimedDevice]()
+        for number, device in enumerate(record.devices):
+            own = claim_content.own_entry(record.claim, number)
+            listed = self._find_device(device)
+            if own in entries:
+                moved = self._locate_own(record, device, entries[own], listed, boot)
+                entries[own] = claim_content.with_nodes(entries[own], moved)
+            common = claim_content.common_entry(record.claim, device.scope)
+            for name in (own, common) if record.boot != boot else ():
+                if name in entries:
+                    entries[name] = await self._with_located_paths(device, entries[name])
+            nodes = tuple(node for node in device.nodes if node.boot == boot)
+            if listed is not None and listed.is_present and not device.admin:
+                nodes = merged_nodes(nodes, listed, boot)
+            devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
+        return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
+
+    def _find_device(self, device: ClaimedDevice) -> HostDevice | None:
+        """Return a device of a claim, which may be missing, unless nobody looks for it."""
+        handler = self._handlers.get(device.pool)
+        devices = handler.devices if handler is not None else {}
+        listed = devices.get(offered_id(device.id).device)
+        return None if listed is None or listed.is_leaving else listed
+
+    def _locate_own(
+        self,
+        record: ClaimRecord,
+        device: ClaimedDevice,
+        entry: Edits,
+        listed: HostDevice | None,
+        boot: str,
+    ) -> Mapping[str, DeviceNode]:
+        """Return the nodes of a device where they are now, by path in the container."""
+        moved: dict[str, DeviceNode] = {}
+        for node in claim_content.device_nodes(entry):
+            path = node["path"]
+            if (place := device.places.get(path)) is not None:
+                if listed is not None and not listed.is_present:
+                    raise AllocationError(_not_there(device, path))
+                located = listed.located.get(place) if listed is not None else None
+                if located is None and record.boot != boot:
+                    located = self._find_by_name(record, device, node)
+                if located is not None:
+                    moved[path] = claim_content.moved_node(node, *located)
+        return moved
+
+    def _find_by_name(
+        self, record: ClaimRecord, device: ClaimedDevice, node: DeviceNode
+    ) -> tuple[tuple[int, int], str]:
+        """Return the number and the path of a node of another boot, by what lasts of it."""
+        former = claim_content.entity(node), record.boot
+        names = {
+            name
+            for recorded in device.nodes
+            if (recorded.entity, recorded.boot) == former
+            for name in recorded.names
+        }
+        for handler in self._handlers.values():
+            for host_device in filter(lambda listed: listed.is_present, handler.devices.values()):
+                for present in host_device.owned_nodes:
+                    if present.state and present.state.number and names & present.id.names:
+                        return present.state.number, present.state.realpath
+        raise AllocationError(_not_there(device, node["path"]))
+
+    async def _with_located_paths(self, device: ClaimedDevice, entry: Edits) -> Edits:
+        """Return an entry with the nodes where they are now that are paths, and no device's."""
+        nodes = claim_content.device_nodes(entry)
+        specs = [claim_content.spec_of(node) for node in nodes if node["path"] not in device.places]
+        if not specs:
+            return entry
+        if (handler := self._handlers.get(device.pool)) is None:
+            raise AllocationError(f"{device.resource} is not served on this node")
+        located = {node["path"]: node for node in await handler.locate(specs)}
+        return claim_content.with_nodes(entry, located)
 
     def _pool(self, result: Result) -> OfferedPool:
         if (pool := self._pool_of(result.pool)) is None:
@@ -141,15 +208,8 @@ def _free_id(pool: OfferedPool, result: Result, users: Mapping[tuple[str, str], 
     raise HeldError(f"{resource}: {result.device} is held by claim {shown}")
 
 
-def _scopes(record: ClaimRecord) -> dict[int, list[ClaimedDevice]]:
-    by_scope: dict[int, list[ClaimedDevice]] = {}
-    for device in record.devices:
-        by_scope.setdefault(device.scope, []).append(device)
-    return by_scope
-
-
-def _ids(devices: Iterable[ClaimedDevice]) -> list[OfferedId]:
-    return [offered_id(device.id) for device in devices]
+def _not_there(device: ClaimedDevice, path: str) -> str:
+    return f"{device.resource}: what the claim has as {path} is not there"
 
 
 def _no_pool(name: str) -> str:

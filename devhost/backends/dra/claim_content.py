@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from devhost.allocation.cdi import Edits, OwnedEdits
+from devhost.allocation.cdi import DeviceNode, Edits, OwnedEdits
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
-from devhost.model.claim_record import ClaimedDevice, ClaimRecord
-from devhost.model.device import HostDevice
+from devhost.model.allocation import DeviceSpec
+from devhost.model.device import FileKind, HostDevice
+from devhost.model.records import ClaimedDevice, ClaimRecord, merged_nodes
 
 _Json = dict[str, Any]
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
@@ -30,13 +31,20 @@ class Scope(NamedTuple):
     cdi_devices: Sequence[str]  # of other CDI specs
     devices: Mapping[str, HostDevice]
 
-    def places(self, device_id: str, entry: Edits) -> Mapping[str, str]:
-        """Return the places of a device's own nodes by their paths in the container."""
-        nodes: Sequence[Any] = entry.get("deviceNodes", ())
-        device = self.devices.get(device_id)
-        by_number = {number: place for place, number in (device.numbers if device else {}).items()}
-        found = ((node["path"], by_number.get((node["major"], node["minor"]))) for node in nodes)
-        return {path: place for path, place in found if place is not None}
+    def own_part(self, device: ClaimedDevice, entry: Edits, boot: str) -> dict[str, object]:
+        """Return the nodes of a device in a boot, and the places of those in its entry."""
+        if (present := self.devices.get(offered_id(device.id).device)) is None:
+            return {}
+        by_number = {number: place for place, number in present.numbers.items()}
+        places = {
+            node["path"]: by_number[number]
+            for node in device_nodes(entry)
+            if (number := (node["major"], node["minor"])) in by_number
+        }
+        if device.admin:
+            return {"places": places}
+        former = tuple(node for node in device.nodes if node.boot == boot)
+        return {"places": places, "nodes": merged_nodes(former, present, boot)}
 
 
 def scopes(claim: _Json, driver: str) -> list[list[Result]]:
@@ -95,42 +103,63 @@ def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> C
         cdi_names = [f"{kind}={name}" for name in names if entries[name]]
         update = {
             "cdi": [*cdi_names, *(scope.cdi_devices if is_first else ())],
-            "places": scope.places(device_id, entries[own]),
+            **scope.own_part(device, entries[own], record.boot),
         }
         devices.append(device.model_copy(update=update))
     kept = {name: edits for name, edits in entries.items() if edits}
     return record.model_copy(update={"state": "completed", "devices": devices, "entries": kept})
 
 
-def with_located_nodes(
-    record: ClaimRecord, devices: Mapping[str, HostDevice], resource: str
-) -> dict[str, Edits]:
-    """Return the entries of a record with the nodes of a resource's devices where they are now."""
-    entries = dict(record.entries)
-    for number, device in enumerate(record.devices):
-        name, found = own_entry(record.claim, number), devices.get(offered_id(device.id).device)
-        if device.resource != resource or not device.places:
-            continue
-        located = found.located if found is not None and found.is_present else {}
-        nodes = [_located(node, device.places, located) for node in entries[name]["deviceNodes"]]
-        entries[name] = {**entries[name], "deviceNodes": nodes}
-    return entries
+def scoped_devices(record: ClaimRecord) -> dict[int, list[ClaimedDevice]]:
+    """Return the devices of a claim by scope."""
+    by_scope: dict[int, list[ClaimedDevice]] = {}
+    for device in record.devices:
+        by_scope.setdefault(device.scope, []).append(device)
+    return by_scope
 
 
-def _located(
-    node: Any, places: Mapping[str, str], located: Mapping[str, tuple[tuple[int, int], str]]
-) -> Mapping[str, Any]:
-    if (place := places.get(node["path"])) is None:
-        return dict(node)
-    if place not in located:
-        raise AllocationError(f"what the claim has as {node['path']} is not there")
-    (major, minor), path = located[place]
-    host_path = {} if path == node["path"] else {"hostPath": path}
+# ── the device nodes of an entry ──
+
+
+def device_nodes(entry: Edits) -> Sequence[Any]:
+    """Return the device nodes of an entry."""
+    return entry.get("deviceNodes", ())
+
+
+def with_nodes(entry: Edits, moved: Mapping[str, DeviceNode]) -> Edits:
+    """Return an entry with device nodes instead of others, by path in the container."""
+    if not moved:
+        return entry
+    nodes = [moved.get(node["path"], node) for node in device_nodes(entry)]
+    return {**entry, "deviceNodes": nodes}
+
+
+def moved_node(node: DeviceNode, number: tuple[int, int], path: str) -> DeviceNode:
+    """Return a device node with its number and path on the host."""
+    major, minor = number
     kept = {key: value for key, value in node.items() if key != "hostPath"}
+    host_path = {} if path == node["path"] else {"hostPath": path}
     return {**kept, "major": major, "minor": minor, **host_path}
+
+
+def spec_of(node: DeviceNode) -> DeviceSpec:
+    """Return what was allocated as a device node."""
+    return DeviceSpec(
+        node.get("hostPath", node["path"]),
+        node["path"],
+        node["permissions"],
+        uid=node.get("uid"),
+        gid=node.get("gid"),
+        mode=node["fileMode"],
+    )
+
+
+def entity(node: DeviceNode) -> str:
+    """Return the identity of a device node in its boot (`NodeId.entity`)."""
+    kind = FileKind.BLOCK if node["type"] == "b" else FileKind.CHAR
+    return f"{kind.value} {node['major']}:{node['minor']}"
 
 
 def numbers(entry: Edits) -> set[tuple[int, int]]:
     """Return the major and minor of the device nodes of an entry."""
-    nodes: Sequence[Any] = entry.get("deviceNodes", ())
-    return {(node["major"], node["minor"]) for node in nodes}
+    return {(node["major"], node["minor"]) for node in device_nodes(entry)}

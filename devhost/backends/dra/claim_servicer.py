@@ -15,8 +15,8 @@ from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.errors import DevhostError
-from devhost.model.claim_record import ClaimRecord
 from devhost.model.names import printable
+from devhost.model.records import ClaimRecord
 
 _TIMEOUT_S: Final = 40.0  # kubelet waits for 45 s
 _TEXT_MAX: Final = 1000

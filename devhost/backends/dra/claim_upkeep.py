@@ -11,8 +11,8 @@ from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_servicer import attempt
 from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
-from devhost.model.claim_record import ClaimRecord
 from devhost.model.device import Snapshot
+from devhost.model.records import ClaimRecord
 
 _LOOK_S: Final = 3600.0  # between two looks for claims that have gone
 _CONFIRM_S: Final = 60.0  # at most, for lists of kubelet without their pods

@@ -8,9 +8,9 @@ from devhost.backends.dra.claim_content import Scope, claim_kind, completed
 from devhost.backends.dra.pool import PoolKey, device_entries, pool_name
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
-from devhost.model.claim_record import ClaimedDevice, ClaimRecord
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.model.records import ClaimedDevice, ClaimRecord
 
 _Json = dict[str, Any]
 _UID: Final = "UID"  # in the place of those that a cluster makes
@@ -50,6 +50,7 @@ class PlannedDriver(NamedTuple):
             namespace="",
             name="",
             boot="",
+            state="started",
             devices=devices,
             entries={},
         )

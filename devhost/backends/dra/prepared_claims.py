@@ -8,7 +8,6 @@ same names, at each prepare and when the process starts.
 
 import asyncio
 import contextlib
-import functools
 import re
 import weakref
 from collections.abc import Iterator
@@ -21,7 +20,8 @@ from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, reading_answer
 from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
 from devhost.errors import AllocationError
-from devhost.model.claim_record import ClaimRecord, claim_id
+from devhost.model.limits import CLAIM_BYTES_MAX
+from devhost.model.records import ClaimRecord, claim_id
 
 _REFRESH_S: Final = 1.0  # to read what another instance has recorded
 _SAVE_S: Final = 10.0
@@ -88,9 +88,8 @@ class PreparedClaims:
             await asyncio.sleep(_REFRESH_S)
         self.records = records
         for record in self:
-            if (
-                record.boot == records.boot and record.state == "completed"
-            ):  # of an earlier one, kubelet prepares all again
+            # Of an earlier boot, kubelet prepares all again.
+            if record.boot == records.boot and record.state == "completed":
                 self.unwritten.add(record.id)
                 with contextlib.suppress(OSError):
                     await self._write_file(record)
@@ -102,10 +101,13 @@ class PreparedClaims:
 
         A claim that is recorded needs no API server.
         """
+        _file_name(self._driver, claim.uid)  # which checks it
         async with self._lock(claim.uid):
-            record = await self._find(claim.uid) or await self._started(claim)
-            is_completed = record.state == "completed"
-            record = self._renewed(record) if is_completed else await self._completed(record)
+            record = await self._find(claim.uid) or await self._reserve(claim)
+            if record.state == "completed":
+                record = await self._allocator.renew(record, self._loaded.boot)
+            else:
+                record = await self._complete(record)
             await self._keep(record)
             return record
 
@@ -114,7 +116,7 @@ class PreparedClaims:
         async with self._lock(record.claim):
             present = await self._find(record.claim)
             if present is not None and present.state == "completed":
-                await self._keep(self._renewed(present))
+                await self._keep(await self._allocator.renew(present, self._loaded.boot))
 
     async def unprepare(self, uid: str) -> ClaimRecord | None:
         """End the record of a claim, and return it if there was one."""
@@ -146,10 +148,6 @@ class PreparedClaims:
             await self._loaded.refresh(_REFRESH_S)
         return self._loaded.by_id.get(record_id)
 
-    def _renewed(self, record: ClaimRecord) -> ClaimRecord:
-        """Return a record with the nodes of its devices where they are now."""
-        return self._allocator.renewed(record, self._loaded.boot)
-
     async def _keep(self, record: ClaimRecord) -> None:
         """Save a record, then write its CDI file; if that fails, a scan has it done again."""
         self.unwritten.add(record.id)
@@ -161,7 +159,7 @@ class PreparedClaims:
         await self._loaded.write_file(_file_name(self._driver, record.claim), content)
         self.unwritten.discard(record.id)
 
-    async def _started(self, claim: ClaimName) -> ClaimRecord:
+    async def _reserve(self, claim: ClaimName) -> ClaimRecord:
         """Reserve what the scheduler has given a claim; return the record."""
         content = await self._api.call("GET", claim.path)
         with reading_answer():
@@ -176,21 +174,41 @@ class PreparedClaims:
             boot=self._loaded.boot,
             state="started",
             devices=[],
-            entries={},
         )
-        choose = functools.partial(self._allocator.choose, empty, groups)
+        own: list[ClaimRecord] = []
+
+        def choose() -> ClaimRecord:
+            recorded = self._loaded.by_id.get(empty.id)
+            if recorded is not None and recorded not in own:
+                return recorded  # another instance has begun to prepare it
+            own[:] = [self._allocator.choose(empty, groups)]
+            return own[0]
+
         try:
-            await self._allocator.render(choose())
+            # Before it is reserved, it is seen that its containers would get it.
+            planned = self._allocator.choose(empty, groups)
+            _check_size(await self._allocator.complete(planned, self._kind, run_steps=False))
             return await self._loaded.reserve(choose, _SAVE_S)
         except HeldError:
             self.conflict.set()
             raise
 
-    async def _completed(self, record: ClaimRecord) -> ClaimRecord:
+    async def _complete(self, record: ClaimRecord) -> ClaimRecord:
         """Complete what is reserved; it stays so where a step has failed."""
         await self._loaded.save(record, _SAVE_S)  # before a step runs
         record = record.model_copy(update={"boot": self._loaded.boot})
-        return await self._allocator.complete(record, self._kind)
+        record = await self._allocator.complete(record, self._kind, run_steps=True)
+        _check_size(record)
+        return record
+
+
+def _check_size(record: ClaimRecord) -> None:
+    """Raise `AllocationError` if a record is larger than one may be."""
+    if (size := len(record.model_dump_json())) > CLAIM_BYTES_MAX:
+        most = f"at most {CLAIM_BYTES_MAX >> 10} KiB"
+        raise AllocationError(
+            f"claim {record.shown}: what its containers would get takes {size >> 10} KiB: {most}"
+        )
 
 
 def _file_name(driver: str, uid: str) -> str:

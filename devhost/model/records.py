@@ -1,13 +1,17 @@
-"""The record of a claim: what Dynamic Resource Allocation has given to the pods of one."""
+"""The records of what was given to pods: by a device plugin, and with ResourceClaims."""
 
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from devhost.model.device import NodeId
+from devhost.model.advertised import AdvertisedName
+from devhost.model.device import HostDevice, NodeId
 
 CLAIM: Final = "claim"  # in the key of a claim, in the place of a resource's name
+Steps = Literal["none", "pending", "done"]
+RecordKey = tuple[str, str]
+"""The resource and the advertised ID of a handout; `CLAIM` and the ID of a claim."""
 
 
 def claim_id(driver: str, uid: str) -> str:
@@ -16,13 +20,13 @@ def claim_id(driver: str, uid: str) -> str:
 
 
 class StateEntry(BaseModel):
-    """A part of an entry of the state file."""
+    """A part of a file of the state directory."""
 
     # After a rollback, the fields that a newer version has added are kept.
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
 
-class HandedNode(StateEntry):
+class RecordedNode(StateEntry):
     """A node that a pod was given (`NodeId`), and the kernel's ID of the boot in which it was."""
 
     entity: str
@@ -30,7 +34,7 @@ class HandedNode(StateEntry):
     boot: str
 
     @classmethod
-    def of(cls, node_id: NodeId, boot: str) -> "HandedNode":
+    def of(cls, node_id: NodeId, boot: str) -> "RecordedNode":
         """Return the record of a node in a boot."""
         return cls(entity=node_id.entity, names=node_id.names, boot=boot)
 
@@ -42,6 +46,54 @@ class HandedNode(StateEntry):
     def keys(self, boot: str) -> frozenset[str]:
         """Return what identifies it in a boot."""
         return self.id.keys_in(same_boot=boot == self.boot)
+
+
+RecordedNodes = tuple[RecordedNode, ...]
+
+
+def merged_nodes(former: RecordedNodes, device: HostDevice, boot: str) -> RecordedNodes:
+    """Return the nodes of a device in a boot, after those that it was given with before."""
+    present = (RecordedNode.of(node.id, boot) for node in device.owned_nodes)
+    return tuple({(node.boot, node.id.lasting): node for node in (*former, *present)}.values())
+
+
+class Handout(StateEntry):
+    """The record of an Allocate: what a pod was given under one advertised ID.
+
+    Attributes:
+        resource: The resource, which its file names once.
+        id: The advertised ID.
+        device: The ID of the device: another one where it is advertised as shares.
+        nodes: Those that no other pod may have; also those of a former Allocate that did not end
+            yet.
+        overlap: Whether the resource had ``overlap: allow``.
+        steps: Whether the `preStart` steps for a holder are to be run, or done.
+    """
+
+    resource: str = Field(exclude=True)
+    id: str
+    device: str
+    nodes: RecordedNodes
+    overlap: bool
+    steps: Steps = "none"
+
+    @property
+    def key(self) -> RecordKey:
+        """Its resource and ID: there is one record of each."""
+        return self.resource, self.id
+
+    @property
+    def name(self) -> AdvertisedName:
+        """The name of the device."""
+        return AdvertisedName(self.resource, self.device, shared=self.id != self.device)
+
+    def with_steps(self, steps: Steps) -> "Handout":
+        """Return it with other steps."""
+        return self.model_copy(update={"steps": steps})
+
+    def node_keys(self, boot: str) -> frozenset[str]:
+        """Return what identifies its nodes in a boot."""
+        return frozenset[str]().union(*(node.keys(boot) for node in self.nodes))
 
 
 class ClaimedDevice(StateEntry):
@@ -65,10 +117,10 @@ class ClaimedDevice(StateEntry):
     pool: str
     device: str
     share: str | None = None
-    cdi: list[str]
+    cdi: list[str] = []
     scope: int
     admin: bool = False
-    nodes: tuple[HandedNode, ...] = ()
+    nodes: RecordedNodes = ()
     overlap: bool = False
     places: Mapping[str, str] = {}
 
@@ -89,9 +141,9 @@ class ClaimRecord(StateEntry):
     namespace: str
     name: str
     boot: str
-    state: Literal["started", "completed"] = "completed"
+    state: Literal["started", "completed"]
     devices: list[ClaimedDevice]
-    entries: Mapping[str, Mapping[str, Any]]
+    entries: Mapping[str, Mapping[str, Any]] = {}
 
     @property
     def id(self) -> str:
@@ -99,8 +151,8 @@ class ClaimRecord(StateEntry):
         return claim_id(self.driver, self.claim)
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Its key in the state file: no resource has this name, which lacks a slash."""
+    def key(self) -> RecordKey:
+        """Its key among all records: no resource has this name, which lacks a slash."""
         return CLAIM, self.id
 
     @property
@@ -108,12 +160,12 @@ class ClaimRecord(StateEntry):
         """The resources of its devices."""
         return {device.resource for device in self.devices}
 
-    def held_ids(self, resource: str) -> set[str]:
-        """Return the IDs of a resource that no other claim may have."""
-        devices = (device for device in self.devices if device.resource == resource)
-        return {device.id for device in devices if not device.admin}
-
     @property
     def shown(self) -> str:
         """Its name in messages."""
         return f"{self.namespace}/{self.name}"
+
+
+Record = Handout | ClaimRecord
+Changes = Mapping[RecordKey, Record | None]
+"""Records to set; ``None`` to end one."""
