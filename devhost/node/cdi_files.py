@@ -6,6 +6,9 @@ They remain when devhost stops: the containers of a running pod may restart and 
 import contextlib
 import functools
 import logging
+import re
+import secrets
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -19,6 +22,8 @@ from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
+_UNFINISHED: Final = re.compile(r"\..*\.json\.[0-9a-f]{8}\.tmp")
+_UNFINISHED_S: Final = 60.0  # a living process takes less to write one
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -27,6 +32,7 @@ class CdiFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.writes = directory, 0
+        self._writer = f".{secrets.token_hex(4)}"  # other instances write files of these names, too
 
     def write(self, name: str, content: bytes | None) -> None:
         """Replace a file atomically, or remove it. Blocks; may raise `OSError`."""
@@ -38,9 +44,20 @@ class CdiFiles:
             if path.read_bytes() == content:
                 return
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if self.writes == 0:
+            self._remove_unfinished()
         # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
-        replace_file(path, content, mode=0o644)
+        replace_file(path, content, mode=0o644, writer=self._writer)
         self.writes += 1
+
+    def _remove_unfinished(self) -> None:
+        """Remove what processes that were killed have not finished."""
+        oldest = time.time() - _UNFINISHED_S
+        for path in self.directory.glob(".*.tmp"):
+            if _UNFINISHED.fullmatch(path.name):
+                with contextlib.suppress(OSError):  # it is finished now
+                    if path.stat().st_mtime < oldest:
+                        path.unlink()
 
 
 class CdiInjection:

@@ -148,9 +148,12 @@ def move_aside(path: Path, why: str) -> str:
     return message
 
 
-def replace_file(path: Path, raw: bytes, mode: int = 0o600) -> None:
-    """Replace a file, by renaming a temporary one; if that fails, the old file is still there."""
-    fresh = path.with_name(f".{path.name}.tmp")
+def replace_file(path: Path, raw: bytes, mode: int = 0o600, *, writer: str = "") -> None:
+    """Replace a file, by renaming a temporary one; if that fails, the old file is still there.
+
+    Where there is no lock, the temporary one bears the name of its `writer`.
+    """
+    fresh = path.with_name(f".{path.name}{writer}.tmp")
     fresh.unlink(missing_ok=True)  # by a process that was killed
     try:
         with fresh.open("xb") as stream:

@@ -3,7 +3,9 @@
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -76,3 +78,22 @@ async def test_cdi_file_that_cannot_be_written_leaves_the_former_one(tmp_path: P
         assert (tmp_path / cdi.file_name(T)).read_bytes() == content(T)
         read_only(tmp_path, on=False)
         files.write(cdi.file_name(T), content(T, "2"))
+
+
+def test_cdi_file_that_two_instances_write_at_a_time_is_whole(tmp_path: Path) -> None:
+    """Each has a temporary file of its own; what a killed process has left of one is removed."""
+    unfinished, recent = (tmp_path / f".x.json.0000000{number}.tmp" for number in range(2))
+    unfinished.touch()
+    os.utime(unfinished, (0, 0))
+    recent.touch()
+    instances, together = [CdiFiles(tmp_path) for _ in range(2)], Barrier(2)
+
+    def write(files: CdiFiles, round_number: int) -> None:
+        together.wait()
+        files.write(cdi.file_name(T), content(T, f"{round_number}{id(files)}"))
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(60):
+            for work in [threads.submit(write, files, number) for files in instances]:
+                work.result()
+    assert listing(tmp_path) == sorted([recent.name, cdi.file_name(T)])
