@@ -306,6 +306,9 @@ class _File:
     failure: OSError | None = None
 
 
+_NO_FILE: Final = _File(())
+
+
 @dataclass(frozen=True, slots=True)
 class _Content:
     """All files, by their names below the state directory.
@@ -325,6 +328,11 @@ class _Content:
     unwritten: Changes = field(default_factory=dict)
     failure: OSError | None = None
     damage: str | None = None
+
+    @property
+    def stamps(self) -> Mapping[str, _Stamp]:
+        """The stamp of each file."""
+        return {name: file.stamp for name, file in self.files.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,10 +357,12 @@ class _Update:
             make_private(self.path)
             if (former := self.path / _FORMER_FILE).exists():
                 _LOG.info("%s is of a former version: it is not read", former)
-        content = self._read(self.last)
-        is_damaged = content is not self.last and any(map(_is_damaged, content.files.values()))
-        if self.known == self.last.records and not is_damaged and not self._lost(content):
-            return content  # there is nothing to write
+        content = self.last
+        if self.known == self.last.records:
+            content = self._read(self.last)
+            is_damaged = content is not self.last and any(map(_is_damaged, content.files.values()))
+            if not is_damaged and not self._lost(content):
+                return content  # there is nothing to write
         with directory_lock(self.path):
             content = self._read(content)
             lost, known = self._lost(content), self.known
@@ -365,15 +375,15 @@ class _Update:
 
     def _read(self, last: _Content) -> _Content:
         """Return all files; those that are as they were are not read again."""
-        files, names = dict[str, _File](), dict[str, _Stamp]()
+        stamps, files = dict[str, _Stamp](), dict[str, _File]()
         for directory in SUBDIRECTORIES:
-            names |= _list_files(self.path, directory)
-        for name, stamp in names.items():
-            former = last.files.get(name, _File(()))
-            files[name] = former if former.stamp == stamp else self._read_file(name, stamp, former)
+            stamps |= _list_files(self.path, directory)
         directories = {name: _identity(self.path / name) for name in SUBDIRECTORIES}
-        if directories == last.directories and files == last.files:
+        if directories == last.directories and stamps == last.stamps:
             return last
+        for name, stamp in stamps.items():
+            former = last.files.get(name, _NO_FILE)
+            files[name] = former if former.stamp == stamp else self._read_file(name, stamp, former)
         same = {Path(name).name for name in files if files[name] is last.files.get(name)}
         return _Content(
             files,
@@ -444,7 +454,7 @@ class _Update:
         failure = content.failure
         for name, changed in by_file.items():
             try:
-                file = self._write_file(name, files.get(name, _File(())), changed)
+                file = self._write_file(name, files.get(name, _NO_FILE), changed)
             except OSError as error:
                 failure = error
                 unwritten |= changed
@@ -541,7 +551,9 @@ def _difference(
     return {
         key: record
         for key in former.keys() | records.keys()
-        if key not in but and (record := records.get(key)) != former.get(key)
+        if (record := records.get(key)) is not (before := former.get(key))
+        and record != before
+        and key not in but
     }
 
 

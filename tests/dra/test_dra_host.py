@@ -875,3 +875,19 @@ async def test_status_names_driver_pool_and_claims(
     print_resource(shown, wide=False)
     claims = f"driver devhost, pool {NODE}/{TOKEN}, claims: default/{name}"
     assert claims in capsys.readouterr().out
+
+
+async def test_a_claim_with_too_much_text_is_refused_and_takes_no_room(world: World) -> None:
+    """Nothing of it is kept, and its steps do not run."""
+    marks = world.directory / "marks"
+    large = TOKENS.replace('{TOKENS: "${id}"}', f"{{A: {'x' * 70_000}}}")
+    large = large.replace("3], ", f"3], preStart: [{{run: [touch, {marks}]}}], ")
+    async with world.run(large):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        problem = (await world.kubelet.prepare(name, "u")).error
+        assert "takes 68 KiB: at most 64 KiB" in problem
+        assert (world.records(), marks.exists()) == ([], False)
+        world.reload(TOKENS)
+        await eventually(lambda: world.published() == ["0", "1", "2"])
+        assert not (await world.kubelet.prepare(name, "u")).error

@@ -15,7 +15,9 @@ from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps
 from devhost.node import record_files, state_dir
 from devhost.node.record_files import RecordFiles, boot_id
-from devhost.node.record_table import holdings
+from devhost.node.record_table import RecordTable, holdings
+from devhost.watch.inotify import Subscription, Watcher
+from tests.support.daemon import until
 from tests.support.devices import node, token
 
 A = "example.com/a"
@@ -98,6 +100,33 @@ async def test_what_another_instance_serves_now_only_that_one_writes(tmp_path: P
     await put(one, handout(steps="done"))
     await put(two, handout(number=65, steps="pending"), handout("b", 66, "pending"))
     assert set(two.table) == await read(tmp_path) == {handout(steps="done")}
+
+
+async def test_files_are_read_when_another_instance_writes_and_not_after_own_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Counted(Subscription):
+        def notify(self) -> None:
+            events.append("")
+            super().notify()
+
+    monkeypatch.setattr(record_files, "POLL_S", 3600.0)
+    monkeypatch.setattr(record_files, "Subscription", Counted)
+    one = RecordFiles(tmp_path, lambda resource: "ours" if resource == A else "other")
+    two = RecordFiles(tmp_path, lambda resource: "other" if resource == A else "ours")
+    first, second = handout(), handout("b", resource="example.com/b")
+    await put(one, first)
+    await put(two, second)
+    async with Watcher() as watcher:
+        following = asyncio.create_task(one.follow(watcher))
+        await until(lambda: second in one.table)
+        await put(one, handout("c", 65))
+        await end(two, second)
+        await until(lambda: second not in one.table)
+        following.cancel()
+    assert len(events) == 1
 
 
 @pytest.mark.parametrize("lock", ["free", "other"])
@@ -348,3 +377,15 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
     held = {*holdings(of_node(first))}
     assert {*by_node(moved.keys)} == {*by_node(replaced.keys)} == held
     assert not {*by_node(other.keys)}
+
+
+def test_shares_of_a_device_are_one_holding_of_its_node() -> None:
+    """Who else may have a node is told without a look at each of its records."""
+    table = RecordTable(BOOT)
+    shares = [handout(f"a::{number}").model_copy(update={"device": "a"}) for number in range(999)]
+    table.apply({share.key: share for share in shares})
+    assert len([*table.by_node(["char 4:64"])]) == 1
+    table.apply({share.key: None for share in shares[1:]})
+    assert {*table.by_node(["char 4:64"])} == {*holdings(shares[0])}
+    table.apply({shares[0].key: None})
+    assert not [*table.by_node(["char 4:64"])]
