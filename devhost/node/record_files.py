@@ -123,7 +123,8 @@ class RecordFiles:
         """
         gift = _Gift(check)
         self._choose(gift)
-        self._gifts.append(gift)
+        if self._path is not None:
+            self._gifts.append(gift)
         problem = await self.sync(within)
         if gift.refusal is not None:
             raise gift.refusal

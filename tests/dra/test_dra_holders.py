@@ -130,13 +130,14 @@ def reasons(world: World) -> dict[str, str | None]:
     return {"fake-null": None, **{one.id: one.reason for one in devices.values()}}
 
 
+@pytest.mark.parametrize("driver", ["devhost", "renamed"])
 async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
-    world: World, lists: PodResourcesLists
+    world: World, lists: PodResourcesLists, driver: str
 ) -> None:
     async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
         pass
     world.api.remove(f"{CLAIMS}/{name}")
-    async with world.run(TOKENS):
+    async with world.run(TOKENS, driver):
         await world.kubelet.register()
         await world.until_holders(TOKEN)
         assert [record["claim"] for record in world.records()] == ["u"], "a pod has it"

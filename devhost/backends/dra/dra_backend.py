@@ -283,8 +283,8 @@ def _claimed_ids(
     for pool, publication in publications.items():
         for name, ids in publication.ids.items():
             claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
-    for record in claims:
+    for record in claims.all_drivers():
         for device in record.devices:
-            key = ClaimedId(driver, device.pool, device.device, device.share or "")
+            key = ClaimedId(record.driver, device.pool, device.device, device.share or "")
             claimed[key] = device.resource, offered_id(device.id)
     return claimed
