@@ -5,6 +5,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
+import pytest
+
 from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId

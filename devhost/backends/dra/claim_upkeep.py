@@ -63,9 +63,7 @@ class ClaimUpkeep:
         clock = asyncio.get_running_loop().time
         while True:
             self._claims.conflict.clear()
-            gone = [
-                record for record in self._claims.all_drivers() if await self._is_gone(record)
-            ]
+            gone = [record for record in self._claims.all_drivers() if await self._is_gone(record)]
             since = clock()
             while gone and clock() < since + _CONFIRM_S:
                 for record in [record for record in gone if _is_unused(record, records, since)]:
