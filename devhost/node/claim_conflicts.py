@@ -1,7 +1,6 @@
 """The claims that are in conflict with a device: who else may have a node of it, and why."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from devhost.backends.backend import Backend
 from devhost.errors import AllocationError
@@ -12,11 +11,6 @@ from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.handouts import HandoutTable, Held, Record, held_by
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import ListedNodes, owned_keys, owned_nodes, present_keys
-
-UNACCOUNTED: Final = (
-    "without --pod-resources devhost cannot tell whether a pod still holds it: set "
-    "--pod-resources, or drain the node and start devhost with --assume-free"
-)
 
 
 class ClaimConflicts:
@@ -155,8 +149,6 @@ class ClaimConflicts:
             return f"still in the kubelet's list as {name}"
         if self._backend.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
-        if not self._holders.enabled:
-            return f"it was handed out as {name}, and {UNACCOUNTED}"
         problem = self._holders.unavailable_reason
         reason = f" (pod-resources unavailable: {problem})" if problem else ""
         return f"it was handed out as {name}: waiting until no pod holds that{reason}"
