@@ -208,8 +208,8 @@ class Backend(Protocol):
     leave_after: float  # seconds between an ID's Unhealthy and its end
 
     @property
-    def pods(self) -> PodLister | None:
-        """Tells which pods hold devices; ``None`` where it may not be asked."""
+    def pods(self) -> PodLister:
+        """Tells which pods hold devices."""
 
     @property
     def restarts(self) -> int:
@@ -273,7 +273,7 @@ class Backends:
         return self._dra if resource.uses_dra(self._node_name) else self._plugins
 
     @property
-    def pods(self) -> PodLister | None:
+    def pods(self) -> PodLister:
         """Tells which pods hold devices, by all backends: kubelet has one list of them."""
         return self._plugins.pods
 

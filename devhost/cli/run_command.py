@@ -81,7 +81,6 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         HostFiles(flags["root"], policy.shown_paths),
         policy,
         state_dir=state_dir,
-        assume_free=flags["assume_free"],
         cdi_dir=flags["cdi_dir"],
     )
     plugin_backend = DevicePluginBackend(

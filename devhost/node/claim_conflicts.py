@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from devhost.backends.backend import Backend
 from devhost.errors import AllocationError
@@ -13,11 +12,6 @@ from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import ListedNodes, owned_keys, present_keys
 from devhost.node.record_table import Holding, RecordTable
-
-UNACCOUNTED: Final = (
-    "without --pod-resources devhost cannot tell whether a pod still holds it: set "
-    "--pod-resources, or drain the node and start devhost with --assume-free"
-)
 
 
 class ClaimConflicts:
@@ -164,8 +158,6 @@ class ClaimConflicts:
             return f"still in the kubelet's list as {name}"
         if self._backend.locked_by_other(name.resource):
             return f"another instance of devhost serves {name.resource}, which had it as {name}"
-        if not self._holders.enabled:
-            return f"it was handed out as {name}, and {UNACCOUNTED}"
         problem = self._holders.unavailable_reason
         reason = f" (pod-resources unavailable: {problem})" if problem else ""
         return f"it was handed out as {name}: waiting until no pod holds that{reason}"

@@ -40,13 +40,11 @@ class _Life:
     Attributes:
         allocated_at: When it was allocated last, as far as this process can tell.
         ended_at: From when kubelet cannot allocate it.
-        gone: The nodes that have gone from the device (`NodeId.lasting`).
         offered: The device on offer that has its node.
     """
 
     allocated_at: float | None = None
     ended_at: float | None = None
-    gone: frozenset[str] = frozenset()
     offered: HostDevice | None = None
 
 
@@ -59,11 +57,9 @@ class ClaimEnds:
         holders: Holders,
         boot: str,
         leave_after: float,
-        *,
-        assume_free: bool,
     ) -> None:
         self._listings, self._holders, self._boot = listings, holders, boot
-        self._leave_after, self._assume_free = leave_after, assume_free
+        self._leave_after = leave_after
         self._lives: dict[RecordKey, _Life] = {}
 
     def handed_out(self, handouts: Iterable[Handout]) -> None:
@@ -71,16 +67,6 @@ class ClaimEnds:
         now = asyncio.get_running_loop().time()
         for handout in handouts:
             self._life(handout).allocated_at = now
-
-    def observe(self, handout: Handout, device: HostDevice) -> None:
-        """Record whether the nodes of a handout have gone from its device."""
-        gone = set[str]()
-        for handed in handout.nodes:
-            keys = handed.keys(self._boot)
-            nodes = [node for node in device.owned_nodes if not keys.isdisjoint(node.id.keys)]
-            if nodes and not device.is_leaving and not any(map(device.has, nodes)):
-                gone.add(handed.id.lasting)
-        self._life(handout).gone = frozenset(gone)
 
     def forget(self, keys: Iterable[RecordKey]) -> None:
         """Forget the times of handouts that have ended."""
@@ -101,25 +87,18 @@ class ClaimEnds:
         return free, pause
 
     def rest(self, handout: Handout) -> Handout | None:
-        """Return what stays of a handout that has ended, or of which nodes have gone.
+        """Return what stays of a handout that has ended.
 
-        A pod may still start its containers again: its steps stay where pod-resources cannot be
-        asked, and while its name is listed, as pod-resources does not show init containers. Where
-        it cannot be asked, nodes stay of which not all have gone.
+        A pod may still start its containers again: its steps stay while its name is listed, as
+        pod-resources does not show init containers.
         """
-        name, gone = handout.name, self._life(handout).gone
-        if self._holders.enabled:
-            gone = frozenset[str]()
-            listing = self._listings.get(name.resource)
-            keeps_steps = listing is not None and listing.offered_ids.lists(
-                name.device, shared=name.shared
-            )
-        else:
-            keeps_steps = True
-        nodes = tuple(node for node in handout.nodes if gone and node.id.lasting not in gone)
-        if not nodes and (handout.steps == "none" or not keeps_steps):
+        name, listing = handout.name, self._listings.get(handout.resource)
+        is_listed = listing is not None and listing.offered_ids.lists(
+            name.device, shared=name.shared
+        )
+        if handout.steps == "none" or not is_listed:
             return None
-        return handout.model_copy(update={"nodes": nodes})
+        return handout.model_copy(update={"nodes": ()})
 
     def is_allocatable(self, handout: Handout | Holding, listing: ListedResource) -> bool:
         """Whether an Allocate may begin, or run, by a handout's name."""
@@ -173,9 +152,7 @@ class ClaimEnds:
 
     def _is_free(self, handout: Handout, since: float) -> bool:
         """Whether no pod has what was handed out, by what kubelet says since a time."""
-        name, life = handout.name, self._life(handout)
-        if not self._holders.enabled:
-            return bool(life.gone) or (self._assume_free and life.offered is None)
+        name = handout.name
         if self._holders.confirmed_free(name, since):
             return True
         if not self._holders.pods_of_device(name):

@@ -48,26 +48,13 @@ _LOAD_S: Final = 2.0
 
 
 class Claims:
-    """The claims on nodes, as one process knows them. All methods belong to the event loop.
+    """The claims on nodes, as one process knows them. All methods belong to the event loop."""
 
-    With `assume_free` an ID that has left the list counts as held by no pod, where pod-resources
-    cannot be asked.
-    """
-
-    def __init__(
-        self,
-        holders: Holders,
-        backend: Backend,
-        handouts: RecordFiles,
-        *,
-        assume_free: bool,
-    ) -> None:
+    def __init__(self, holders: Holders, backend: Backend, handouts: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
         self._file, self._table = handouts, handouts.table
         self._listings: dict[str, ListedResource] = {}
-        self._ends = ClaimEnds(
-            self._listings, holders, self._table.boot, backend.leave_after, assume_free=assume_free
-        )
+        self._ends = ClaimEnds(self._listings, holders, self._table.boot, backend.leave_after)
         self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
@@ -143,7 +130,6 @@ class Claims:
         """
         boot = self._table.boot
         for handout in self._table.handouts(name):
-            self._ends.observe(handout, device)
             if device.is_present:
                 renewed = tuple(_renewed(node, device, boot) for node in handout.nodes)
                 nodes = merged_nodes(renewed, device, boot) if renewed else ()

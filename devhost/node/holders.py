@@ -18,7 +18,6 @@ CONFIRM_S: Final = 3.0  # between two lists that agree, where something has just
 _ALLOCATION_POLL_S: Final = 0.02
 _ALLOCATION_POLLS: Final = 250
 _LISTS_MAX: Final = 3
-_NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -43,7 +42,7 @@ class _List:
 class Holders:
     """One per process. While pod-resources is unavailable, the last list remains in force."""
 
-    def __init__(self, pod_resources: PodLister | None) -> None:
+    def __init__(self, pod_resources: PodLister) -> None:
         self._pod_resources = pod_resources
         # The newest, and before it complete ones that are `CONFIRM_S` apart or of other kubelets.
         self._lists: list[_List] = []
@@ -57,15 +56,8 @@ class Holders:
         self.on_list: Callable[[], object] = int  # after each list, the same or another
 
     @property
-    def enabled(self) -> bool:
-        """Whether devhost runs with --pod-resources."""
-        return self._pod_resources is not None
-
-    @property
     def unavailable_reason(self) -> str | None:
         """Why pod-resources is unavailable; ``None`` where it is available."""
-        if not self.enabled:
-            return _NO_SOCKET
         return self._failure or (None if self._ended else "not asked yet")
 
     def pods_by_id(self, resource: str) -> HeldBy:
@@ -83,8 +75,8 @@ class Holders:
 
     @property
     def complete(self) -> bool:
-        """Whether a list had all pods, or there will be none."""
-        return not self.enabled or any(listed.complete for listed in self._lists)
+        """Whether a list had all pods."""
+        return any(listed.complete for listed in self._lists)
 
     def plugin_pods(self, resource: str) -> AbstractSet[str]:
         """Return the pods that hold devices by a device plugin, by the lists of `held_ids`."""
@@ -127,10 +119,9 @@ class Holders:
     async def refresh(self) -> None:
         """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""
         ended = self._ended
-        if self._pod_resources is not None:
-            async with self._calling:
-                if self._ended == ended:
-                    await self._ask(self._pod_resources)
+        async with self._calling:
+            if self._ended == ended:
+                await self._ask()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever what `pods_by_id` or `held_ids` return has changed.
@@ -141,8 +132,8 @@ class Holders:
         return lambda: self._callbacks.remove(callback)
 
     async def run(self) -> None:
-        """Ask every `POLL_S`; return without --pod-resources."""
-        while self.enabled:
+        """Ask every `POLL_S`."""
+        while True:
             self.ask_soon.clear()
             before = _counted(self._lists)
             await self.refresh()
@@ -153,19 +144,19 @@ class Holders:
                 async with asyncio.timeout(POLL_S - _confirm_s()):
                     await self.ask_soon.wait()
 
-    async def _ask(self, pod_resources: PodLister) -> None:
+    async def _ask(self) -> None:
         # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
         # also frees the devices that it is allocating, and allocates them twice
         # (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
         # pkg/kubelet/cm/devicemanager/manager.go).
         for _ in range(_ALLOCATION_POLLS):
-            if not pod_resources.allocating:
+            if not self._pod_resources.allocating:
                 break
             await asyncio.sleep(_ALLOCATION_POLL_S)
         before, failure = _counted(self._lists), None
         asked_at = asyncio.get_running_loop().time()
         try:
-            kubelet, held = await pod_resources.holders()
+            kubelet, held = await self._pod_resources.holders()
         except KubeletError as error:
             failure = str(error)
         else:

@@ -244,7 +244,6 @@ async def test_dra_waits_until_kubelet_has_told_of_all_pods(
     """After a restart of both, when nobody knows yet whom the device plugin has served."""
     async with world.run(by_plugin(TOKENS)):
         await a_plugin_pod(world, lists, plugins, TOKEN)
-    assert world.pod_resources is not None
     later = world.pod_resources.with_name("later.sock")
     listening, world.pod_resources = world.pod_resources, later
     async with world.run(TOKENS):
@@ -281,23 +280,6 @@ async def test_the_last_registration_of_a_device_plugin_is_without_steps(
         world.reload(by_plugin(STEPS))
         await plugins.wait(TOKEN, 3, 3)
         assert plugins.options(TOKEN).pre_start_required, "it has them again"
-
-
-async def test_without_pod_resources_the_device_plugin_goes_on(
-    world: World, plugins: SimulatedKubelet
-) -> None:
-    refused = f"{TOKEN}: not switched to DRA: without --pod-resources"
-    async with world.run(by_plugin(TOKENS), assume_free=False):
-        await plugins.wait(TOKEN, 3, 3)
-        world.reload(TOKENS)
-        assert world.state_of(TOKEN)[0] is State.REGISTERED
-        assert any(trouble.startswith(refused) for trouble in world.troubles())
-    async with world.run(TOKENS, assume_free=False):
-        await plugins.wait(TOKEN, 3, 3)
-        assert any(trouble.startswith(refused) for trouble in world.troubles())
-    async with world.run(TOKENS, assume_free=True):
-        await world.until_published("0", "1", "2")
-        assert not any(trouble.startswith(refused) for trouble in world.troubles())
 
 
 async def test_dra_waits_for_the_device_plugin_of_another_instance(

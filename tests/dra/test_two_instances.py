@@ -14,11 +14,6 @@ ALPHA, BETA = "example.com/alpha", "example.com/beta"
 X, Y = "example.com/x", "example.com/y"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
-
-
 @pytest.mark.parametrize("instances", [1, 2])
 async def test_d4_renamed_resource_is_offered_again_when_its_pod_has_ended(
     started: Kubelet,
@@ -32,7 +27,7 @@ async def test_d4_renamed_resource_is_offered_again_when_its_pod_has_ended(
     state = directory / "state"
     text = f"version: v1\nresources: [{{name: {ALPHA}, sources: [directory: {directory}/files]}}]\n"
     for _ in range(instances):
-        hosting.start(text, state_dir=state, pod_resources=hosting.pod_resources)
+        hosting.start(text, state_dir=state)
     for number, host in enumerate(hosting.hosts):
         host.parts.claims._pause = 0.4 + 0.3 * number  # as two processes: not in step
     await started.wait(ALPHA, 1, 1)

@@ -9,6 +9,7 @@ import pytest
 from devhost.backends.backend import LockState
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.podresources import PodResources
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -31,10 +32,8 @@ A, B = "example.com/a", "example.com/b"
 class FakeHolders(Holders):
     """Says of every device which pods hold it."""
 
-    enabled = True
-
     def __init__(self, *pods: str) -> None:
-        super().__init__(None)
+        super().__init__(PodResources(Path("/nowhere")))
         self.pods = list(pods)
 
     def confirmed_free(self, *_: object, **__: object) -> bool:
@@ -47,10 +46,8 @@ class FakeHolders(Holders):
 class FakeList(Holders):
     """Says which pods hold which devices."""
 
-    enabled = True
-
     def __init__(self, by_name: Mapping[AdvertisedName, HeldBy]) -> None:
-        super().__init__(None)
+        super().__init__(PodResources(Path("/nowhere")))
         self._by_name = by_name
 
     @property
@@ -65,7 +62,7 @@ class FakeBackend(DevicePluginBackend):
     """Says which resources another instance serves, and which devhost has served."""
 
     def __init__(self, leave_after: float = 0.0) -> None:
-        super().__init__(Path("/nowhere"), None, leave_after)
+        super().__init__(Path("/nowhere"), Path("/nowhere/pr.sock"), leave_after)
         self.locked: set[str] = set()
         self.served: set[str] = set()
 
@@ -95,13 +92,11 @@ class ClaimsFixture(Claims):
         state: Path | None = None,
         holders: Holders | None = None,
         *,
-        assume_free: bool = False,
         leave_after: float = 0.0,
     ) -> None:
         self.backend = FakeBackend(leave_after)
         self.file = RecordFiles(state, self.backend.lock_of)
-        holders = holders or Holders(None)
-        super().__init__(holders, self.backend, self.file, assume_free=assume_free)
+        super().__init__(holders or Holders(self.backend.pods), self.backend, self.file)
         for name in (A, B):
             self.add(name, DeviceList(0.0), lambda: None)
 
@@ -387,42 +382,7 @@ async def test_claims_withhold_nodes_while_pods_hold_what_is_not_recorded_of_dev
     assert published(who, resource(B, overlap="allow"), device("b")) == [None]
 
 
-async def test_claims_without_pod_resources_keep_what_is_on_offer() -> None:
-    """Nobody tells whether a pod has it."""
-    who = ClaimsFixture(assume_free=True)
-    assert await allocated(who, resource(A), device("a"))
-    who.end_free()
-    assert who.recorded
-
-
-async def test_claims_without_pod_resources_free_what_went_away() -> None:
-    """A node that is no longer found is nobody's."""
-    who = ClaimsFixture()
-    assert await allocated(who, resource(A), device("a"))
-    published(who, resource(A))
-    who.end_free()
-    assert published(who, resource(B), device("b")) != [None]
-    published(who, resource(A), missing(device("a"), 1.0))
-    who.end_free()
-    assert published(who, resource(B), device("b")) == [None]
-
-
-async def test_claims_without_pod_resources_keep_what_is_left_of_a_missing_device() -> None:
-    """Of a group one part is gone: the other one's node is there, and may be in a pod."""
-    who = ClaimsFixture()
-    card, port = device("a"), device("b", number=65, path="/dev/y")
-    both = devices.device("a", *card.nodes, *port.nodes)
-    assert await allocated(who, resource(A), both)
-    published(who, resource(A), missing(both, 1.0, remaining={"/dev/y"}))
-    who.end_free()
-    assert published(who, resource(B), card) == [None]
-    handed_out = f"withheld: it was handed out as {A} a, and without --pod-resources devhost"
-    (reason,) = published(who, resource(B), port)
-    assert str(reason).startswith(handed_out)
-    assert "--assume-free" in str(reason)
-
-
-async def test_claims_without_pod_resources_withhold_a_node_that_was_exchanged() -> None:
+async def test_claims_withhold_a_node_that_was_exchanged() -> None:
     """Its former device is listed with another node: what a pod was given is this one."""
     who, device_list = ClaimsFixture(), DeviceList(0.0)
     who.add(A, device_list, lambda: None)
@@ -430,14 +390,18 @@ async def test_claims_without_pod_resources_withhold_a_node_that_was_exchanged()
     device_list.update({"a": AdvertisedDevice(True)})
     published(who, resource(A), device("a", number=65, path="/dev/y"))
     (reason,) = published(who, resource(B), device("b"))
-    assert str(reason).startswith(f"withheld: it was handed out as {A} a, and without")
+    waits = f"withheld: it was handed out as {A} a: waiting until no pod holds that"
+    assert reason == f"{waits} (pod-resources unavailable: not asked yet)"
 
 
 async def test_claims_wait_as_long_as_an_id_has_to_before_a_node_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a resource that is gone: another instance's Allocate may still run."""
-    who, now = ClaimsFixture(assume_free=True, leave_after=10.0), asyncio.get_running_loop().time()
+    who, now = (
+        ClaimsFixture(holders=FakeHolders(), leave_after=10.0),
+        asyncio.get_running_loop().time(),
+    )
     assert await allocated(who, resource(A), device("a"))
     looks = asyncio.Event()
     who.add(B, DeviceList(0.0), looks.set)
@@ -455,7 +419,7 @@ async def test_claims_of_two_devices_that_exchange_their_nodes_wait_for_pods_alo
     held: bool,
 ) -> None:
     """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
-    who, declared = ClaimsFixture(assume_free=True), resource(A)
+    who, declared = ClaimsFixture(holders=FakeHolders()), resource(A)
     first = [device("a"), device("b", number=65, path="/dev/y")]
     assert published(who, declared, *first) == [None, None]
     if held:
@@ -465,14 +429,14 @@ async def test_claims_of_two_devices_that_exchange_their_nodes_wait_for_pods_alo
     if held:
         handed_out = "withheld: it was handed out as example.com/a"
         assert [str(one).startswith(handed_out) for one in seen] == [True, True]
-        who.end_free()  # by `assume_free`
+        who.end_free()  # no pod has them
         seen = published(who, declared, *exchanged)
     assert seen == [None, None]
 
 
 async def test_claims_free_the_node_of_a_missing_device_that_stays_listed() -> None:
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
-    device_list, who = DeviceList(0.0), ClaimsFixture(assume_free=True)
+    device_list, who = DeviceList(0.0), ClaimsFixture(holders=FakeHolders())
     who.add(A, device_list, lambda: None)
     stream = device_list.streams.open(lambda: None)
     was, other = device("a"), device("b", path="/dev/y")
@@ -506,7 +470,7 @@ async def test_claims_take_two_nodes_of_one_number_in_one_resource_for_two_devic
 
 async def test_claims_withhold_what_another_instance_serves() -> None:
     """Its kubelet's list may have the former name, which this process does not know."""
-    who = ClaimsFixture(assume_free=True)
+    who = ClaimsFixture(holders=FakeHolders())
     assert await allocated(who, resource(A), device("a"))
     published(who, resource(A))
     who.backend.locked.add(A)

@@ -89,16 +89,6 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_holders_without_a_socket_are_unknown() -> None:
-    holders = Holders(None)
-    holders.subscribe(lambda: None)
-    await holders.run()
-    await holders.refresh()
-    assert holders.unavailable_reason == "devhost runs without --pod-resources"
-    assert holders.unavailable_reason is not None
-    assert holders.pods_by_id(COLA) == {}
-
-
 async def test_holders_after_a_failure_are_those_of_the_last_list(
     holders: Holders, asked: FakePodLister
 ) -> None:

@@ -66,9 +66,9 @@ class World:
 
     def new(self) -> None:
         """Go on as another process does."""
-        backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
+        backend = DevicePluginBackend(Path("/nowhere"), Path("/nowhere/pr.sock"), 0.0)
         file = RecordFiles(self.state, backend.lock_of)
-        self.claims = Claims(Holders(None), backend, file, assume_free=False)
+        self.claims = Claims(Holders(backend.pods), backend, file)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
         declaration = Declaration(self.resource, HostFiles(), policy, "node-1")

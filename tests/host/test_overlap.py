@@ -9,7 +9,6 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -153,17 +152,11 @@ async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
 
 
 @pytest.fixture
-def run(
-    hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Host]:
+def run(hosting: Hosting, directory: Path) -> Callable[[str], Host]:
     """Starts an instance in which a resource of this name finds the one node that there is."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.1)
     (directory / "colas" / "cola").touch()
-    options: dict[str, Any] = {
-        "state_dir": directory / "state",
-        "pod_resources": hosting.pod_resources,
-    }
-    return lambda name: hosting.start(declared(directory, name), **options)
+    state = directory / "state"
+    return lambda name: hosting.start(declared(directory, name), state_dir=state)
 
 
 def declared(directory: Path, name: str) -> str:

@@ -35,7 +35,6 @@ async def held(client: PodResources) -> Mapping[str, Mapping[str, frozenset[str]
 
 
 async def test_holders_are_known_also_after_a_restart(node: Node) -> None:
-    assert node.kubelet.pod_resources is not None
     client = PodResources(node.kubelet.pod_resources)
     await node.registered(*healthy("a"))
     await node.registered(*healthy("a", "b"), resource=TEA)
@@ -154,7 +153,6 @@ async def test_list_of_a_kubelet_that_was_replaced_meanwhile_is_an_error(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be of either, and one that has just started does not know all pods."""
-    assert node.kubelet.pod_resources is not None
     client = PodResources(node.kubelet.pod_resources)
     ask = client.ask
 

@@ -80,14 +80,14 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.ended: dict[tuple[AdvertisedName, NodeId], float] = {}  # when
         self.present = set[AdvertisedName]()
 
-    @initialize(asked=MOSTLY, disk_fills=st.booleans())
-    def begin(self, asked: bool, disk_fills: bool) -> None:
+    @initialize(disk_fills=st.booleans())
+    def begin(self, disk_fills: bool) -> None:
         # What could not be written before the end of a process is known by pod-resources alone,
         # and of a device by its ID: so it keeps that.
-        self.disk_fills = asked and disk_fills
+        self.disk_fills = disk_fills
         if self.disk_fills:
             self.finds |= {B: {"1": ("/dev/second-x",)}, SHARING: {"1": ("/dev/y",)}}
-        self.node = Node(self.directory / "state", NUMBERS, asked=asked)
+        self.node = Node(self.directory / "state", NUMBERS)
         self.patches.enter_context(self.node.virtual_time(self.runner.get_loop()))
         self.run(self.start(ALL))
 
@@ -250,23 +250,16 @@ class ClaimsMachine(RuleBasedStateMachine):
                 ended_at = self.ended.get((owner, node), -1.0)
                 is_known = ended_at >= self.node.kubelet.allocated_at.get(owner, 0.0)
                 if not is_known and not any((owner, key) in kept for key in node.keys):
-                    self.has_ended(owner, node.names, present)
+                    self.has_ended(owner, present)
                 self.ended[owner, node] = self.node.kubelet.now
 
-    def has_ended(
-        self, owner: AdvertisedName, names: frozenset[str], present: AbstractSet[AdvertisedName]
-    ) -> None:
+    def has_ended(self, owner: AdvertisedName, present: AbstractSet[AdvertisedName]) -> None:
         kubelet = self.node.kubelet
         allocated_at = kubelet.allocated_at.get(owner, 0.0)
         if kubelet.refused_at.get(owner, -1.0) >= allocated_at:
             return  # another process may have read what was withdrawn with the refusal
-        on_offer = any(owner in dict(process.allocatable()) for process in self.node.processes)
         if owner not in present:  # else what is withheld is refused: no time has to pass
             assert kubelet.is_settled(owner, kubelet.now), f"kubelet can allocate {owner}"
-        if not self.node.asked:
-            assert not on_offer
-            assert names.isdisjoint(self.node.host.present), f"{owner}: maybe a pod has it"
-            return
         # Of one kubelet: that it has restarted is known to a process by its next list.
         lists = [listed for listed in kubelet.pod_lists if listed.at >= allocated_at]
         by_kubelet = [

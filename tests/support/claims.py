@@ -212,10 +212,10 @@ class Process:
 
     def __init__(self, node: "Node") -> None:
         self.node, self.kubelet = node, node.kubelet
-        self.holders = Holders(self.kubelet if node.asked else None)
+        self.holders = Holders(self.kubelet)
         backend = cast("Backend", FakeBackend(node, self))
         self.file = RecordFiles(node.state_dir, backend.lock_of)
-        self.claims = Claims(self.holders, backend, self.file, assume_free=False)
+        self.claims = Claims(self.holders, backend, self.file)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -378,8 +378,8 @@ class Process:
 class Node:
     """The host, its kubelet, and the processes of devhost on it."""
 
-    def __init__(self, state_dir: Path, numbers: Mapping[str, int], *, asked: bool) -> None:
-        self.state_dir, self.asked = state_dir, asked
+    def __init__(self, state_dir: Path, numbers: Mapping[str, int]) -> None:
+        self.state_dir = state_dir
         state_dir.mkdir()
         self.host = Host(dict(numbers), set(numbers))
         self.kubelet = Kubelet(self.host)

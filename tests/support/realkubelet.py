@@ -70,24 +70,23 @@ class Hint(NamedTuple):
 class RealKubelet:
     """A kubelet in a directory of its own, which outlives its kills and restarts.
 
-    With ``pod_resources``, the path of a socket, it serves the kubelet's own pod-resources API
-    there while it runs. A kill leaves a dead socket behind, as a kubelet's end does.
+    It serves the kubelet's own pod-resources API at the socket ``pod_resources`` while it runs. A
+    kill leaves a dead socket behind, as a kubelet's end does.
     """
 
     def __init__(
         self,
         binary: Path,
         plugin_dir: Path,
+        pod_resources: Path,
         *,
-        pod_resources: Path | None = None,
         numa_nodes: int = 0,
     ) -> None:
         self.plugin_dir = plugin_dir
         self.pod_resources = pod_resources
         self.version = binary_version(binary)  # for what has changed between versions
         self._command = [str(binary), "--dir", str(plugin_dir), "-v", "4"]
-        if pod_resources is not None:
-            self._command += ["--pod-resources", str(pod_resources)]
+        self._command += ["--pod-resources", str(pod_resources)]
         if numa_nodes:
             self._command += ["--numa-nodes", str(numa_nodes)]
         self._pods: dict[str, dict[str, Any]] = {}  # the active ones, by name

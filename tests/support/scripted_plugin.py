@@ -192,7 +192,6 @@ async def a_node(kubelet: Kubelet) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def lister(kubelet: Kubelet) -> AsyncIterator["pr_grpc.PodResourcesListerAsyncStub"]:
-    assert kubelet.pod_resources is not None
     async with open_channel(kubelet.pod_resources) as channel:
         yield pr_grpc.PodResourcesListerStub(channel)
 

@@ -46,17 +46,14 @@ class PluginDirectory:
 
     `served_names` tells which resources have a device plugin. `concurrency` limits how many start a
     server or register at a time: if a thousand did, memory would grow for good, and kubelet's calls
-    would have to wait. `socket` is that of kubelet's pod-resources, where it may be asked which
-    pods hold devices.
+    would have to wait. `socket` is that of kubelet's pod-resources.
     """
 
-    def __init__(
-        self, path: Path, socket: Path | None = None, leave_after: float = LEAVE_AFTER_S
-    ) -> None:
+    def __init__(self, path: Path, socket: Path, leave_after: float = LEAVE_AFTER_S) -> None:
         self.path, self.leave_after = path, leave_after
-        self.pods = PodResources(socket) if socket else None
-        self.inflight_since = self.pods.inflight_since if self.pods else []
-        self.served_names = ServedNames(self.pods) if self.pods else None
+        self.pods = PodResources(socket)
+        self.inflight_since = self.pods.inflight_since
+        self.served_names = ServedNames(self.pods)
         self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self._gone_since = math.inf

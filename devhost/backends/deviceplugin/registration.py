@@ -184,11 +184,10 @@ class Registration:
 
     async def _wait_until_unserved(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
-        served_names = self._directory.served_names
-        if served_names is None or not self._hooks.exclusive:
+        if not self._hooks.exclusive:
             return
         pause = _TAKEN_POLL_S
-        while await served_names.is_served(self._name):
+        while await self._directory.served_names.is_served(self._name):
             if pause > _TAKEN_POLL_S:
                 self._set_waiting(_TAKEN.format(self._name))
             await asyncio.sleep(pause)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimHandler, ClaimRecords, LockState, PodLister, ResourceHooks
+from devhost.backends.backend import ClaimHandler, ClaimRecords, LockState, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -46,7 +46,7 @@ class DraBackend:
 
     leave_after = 0.0  # what is not in a slice is not prepared
 
-    def __init__(self, settings: DraSettings, pods: PodResources | None) -> None:
+    def __init__(self, settings: DraSettings, pods: PodResources) -> None:
         self.settings, self._api = settings, ApiClient(settings.api)
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
@@ -60,17 +60,10 @@ class DraBackend:
         servicer = DraServicer(self.claims)
         self.registrar = Registrar(sockets, servicer, self._kubelet_answered)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
-        if pods is not None:
-            pods.claimed_ids = functools.partial(
-                _claimed_ids, driver, self._publications, self.claims
-            )
+        self.pods = pods
+        pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
 
     # ── for the node ──
-
-    @property
-    def pods(self) -> PodLister | None:
-        """Nobody of its own: kubelet has one list, which device plugins ask for."""
-        return None
 
     @property
     def restarts(self) -> int:
