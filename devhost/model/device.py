@@ -39,6 +39,7 @@ class FileState:
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
         modified: When its content was changed (ns); 0 for a device node, where it tells its use.
+        links: How many names it has on its filesystem, where that says so (hard links).
         raw: What else the kernel said, to see that nothing has changed.
     """
 
@@ -48,6 +49,7 @@ class FileState:
     stamp: tuple[int, int, int]
     mode: int = 0
     modified: int = 0
+    links: int = 1
     raw: tuple[int, ...] = field(default=(), compare=False)
 
     @property
@@ -185,6 +187,17 @@ class Node:
         elif state is not None:
             entity = "file {} {} {}".format(*state.inode, state.modified)
         return NodeId.of(entity, filter(None, (self.key, self.path)))
+
+    @property
+    def file_key(self) -> str:
+        """Its key, or of a file with several names (hard links) the same for all of them.
+
+        A filesystem that gives one inode number to different files says that each has one name.
+        """
+        state = self.state
+        if state is None or state.kind is FileKind.DIRECTORY or state.number or state.links < 2:
+            return self.key
+        return "\0file {} {}".format(*state.inode)
 
     @property
     def keys(self) -> tuple[str, ...]:

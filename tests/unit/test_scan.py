@@ -194,6 +194,22 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
         assert {name for name, reason in states.items() if reason is None} == {"b", "other"}
 
 
+@pytest.mark.parametrize(("links", "found"), [(2, {"a"}), (1, {"a", "b"})])
+def test_scan_equal_inodes_are_one_file_where_it_has_several_names(
+    tmp_path: Path, links: int, found: set[str]
+) -> None:
+    """Where each has one, the filesystem has no numbers of its own for different files."""
+    host = Scans(tmp_path, "sources: [directory: /x]")
+    host.make("x/a", "x/b")
+    survey = selected(host.scanner)
+    nodes = tuple(
+        replace(one, state=replace(one.state, stamp=(5, 1, 9), links=links))
+        for one in survey.nodes
+        if one.state
+    )
+    assert host.scan(found=replace(survey, nodes=nodes)).devices.keys() == found
+
+
 def test_scan_device_left_out_by_one_source_leaves_though_another_finds_a_dangling_link(
     tmp_path: Path,
 ) -> None:
