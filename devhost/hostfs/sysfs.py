@@ -183,12 +183,11 @@ class SysfsTree(SysfsFiles):
         number of an interface distinguishes them, and after a boot their names.
         """
         directory, _, name = device.rpartition("/")
-        number, place, port = self.text(f"{device}/ifindex"), device, self._port(device)
-        if posixpath.basename(directory) == self.link_name(f"{device}/subsystem"):
-            others = (f"{directory}/{other}" for other in self.names(directory) if other != name)
-            is_carried = any(ancestor_devices(device, self))
-            if is_carried and port not in map(self._port, others):
-                place = f"{directory}{port}"
+        number, port, place = self.text(f"{device}/ifindex"), self._port(device), device
+        # That of a class below a device has nothing but these; any other has files, without ports.
+        others = (f"{directory}/{other}" for other in self.names(directory) if other != name)
+        if any(ancestor_devices(device, self)) and port not in map(self._port, others):
+            place = f"{directory}{port}"
         return f"{directory} {number}" if number else place, place
 
     def _port(self, device: str) -> str:

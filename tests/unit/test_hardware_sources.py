@@ -166,6 +166,15 @@ def test_interface_is_the_same_when_another_comes_to_its_port(tmp_path: Path) ->
     assert same({"can7": twins["can7"]}, without_file(tree), same_boot=True) == set()
 
 
+def test_interface_that_nothing_carries_is_not_the_next_one(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware("dir virtual\n  net tap0 ifindex=2 dev_port=0\n")
+    before = without_file(tree)
+    tree.unplug("tap0")
+    tree.hardware("dir virtual\n  net tap1 ifindex=3 dev_port=0\n")
+    assert same(before, without_file(tree), same_boot=True) == set()
+
+
 def test_device_that_is_counted_is_known_by_what_carries_it(tmp_path: Path) -> None:
     """Such as a Bluetooth adapter, which has no file either."""
     tree = HostTree(tmp_path / "host")

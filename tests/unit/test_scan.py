@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from devhost.allocation.policy import Policy
 from devhost.devices import scan
 from devhost.model import config, names
-from devhost.model.device import Cause, Skipped, Snapshot
+from devhost.model.device import Cause, FileKind, Skipped, Snapshot
 from devhost.sources.selection import Selection
 from devhost.testing import HostTree
 from tests.support.devices import reasons, skip_reasons
@@ -194,16 +194,23 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
         assert {name for name, reason in states.items() if reason is None} == {"b", "other"}
 
 
-@pytest.mark.parametrize(("links", "found"), [(2, {"a"}), (1, {"a", "b"})])
+@pytest.mark.parametrize(
+    ("kind", "links", "found"),
+    [
+        (FileKind.FILE, 2, {"a"}),
+        (FileKind.FILE, 1, {"a", "b"}),
+        (FileKind.DIRECTORY, 2, {"a", "b"}),
+    ],
+)
 def test_scan_equal_inodes_are_one_file_where_it_has_several_names(
-    tmp_path: Path, links: int, found: set[str]
+    tmp_path: Path, kind: FileKind, links: int, found: set[str]
 ) -> None:
-    """Where each has one, the filesystem has no numbers of its own for different files."""
+    """Some filesystems give different files one number; a directory is named by those in it, too."""
     host = Scans(tmp_path, "sources: [directory: /x]")
     host.make("x/a", "x/b")
     survey = selected(host.scanner)
     nodes = tuple(
-        replace(one, state=replace(one.state, stamp=(5, 1, 9), links=links))
+        replace(one, state=replace(one.state, kind=kind, stamp=(5, 1, 9), links=links))
         for one in survey.nodes
         if one.state
     )
