@@ -210,22 +210,20 @@ def labels(nodes: Iterable[Node]) -> str:
 def _nodes_by_device(result: Identified) -> dict[str, list[Node]]:
     """Return the nodes of each candidate, by the key of its group, its unit or its node.
 
-    Of nodes that resolve to the same one, the first source's counts, or the one on offer.
+    Of the names of a node or file, the first source's counts, or the one on offer.
     """
     context, resource = result.context, result.context.resource
     aliases_by_key: dict[str, list[Node]] = {}
     for node in result.selection.nodes:
-        aliases_by_key.setdefault(node.key, []).append(node)
+        aliases_by_key.setdefault(node.file_key, []).append(node)
     candidates: dict[str, list[Node]] = {}
     for key, aliases in aliases_by_key.items():
+        node, hardware = _alias_on_offer(aliases, result), aliases[0].hardware
+        for hard_link in (alias for alias in aliases if alias.key != node.key):
+            result.skip([hard_link], Cause.OWNED, f"the same file as {labels([node])}")
         if resource.group is None:
-            hardware = aliases[0].hardware
-            is_alone = hardware or len(aliases) == 1
-            node = aliases[0] if is_alone else _alias_on_offer(aliases, result)
             candidates.setdefault(hardware.unit if hardware else key, []).append(node)
             continue
-        offered = (node for node in aliases if node.found_at in result.ids_by_place)
-        node = next(offered, aliases[0])
         if (owner := _owner([node], context)) is not None:
             result.skip([node], Cause.OWNED, f"{owner} offers it already")
             continue
@@ -240,10 +238,12 @@ def _nodes_by_device(result: Identified) -> dict[str, list[Node]]:
 
 def _alias_on_offer(aliases: Sequence[Node], result: Identified) -> Node:
     """Return the alias of a node by which a device is on offer, else the first."""
-    for node in aliases:
-        device_id = result.ids_by_place.get(node.found_at)
-        if device_id is not None and device_id == _id_of((node,), result.context):
-            return node
+    is_group = result.context.resource.group is not None
+    if len(aliases) > 1 and (is_group or aliases[0].hardware is None):
+        for node in aliases:
+            device_id = result.ids_by_place.get(node.found_at)
+            if device_id and (is_group or device_id == _id_of((node,), result.context)):
+                return node
     return aliases[0]
 
 
@@ -351,7 +351,7 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
     previous, now = context.previous, context.now
     if previous.devices.keys() <= result.devices.keys():
         return {}
-    moved = _moved_files(result)
+    moved = set[FileVersion]().union(*map(file_versions, result.devices.values()))
     # What is found in sysfs is identified by its place: its path may be another device's by now.
     there = {node.found_at for node in selection.nodes}
     verdicts = {skipped.candidate: skipped.verdict for skipped in selection.skipped}
@@ -406,26 +406,6 @@ def keep_missing_for(resource: Resource, device: HostDevice) -> float:
 def file_versions(device: HostDevice) -> set[FileVersion]:
     """Return the identity that each file of a device keeps under another name."""
     return {node.state.version for node in device.nodes if node.state}
-
-
-def _moved_files(result: Identified) -> set[FileVersion]:
-    """Return the files of devices that are not found which other devices have now, or may have.
-
-    A device that has had the file all the time is none of them: it is another name of it, a hard
-    link. But while the former ID of one that has moved is in the list, it counts as moved.
-    """
-    previous, lost = result.context.previous, dict[FileVersion, bool]()
-    for device_id, device in previous.devices.items():
-        if device_id not in result.devices:
-            for file in file_versions(device):
-                lost[file] = device.is_leaving or lost.get(file, False)
-    moved: set[FileVersion] = set()
-    for device_id, device in result.devices.items():
-        for file in file_versions(device) & lost.keys():
-            former = previous.devices.get(device_id)
-            if former is None or lost[file] or file not in file_versions(former):
-                moved.add(file)
-    return moved
 
 
 def _has_lost_source(device: HostDevice) -> bool:

@@ -71,7 +71,8 @@ def _state(realpath: str, status: os.stat_result, former: FileState | None) -> F
         return None
     number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if kind.is_node else None
     modified = 0 if kind.is_node else status.st_mtime_ns
-    state = FileState(realpath, kind, number, stamp, stat.S_IMODE(status.st_mode), modified, raw)
+    mode, links = stat.S_IMODE(status.st_mode), status.st_nlink
+    state = FileState(realpath, kind, number, stamp, mode, modified, links, raw)
     return former if state == former else state
 
 

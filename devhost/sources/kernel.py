@@ -270,6 +270,9 @@ class _Search:
         parts = source.matcher.interfaces(device) or device.interfaces
         grows = len(parts) > 1 and not source.splits and node.subsystem != USB_NODE
         is_device = source.splits or node.subsystem == VFIO_NODE  # a group has one node
+        entity = place = node.syspath
+        if node.file is None:
+            entity, place = device.sysfs.identity(node.syspath)
         return Candidate(
             path,
             device_id,
@@ -279,6 +282,8 @@ class _Search:
                 unit=node.syspath if is_device else device.syspath,
                 label=device.name,
                 syspath=node.syspath,
+                place=place,
+                entity=entity,
                 number=node.number,
                 role=None if NO_NODE in source.subsystems else node.subsystem,
                 numa=device.syspath,

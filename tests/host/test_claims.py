@@ -161,7 +161,9 @@ async def test_claims_offer_what_was_allocated_under_one_name(
 
 async def test_claims_withhold_hardware_without_a_node_under_another_name() -> None:
     """What is owned is a place in the kernel, such as that of a network interface."""
-    at = Hardware("/sys/0", "pci 0", "/sys/0/net/n", None, "net", "/sys/0")
+    at = Hardware(
+        "/sys/0", "pci 0", "/sys/0/net/n", "/sys/0/net 0", "/sys/0/net 2", None, "net", "/sys/0"
+    )
     found, who = devices.device("n", devices.token("n", at)), ClaimsFixture()
     assert await allocated(who, resource(A), found)
     assert not await allocated(who, resource(B), found)

@@ -23,7 +23,7 @@ from tests.support.devices import node, token
 A = "example.com/a"
 FILE = "records/example.com_a.json"
 BOOT = boot_id()
-PLACE = "/sys/devices/pci0000:00/net/eth0"
+CARD = "/sys/devices/pci0000:00/0000:00:03.0"
 
 
 def handout(device: str = "a", number: int = 64, steps: Steps = "none", **more: Any) -> Handout:
@@ -362,8 +362,9 @@ def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
         "block 4:64",
     ]
     assert node("/d/x", None).id.entity == "file 5 1 0"
-    interface = token("eth0", Hardware(PLACE, "eth0", PLACE, None, "net", ""))
-    assert (interface.id.entity, interface.id.names) == (PLACE, frozenset({PLACE}))
+    place, entity = f"{CARD}/net 0", f"{CARD}/net 2"
+    at = Hardware(CARD, "eth0", f"{CARD}/net/eth0", place, entity, None, "net", CARD)
+    assert token("eth0", at).id == NodeId(entity, frozenset({place}))
 
 
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
