@@ -7,28 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.deviceplugin.resource_lock import (
-    ResourceLock,
-    ResourceLocks,
+from devhost.backends.deviceplugin.plugin_sockets import (
     fresh_name,
     link_socket,
     path_length_problem,
+    remove_dead_sockets,
     server_socket,
 )
+from devhost.backends.resource_lock import ResourceLock, ResourceLocks, lock_path
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
+ME = "a user"
 
 
 def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
-    assert first.acquire(), "it has it already"
-    assert not second.acquire()
-    assert (first.locked_by_other, second.locked_by_other) == (False, True)
-    assert ResourceLock(tmp_path, U).acquire()
-    first.release()
-    assert not second.locked_by_other
-    assert second.acquire()
+    assert first.acquire(ME, "")
+    assert first.acquire(ME, ""), "it has it already"
+    assert not second.acquire(ME, "")
+    assert (first.other_publisher, second.other_publisher) == (None, 0)
+    assert ResourceLock(tmp_path, U).acquire(ME, "")
+    first.release(ME)
+    assert second.other_publisher is None
+    assert second.acquire(ME, "")
 
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
@@ -37,14 +38,14 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
     def ask() -> None:
         while not ended.is_set():
-            _ = asking.locked_by_other
+            _ = asking.other_publisher
 
     thread = threading.Thread(target=ask)
     thread.start()
     try:
         for _ in range(2000):
-            assert lock.acquire()
-            lock.release()
+            assert lock.acquire(ME, "")
+            lock.release(ME)
     finally:
         ended.set()
         thread.join()
@@ -53,27 +54,28 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     """To open it does not wait for a writer."""
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
+    assert first.acquire(ME, "")
     (path,) = (tmp_path / "devhost-locks").iterdir()
-    first.release()
+    first.release(ME)
     path.unlink()
     os.mkfifo(path)
-    assert first.acquire()
-    assert second.locked_by_other
-    assert not second.acquire()
+    assert first.acquire(ME, "")
+    assert second.other_publisher == 0
+    assert not second.acquire(ME, "")
 
 
 def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
     """Who waits for it meanwhile takes the next file: never two have the lock."""
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
-    first.release()
-    assert first.exists
-    assert first.acquire()
-    first.release(remove=True)
-    assert not first.exists
-    assert second.acquire()
-    assert not first.acquire()
+    assert first.acquire(ME, "")
+    first.release(ME)
+    path = lock_path(tmp_path, first.hash)
+    assert path.exists()
+    assert first.acquire(ME, "")
+    first.release(ME, remove=True)
+    assert not path.exists()
+    assert second.acquire(ME, "")
+    assert not first.acquire(ME, "")
 
 
 def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
@@ -87,14 +89,14 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
 
     locks = ResourceLocks(tmp_path)
     own, elsewhere = locks.get(T), ResourceLock(tmp_path, V)
-    assert own.acquire()
-    assert elsewhere.acquire()
+    assert own.acquire(ME, "")
+    assert elsewhere.acquire(ME, "")
     dead = made(T) + made(U)
     kept = [*made(V), tmp_path / fresh_name(T), tmp_path / server_socket(T)]
     kept += [tmp_path / "kubelet.sock", tmp_path / "devhost-of-somebody.sock"]
     for path in dead + kept:
         path.touch()
-    locks.remove_dead_sockets()
+    remove_dead_sockets(locks)
     assert [path for path in dead if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
 
@@ -102,17 +104,17 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
 def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     """Else two would have the lock, each of another file."""
     first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
+    assert first.acquire(ME, "")
     shutil.rmtree(tmp_path / "devhost-locks")
-    assert second.acquire()
-    assert not first.acquire()
-    second.release()
-    assert first.acquire()
+    assert second.acquire(ME, "")
+    assert not first.acquire(ME, "")
+    second.release(ME)
+    assert first.acquire(ME, "")
 
 
 def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot make a lock in .*/gone: No such file or directory"):
-        ResourceLock(tmp_path / "gone", T).acquire()
+        ResourceLock(tmp_path / "gone", T).acquire(ME, "")
 
 
 def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:
