@@ -13,7 +13,7 @@ import pytest
 from devhost.backends.dra import slices
 from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
-from devhost.backends.resource_lock import ResourceLocks
+from devhost.backends.resource_lock import ResourceLocks, lock_path, resource_hash
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
@@ -257,20 +257,25 @@ async def _no_node() -> str:
     raise ApiError(500, "broken")
 
 
-async def test_without_a_lock_claims_are_prepared_and_the_other_backend_goes_on(
+async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
     world: World,
 ) -> None:
+    """The directory is there, but another plugin has put a link in it: it is not followed."""
     plugins = SimulatedKubelet(world.plugins)
     await plugins.start()
-    (world.directory / "plugins").write_text("a file")
+    lock, elsewhere = lock_path(world.plugins, resource_hash(TOKEN)), world.directory / "elsewhere"
+    lock.parent.mkdir()
+    lock.symlink_to(elsewhere)
     plugin = f"  - {{name: {OTHER}, backend: devicePlugin, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
     async with world.run(TOKENS + plugin):
         await world.kubelet.register()
-        await world.until(TOKEN, State.WAITING, "cannot lock")
+        await world.until(TOKEN, State.BACKING_OFF, f"cannot make a lock in {world.plugins}: ")
         assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
         await plugins.wait(OTHER, 1, 1)
-        (world.directory / "plugins").unlink()
+        assert not world.published()
+        lock.unlink()
         await world.until(TOKEN, State.REGISTERED)
+        assert not elsewhere.exists()
     await plugins.stop()
 
 
