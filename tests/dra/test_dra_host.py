@@ -398,15 +398,6 @@ def _dead_socket(path: Path) -> None:
         bound.bind(str(path))
 
 
-async def test_state_may_be_in_the_directory_of_the_driver(world: World) -> None:
-    """As in the chart, if the release is called devhost: each of the two has a lock there."""
-    world.state = world.directory / "plugins" / "devhost"
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
-        assert len(world.records()) == 1
-
-
 async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
     second = World.beside(world)
     async with world.run(TOKENS):
