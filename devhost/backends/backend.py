@@ -202,14 +202,10 @@ class Publication(Protocol):
         """Serve it until cancelled."""
 
 
-class Backend(Protocol):
+class Publisher(Protocol):
     """One way to offer devices to pods, for all resources of a process."""
 
     leave_after: float  # seconds between an ID's Unhealthy and its end
-
-    @property
-    def pods(self) -> PodLister:
-        """Tells which pods hold devices."""
 
     @property
     def restarts(self) -> int:
@@ -221,15 +217,6 @@ class Backend(Protocol):
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
 
-    def lock_of(self, resource: str) -> LockState:
-        """Return who serves a resource by a device plugin; may be asked in any thread."""
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-
-    def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
 
@@ -237,7 +224,24 @@ class Backend(Protocol):
         """End what is running."""
 
 
-class ClaimBackend(Backend, Protocol):
+class Backend(Publisher, Protocol):
+    """What offers the devices of a process, with what it knows of pods and other instances."""
+
+    @property
+    def pods(self) -> PodLister:
+        """Tells which pods hold devices."""
+
+    def lock_of(self, resource: str) -> LockState:
+        """Return who publishes a resource, by either backend; may be asked in any thread."""
+
+    def locked_by_other(self, resource: str) -> bool:
+        """Whether another instance of devhost publishes a resource; in any thread."""
+
+    def has_served(self, resource: str) -> bool:
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+
+
+class ClaimBackend(Publisher, Protocol):
     """A backend whose claims are recorded, and may outlive that it offers their resource."""
 
     def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
@@ -265,10 +269,10 @@ class Backends:
 
     def __init__(self, plugins: Backend, dra: ClaimBackend, node_name: str) -> None:
         self._plugins, self._dra, self._node_name = plugins, dra, node_name
-        self._all = plugins, dra
+        self._all: tuple[Publisher, ...] = plugins, dra
         self.leave_after = max(backend.leave_after for backend in self._all)
 
-    def backend_of(self, resource: Resource) -> Backend:
+    def backend_of(self, resource: Resource) -> Publisher:
         """Return the backend that offers a resource on this node."""
         return self._dra if resource.uses_dra(self._node_name) else self._plugins
 
@@ -291,10 +295,11 @@ class Backends:
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
             if (reason := hooks.other_holders()) is not None:
                 return reason
+            if not self._plugins.has_served(resource.name):
+                return None
             if self._plugins.locked_by_other(resource.name):
                 return _SERVED_BY_PLUGIN
-            is_known = hooks.holders_known() or not self._plugins.has_served(resource.name)
-            return None if is_known else _MAY_BE_HELD
+            return None if hooks.holders_known() else _MAY_BE_HELD
 
         return backend.open(resource, replace(hooks, other_holders=other_holders))
 
@@ -303,16 +308,16 @@ class Backends:
         return self.backend_of(resource).publisher(resource)
 
     def lock_of(self, resource: str) -> LockState:
-        """Return who serves a resource by a device plugin; may be asked in any thread."""
+        """Return who publishes a resource, by either backend; may be asked in any thread."""
         return self._plugins.lock_of(resource)
 
     def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return any(backend.locked_by_other(resource) for backend in self._all)
+        """Whether another instance of devhost publishes a resource; in any thread."""
+        return self._plugins.locked_by_other(resource)
 
     def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-        return any(backend.has_served(resource) for backend in self._all)
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+        return self._plugins.has_served(resource)
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""

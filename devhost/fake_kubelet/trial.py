@@ -60,7 +60,7 @@ class Trial:
         address = ApiAddress(self.cluster.api.url, None, None)
         dra_settings = DraSettings(dra_driver, settings.node_name, directory, address)
         backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
-        dra = DraBackend(dra_settings, backend.pods)
+        dra = DraBackend(dra_settings, backend.pods, backend.locks)
         backends = Backends(backend, dra, settings.node_name)
         self.host = Host(config, settings, backends, source, plugins)
         self.names = [

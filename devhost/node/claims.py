@@ -271,8 +271,9 @@ class Claims:
                 ]
                 new = [handout for handout in handouts if handout not in self._table]
                 self._file.set({handout.key: handout for handout in new})
-            elif device is None and not records and self._backend.has_served(name.resource):
-                unaccounted.append(name)
+            elif device is None and not records:
+                if claims or self._backend.has_served(name.resource):
+                    unaccounted.append(name)
         conflicts, first = self._conflicts, min(unaccounted, default=None)
         before = conflicts.unaccounted, conflicts.unrecorded
         conflicts.unaccounted = first  # kubelet's list is in no order

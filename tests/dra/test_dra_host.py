@@ -13,6 +13,7 @@ import pytest
 from devhost.backends.dra import slices
 from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
+from devhost.backends.resource_lock import ResourceLocks, lock_path, resource_hash
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
@@ -228,7 +229,8 @@ async def test_watches_that_end_without_an_event_are_opened_ever_more_slowly(
 async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
-    writer = SliceWriter(_EndsSlowly(client, "devhost", NODE), _no_node, lambda: None)
+    ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
+    writer = SliceWriter(ends_slowly, locks, _no_node, lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_ending.wait()
     running.cancel()
@@ -255,20 +257,25 @@ async def _no_node() -> str:
     raise ApiError(500, "broken")
 
 
-async def test_without_a_lock_claims_are_prepared_and_the_other_backend_goes_on(
+async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
     world: World,
 ) -> None:
+    """The directory is there, but another plugin has put a link in it: it is not followed."""
     plugins = SimulatedKubelet(world.plugins)
     await plugins.start()
-    (world.directory / "plugins").write_text("a file")
+    lock, elsewhere = lock_path(world.plugins, resource_hash(TOKEN)), world.directory / "elsewhere"
+    lock.parent.mkdir()
+    lock.symlink_to(elsewhere)
     plugin = f"  - {{name: {OTHER}, backend: devicePlugin, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
     async with world.run(TOKENS + plugin):
         await world.kubelet.register()
-        await world.until(TOKEN, State.WAITING, "cannot lock")
+        await world.until(TOKEN, State.BACKING_OFF, f"cannot make a lock in {world.plugins}: ")
         assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
         await plugins.wait(OTHER, 1, 1)
-        (world.directory / "plugins").unlink()
+        assert not world.published()
+        lock.unlink()
         await world.until(TOKEN, State.REGISTERED)
+        assert not elsewhere.exists()
     await plugins.stop()
 
 
@@ -391,15 +398,6 @@ def _dead_socket(path: Path) -> None:
         bound.bind(str(path))
 
 
-async def test_state_may_be_in_the_directory_of_the_driver(world: World) -> None:
-    """As in the chart, if the release is called devhost: each of the two has a lock there."""
-    world.state = world.directory / "plugins" / "devhost"
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
-        assert len(world.records()) == 1
-
-
 async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
     second = World.beside(world)
     async with world.run(TOKENS):
@@ -519,7 +517,6 @@ async def test_a_cdi_file_that_could_not_be_written_at_the_start_is_written_late
         served.scan.request()
         await eventually(world.cdi_files)
         assert world.spec() == spec
-    assert not world.dra.writer.may_write, "another instance may"
 
 
 async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: World) -> None:
@@ -796,7 +793,7 @@ async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(worl
         world.reload(other)
         world.reload(TOKENS)
         await eventually(lambda: world.served(OTHER) is None)
-        assert not world.dra.has_served(OTHER)
+        assert f"{NODE}/{OTHER}" not in world.dra.writer.pools
 
 
 async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:

@@ -179,7 +179,7 @@ async def test_back_waits_for_a_claim_that_is_being_prepared(
         served = world.served(TOKEN)
         assert served is not None
         assert isinstance(served.publication, DraPublication)
-        pool = served.publication.pool.name
+        pool = served.publication.pool
         world.reload(by_plugin(config))
         await eventually(lambda: not world.dra.writer.has_slices(pool))
         assert not served.publication.drained

@@ -75,7 +75,8 @@ class World:
         )
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiAddress(self.url or self.api.url, None, None)
-        self.dra = DraBackend(DraSettings(driver, NODE, self.directory, api), plugins.pods)
+        dra_settings = DraSettings(driver, NODE, self.directory, api)
+        self.dra = DraBackend(dra_settings, plugins.pods, plugins.locks)
         backend = Backends(plugins, self.dra, NODE) if with_dra else plugins
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())

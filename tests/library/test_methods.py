@@ -63,9 +63,9 @@ async def test_device_with_a_node_or_file_of_another_is_skipped(
     standin: SimulatedKubelet, serving: Serving, directory: Path
 ) -> None:
     file, link, hard_link = (str(directory / name) for name in ("file", "link", "hard-link"))
-    Path(file).touch()
-    Path(link).symlink_to(file)
-    Path(hard_link).hardlink_to(file)
+    (directory / "file").touch()
+    (directory / "link").symlink_to(file)
+    (directory / "hard-link").hardlink_to(file)
     plugin = Plain([Device(Path(path).name, paths=path) for path in (file, link, hard_link)])
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)

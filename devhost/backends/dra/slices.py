@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,8 +22,10 @@ from devhost.backends.dra.pool import (
     SliceDevice,
     named_slice,
     pool_of,
+    resource_of,
     writes,
 )
+from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
 
 _Json = dict[str, Any]
@@ -40,6 +42,10 @@ class ResourcePool:
     """The pool of a resource, and how far the API server has it.
 
     Attributes:
+        lock: That of the resource: who has it writes the pool.
+        has_lock: Whether it was taken, and not seen to be lost since.
+        is_dead: Whether another process has it that does not publish by this driver: then what
+            there is of the pool goes.
         devices: Those that pods may be given, in order; ``None`` before the first look.
         published: Those that the API server has.
         problem: Why the last write failed.
@@ -47,6 +53,9 @@ class ResourcePool:
     """
 
     name: str
+    lock: ResourceLock
+    has_lock: bool = False
+    is_dead: bool = False
     devices: Sequence[SliceDevice] | None = None
     published: Sequence[SliceDevice] | None = None
     problem: str | None = None
@@ -69,7 +78,7 @@ class NodeSlices:
     """The slices of a driver on a node, as they were read or written last."""
 
     def __init__(self, api: ApiClient, driver: str, node_name: str) -> None:
-        self._api, self._driver, self._node_name = api, driver, node_name
+        self._api, self.driver, self._node_name = api, driver, node_name
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._by_name: dict[str, _Json] = {}
         self._version = ""  # of the list
@@ -82,6 +91,10 @@ class NodeSlices:
     def pools(self) -> set[str]:
         """The names of the pools that have slices."""
         return set(map(pool_of, self._by_name.values()))
+
+    def resource_of(self, pool: str) -> str:
+        """Return whose pool it is."""
+        return resource_of(pool, self._node_name, self._of_pool(pool).values())
 
     async def read(self) -> None:
         """Read all of them, or raise `ApiError`."""
@@ -120,11 +133,14 @@ class NodeSlices:
 
         A failure is a problem of the pool; if the slices were others, the watch will show them.
         """
-        key = PoolKey(self._driver, self._node_name, node_uid, pool.name)
+        key = PoolKey(self.driver, self._node_name, node_uid, pool.name)
         async with self._turns:
-            if (devices := pool.devices) is None:
+            if (devices := pool.devices if pool.has_lock else ()) is None:
                 return False
             needed = writes(key, devices, self._of_pool(pool.name))
+            if needed and pool.has_lock and not pool.lock.held:
+                pool.has_lock = False  # its file was removed
+                return False
             try:
                 left_out = [await self._send(write) for write in needed]
             except ApiError as error:
@@ -162,28 +178,30 @@ class SliceWriter:
     published; `on_change` is called when a pool may have another state.
 
     Attributes:
-        pools: Those that are wanted, by name; and, without devices, those that nobody has.
+        pools: Those of the resources of this process, by name.
         problem: Why nothing can be written.
-        may_write: Whether this instance is the one that publishes.
     """
 
     def __init__(
         self,
         slices: NodeSlices,
+        locks: ResourceLocks,
         read_node: Callable[[], Awaitable[str]],
         on_change: Callable[[], None],
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
         self.pools: dict[str, ResourcePool] = {}
+        self._unowned: dict[str, ResourcePool] = {}  # those that have slices, but no resource here
+        self._locks, self._number = locks, publisher_number(slices.driver)
+        locks.looks.append(self._take_unowned)
         self.problem: str | None = "the API server was not asked yet"
-        self.may_write = False
         self._is_read = False  # whether all slices that there may be were read or written
         self._changed, self._is_node_read = asyncio.Event(), False
         self._failures = 0  # in a row
 
-    def has_slices(self, pool: str) -> bool:
+    def has_slices(self, pool: ResourcePool) -> bool:
         """Whether the API server may have slices of a pool that this instance has to delete."""
-        return self.may_write and (not self._is_read or pool in self._slices.pools)
+        return pool.has_lock and (not self._is_read or pool.name in self._slices.pools)
 
     def compare_soon(self) -> None:
         """Compare what is there with what is wanted."""
@@ -201,18 +219,22 @@ class SliceWriter:
 
     async def run(self) -> None:
         """Read, follow and write until cancelled."""
-        while True:
-            try:
-                await self._slices.read()
-                self._is_read = True
-                self.read_node_soon()
-                await run_together(self._slices.follow(self._take_change), self._write_changes())
-            except DevhostError as error:
-                self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
-                self._failures += 1
-                if self._failures > 1:  # else it may only be that a watch could not go on
-                    self._set_problem(str(error))
-            await asyncio.sleep(_jitter(self._failures))
+        try:
+            while True:
+                try:
+                    await self._slices.read()
+                    self._is_read = True
+                    self.read_node_soon()
+                    changes = self._slices.follow(self._take_change)
+                    await run_together(changes, self._write_changes())
+                except DevhostError as error:
+                    self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
+                    self._failures += 1
+                    if self._failures > 1:  # else it may only be that a watch could not go on
+                        self._set_problem(str(error))
+                await asyncio.sleep(_jitter(self._failures))
+        finally:
+            self._release(self._unowned)
 
     async def _write_changes(self) -> None:
         """Write what differs after each change, and after a pause what has failed."""
@@ -227,7 +249,9 @@ class SliceWriter:
                 self._is_node_read = True
                 node_uid = await self._read_node()
             self._failures, self.problem = 0, None
-            pools = self._pools_to_compare() if self.may_write else ()
+            self._find_unowned()
+            every = *self.pools.values(), *self._unowned.values()
+            pools = [pool for pool in every if pool.has_lock or pool.is_dead]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
@@ -235,12 +259,38 @@ class SliceWriter:
             if any(task.result() for task in written):
                 await asyncio.sleep(_BETWEEN_WRITES_S)
 
-    def _pools_to_compare(self) -> Sequence[ResourcePool]:
-        """Return the pools; also those that nobody has, once all have been looked at."""
+    def _find_unowned(self) -> None:
+        """Find the pools that no resource here has, once all resources have been looked at."""
+        unowned = self._slices.pools - self.pools.keys()
+        self._release(self._unowned.keys() - unowned)
         if all(pool.devices is not None for pool in self.pools.values()):
-            unowned = self._slices.pools - self.pools.keys()
-            self.pools |= {name: ResourcePool(name, ()) for name in unowned}
-        return [*self.pools.values()]
+            for name in unowned - self._unowned.keys():
+                lock = self._locks.get(self._slices.resource_of(name))
+                self._unowned[name] = ResourcePool(name, lock, devices=())
+            self._take_unowned()
+
+    def _release(self, names: Iterable[str]) -> None:
+        for name in [*names]:
+            pool = self._unowned.pop(name)
+            pool.lock.release(pool)
+
+    def _take_unowned(self) -> None:
+        """Take the locks of pools that are to be deleted, where no other instance has them."""
+        for pool in self._unowned.values():
+            with contextlib.suppress(OSError):
+                if pool.has_lock:
+                    continue
+                if pool.lock.join(pool) or pool.lock.acquire(pool, self._slices.driver):
+                    pool.has_lock = True
+                    self.compare_soon()
+                else:
+                    self.set_dead(pool)
+
+    def set_dead(self, pool: ResourcePool) -> None:
+        """See whether a pool is dead, whose lock another process has."""
+        former, pool.is_dead = pool.is_dead, pool.lock.other_publisher not in (None, self._number)
+        if pool.is_dead and not former:
+            self.compare_soon()
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
