@@ -254,6 +254,7 @@ class Claims:
         What is held with a claim is recorded when the claim is prepared again.
         """
         unaccounted, unrecorded = list[AdvertisedName](), list[Holding]()
+        has_served = functools.cache(self._backend.has_served)
         for name, ids in self._holders.by_name.items():
             records = [*self._table.by_name(name)]
             claims = self._holders.claims(name) if not records else ()
@@ -271,9 +272,8 @@ class Claims:
                 ]
                 new = [handout for handout in handouts if handout not in self._table]
                 self._file.set({handout.key: handout for handout in new})
-            elif device is None and not records:
-                if claims or self._backend.has_served(name.resource):
-                    unaccounted.append(name)
+            elif device is None and not records and (claims or has_served(name.resource)):
+                unaccounted.append(name)
         conflicts, first = self._conflicts, min(unaccounted, default=None)
         before = conflicts.unaccounted, conflicts.unrecorded
         conflicts.unaccounted = first  # kubelet's list is in no order
