@@ -50,7 +50,7 @@ class ClaimConflicts:
     ) -> str | None:
         """Return under which name another pod may have a node of a device, and why."""
         if (holding := self.find(resource, device, devices)) is not None:
-            return self._why_held(holding)
+            return self._why_held(holding, frozenset(owned_keys(device)))
         reason = self._listing(resource, device, devices)
         if reason is not None or (held := self.unaccounted) is None or resource.overlap == "allow":
             return reason
@@ -143,8 +143,8 @@ class ClaimConflicts:
                 return f"still in the kubelet's list as {name} {device_id}"
         return None
 
-    def _why_held(self, holding: Holding) -> str:
-        """Return why a pod may have what was handed out."""
+    def _why_held(self, holding: Holding, keys: frozenset[str]) -> str:
+        """Return why a pod may have nodes that were handed out."""
         name, listing = holding.name, self._listings.get(holding.name.resource)
         if pods := self._holders.pods_of_device(name):
             return f"held as {name} by {', '.join(sorted(pods))}"
@@ -153,7 +153,7 @@ class ClaimConflicts:
         if (
             listing is not None
             and listing.offered_ids.lists(name.device, shared=name.shared)
-            and self._ends.is_allocatable(holding, listing)
+            and self._ends.is_allocatable(name, keys, listing)
         ):
             return f"still in the kubelet's list as {name}"
         if self._backend.locked_by_other(name.resource):

@@ -3,15 +3,16 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.backends.backend import OfferedIds
+from devhost.model.advertised import AdvertisedName
 from devhost.model.device import HostDevice
 from devhost.model.records import Handout, RecordKey
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import present_keys
-from devhost.node.record_table import Holding
 
 _POLL_S: Final = 10.0  # at most: what another instance serves has no event
 
@@ -100,11 +101,13 @@ class ClaimEnds:
             return None
         return handout.model_copy(update={"nodes": ()})
 
-    def is_allocatable(self, handout: Handout | Holding, listing: ListedResource) -> bool:
-        """Whether an Allocate may begin, or run, by a handout's name."""
-        device, name = listing.devices.get(handout.name.device), handout.name
+    def is_allocatable(
+        self, name: AdvertisedName, node_keys: AbstractSet[str], listing: ListedResource
+    ) -> bool:
+        """Whether an Allocate of nodes may begin, or run, by a name."""
+        device = listing.devices.get(name.device)
         if device and name.shared is listing.shared and (keys := present_keys(device)):
-            return not keys.isdisjoint(handout.node_keys(self._boot))
+            return not keys.isdisjoint(node_keys)
         now = asyncio.get_running_loop().time()
         return listing.offered_ids.may_allocate(name.device, now, shared=name.shared)
 
@@ -127,7 +130,7 @@ class ClaimEnds:
                     life.allocated_at = now + self._leave_after
                 return life.allocated_at
             life.offered = None
-            if self.is_allocatable(handout, listing):
+            if self.is_allocatable(handout.name, handout.node_keys(self._boot), listing):
                 life.ended_at = now
                 return math.inf
         if life.ended_at is None:

@@ -110,7 +110,8 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
     kept = {key: device[key] for key in ("resource", "id", "nodes", "overlap")}
     (world.state / "records").mkdir(exist_ok=True)
     records = world.state / "records" / "example.com_serial.json"
-    records.write_text(json.dumps([{**kept, "device": device["id"]}]))
+    content = {"resource": SERIAL, "records": [{**kept, "device": device["id"]}]}
+    records.write_text(json.dumps(content))
     lists.pods.clear()
     lists.by_plugin["q1"] = SERIAL, "fake-null"
     async with world.run(SERIALS):
