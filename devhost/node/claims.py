@@ -270,8 +270,9 @@ class Claims:
                 handouts = [
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]
-                new = [handout for handout in handouts if handout not in self._table]
-                self._file.set({handout.key: handout for handout in new})
+                if new := [handout for handout in handouts if handout not in self._table]:
+                    self._file.set({handout.key: handout for handout in new})
+                    self._records_changed(new)
             elif device is None and not records and (claims or has_served(name.resource)):
                 unaccounted.append(name)
         conflicts, first = self._conflicts, min(unaccounted, default=None)
