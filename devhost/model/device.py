@@ -197,7 +197,7 @@ class Node:
         state = self.state
         if state is None or state.kind is FileKind.DIRECTORY or state.number or state.links < 2:
             return self.key
-        return "\0file {} {}".format(*state.inode)
+        return "\0file\0{} {}".format(*state.inode)
 
     @property
     def keys(self) -> tuple[str, ...]:

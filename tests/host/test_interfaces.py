@@ -12,13 +12,16 @@ from tests.support.hosting import Hosting, Kubelet
 from tests.support.root import needs_root
 
 NAME: Final = "example.com/net"
-CARD: Final = """
+HARDWARE: Final = """
 pci 0000:00:03.0 8086:10fb class=020000 driver=ixgbe
   net eth0 ifindex=2 dev_port=0
   net eth1 ifindex=3 dev_port=1
+dir virtual
+  net vcan0 ifindex=4 dev_port=0
+  net vcan1 ifindex=5 dev_port=0
 """
-SOURCE: Final = "pci: {device: '8086:10fb', node: net, split: true}"
-DECLARED: Final = f"{{name: {NAME}, sources: [{SOURCE}], id: '${{net.name}}', prefer: packed}}"
+CARD: Final = "pci: {device: '8086:10fb', node: net, split: true}"
+VIRTUAL: Final = "sysfs: {subsystem: net, name: vcan*}"
 
 pytestmark = needs_root
 
@@ -41,32 +44,42 @@ def rename(tree: HostTree) -> None:
 
 
 def swap(tree: HostTree) -> None:
-    for name, new in (("eth0", "rename0"), ("eth1", "eth0"), ("rename0", "eth1")):
-        tree.rename_interface(name, new)
+    for kind in ("eth", "vcan"):
+        tree.rename_interface(f"{kind}0", "rename0")
+        tree.rename_interface(f"{kind}1", f"{kind}0")
+        tree.rename_interface("rename0", f"{kind}1")
 
 
 def bring_back(tree: HostTree) -> None:
     """Bring it back from the pod's network namespace, with the name and the number of there."""
-    tree.hardware(CARD.replace("eth0 ifindex=2", "pod0 ifindex=7"))
+    tree.hardware(HARDWARE.replace("eth0 ifindex=2", "pod0 ifindex=7"))
 
 
 @pytest.mark.parametrize(
-    ("change", "held"), [(rename, "lan0"), (swap, "eth1"), (bring_back, "pod0")]
+    ("source", "change", "held"),
+    [
+        (CARD, rename, "lan0"),
+        (CARD, swap, "eth1"),
+        (CARD, bring_back, "pod0"),
+        (VIRTUAL, swap, "vcan1"),
+    ],
 )
 async def test_interface_that_a_pod_has_is_offered_under_another_name_after_the_pod(
     tmp_path: Path,
     kernel: Kernel,
     hosting: Hosting,
     started: Kubelet,
+    source: str,
     change: Callable[[HostTree], None],
     held: str,
 ) -> None:
     tree = HostTree(tmp_path / "host")
-    tree.hardware(CARD)
-    text = f"version: v1\nresources: [{DECLARED}]\n"
+    tree.hardware(HARDWARE)
+    declared = f"name: {NAME}, sources: [{source}], id: '${{name}}', prefer: packed"
+    text = f"version: v1\nresources: [{{{declared}}}]\n"
     hosting.start(text, root=tree.root, pod_resources=hosting.pod_resources)
     await started.wait(NAME, 2, 2)
-    await started.admit("pod", {"app": {NAME: 1}})  # eth0
+    await started.admit("pod", {"app": {NAME: 1}})  # the first in natural order
     if change is bring_back:
         tree.unplug("eth0")
         kernel.send("remove", "net")

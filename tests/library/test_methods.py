@@ -62,11 +62,11 @@ async def test_devices_without_nodes_are_unhealthy(
 async def test_device_with_a_node_or_file_of_another_is_skipped(
     standin: SimulatedKubelet, serving: Serving, directory: Path
 ) -> None:
-    file, link, hard_link = (str(directory / name) for name in ("file", "link", "hard-link"))
-    (directory / "file").touch()
-    (directory / "link").symlink_to(file)
-    (directory / "hard-link").hardlink_to(file)
-    plugin = Plain([Device(Path(path).name, paths=path) for path in (file, link, hard_link)])
+    file, link, hard_link = (directory / name for name in ("file", "link", "hard-link"))
+    file.touch()
+    link.symlink_to(file)
+    hard_link.hardlink_to(file)
+    plugin = Plain([Device(path.name, paths=str(path)) for path in (file, link, hard_link)])
     serving.start(plugin)
     await standin.wait(NAME, 1, 1)
     assert skip_reasons(serving.snapshot(NAME).skipped) == {
