@@ -36,7 +36,7 @@ _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR)
 # A lock becomes free a little after the event of its file's close (Linux, fs/file_table.c,
 # __fput: fsnotify_close comes before locks_remove_file).
 _AFTER_CLOSE_S: Final = (0.002, 0.03)
-_POLL_S: Final = 1.0  # in addition to the events, of which some may be lost
+_POLL_S: Final = 5.0  # in addition to the events, of which some may be lost
 
 
 class ResourceLock:
@@ -115,14 +115,16 @@ class ResourceLock:
         for lock in (every, place):
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(*lock))
         self._driver = driver
-        with contextlib.suppress(OSError):  # the disk is full: then it is not shown
-            descriptor = os.open(self._path, os.O_WRONLY | _FLAGS)
-            try:
-                if self._is_current(descriptor) and _is_plain(os.fstat(descriptor)):
-                    os.ftruncate(descriptor, 0)
-                    os.write(descriptor, _shown(driver).encode())
-            finally:
-                os.close(descriptor)
+        # A write takes a millisecond, and a successor mostly publishes as the one before.
+        if self.holder != (shown := f"DRA (driver {driver})" if driver else "a device plugin"):
+            with contextlib.suppress(OSError):  # the disk is full: then it is not shown
+                descriptor = os.open(self._path, os.O_WRONLY | _FLAGS)
+                try:
+                    if self._is_current(descriptor) and _is_plain(os.fstat(descriptor)):
+                        os.ftruncate(descriptor, 0)
+                        os.write(descriptor, shown.encode())
+                finally:
+                    os.close(descriptor)
 
     def join(self, user: object) -> bool:
         """Take the lock for one more user, if this process has it already."""
@@ -291,10 +293,6 @@ def _publisher(descriptor: int) -> int | None:
     asked = _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, start, _, _ = _RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else start
-
-
-def _shown(driver: str) -> str:
-    return f"DRA (driver {driver})" if driver else "a device plugin"
 
 
 def _open(path: Path) -> int:
