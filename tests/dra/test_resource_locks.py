@@ -179,10 +179,12 @@ async def test_who_waits_takes_over_when_the_other_process_is_killed(
     await daemon.start(resources(world, X, backend=backend))
     await world.kubelet.register()
     await daemon.logged("state", resource=X, state="Registered")
-    async with world.run(resources(world, X), driver=NEW):
+    async with world.run(resources(world, X), driver=OLD):
+        await world.kubelet.register()
         await world.until(X, State.WAITING, BY_OLD if backend == "dra" else BY_PLUGIN)
         await daemon.kill()
-        await eventually(lambda: published(world).get(NEW) == ["x0", "x1"])
+        await world.until(X, State.REGISTERED)
+        await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
 
 
 async def test_a_lock_whose_file_was_removed_is_taken_again_before_the_next_write(
