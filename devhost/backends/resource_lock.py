@@ -36,7 +36,7 @@ _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR)
 # A lock becomes free a little after the event of its file's close (Linux, fs/file_table.c,
 # __fput: fsnotify_close comes before locks_remove_file).
 _AFTER_CLOSE_S: Final = (0.002, 0.03)
-_POLL_S: Final = 1.0  # in addition to the events, of which some may be lost
+_POLL_S: Final = 5.0  # in addition to the events, of which some may be lost
 
 
 class ResourceLock:
@@ -46,9 +46,8 @@ class ResourceLock:
     the device plugin (`has_served`).
     """
 
-    def __init__(self, directory: Path, resource: str) -> None:
-        self._directory, self.hash = directory, resource_hash(resource)
-        self._path = lock_path(directory, self.hash)
+    def __init__(self, directory: Path, lock_hash: str) -> None:
+        self._directory, self._path = directory, directory / LOCKS / f"{lock_hash}.lock"
         self._served = self._path.with_suffix(".served")
         self._descriptor: int | None = None  # also open while another process has the lock
         self._driver: str | None = None  # while this one has it
@@ -68,7 +67,13 @@ class ResourceLock:
                 publisher = _publisher(descriptor)
                 if self._is_current(descriptor):
                     return publisher  # without a close, which is an event for all who wait
-        return locked_by(self._path)
+        with contextlib.suppress(OSError):  # nobody has made it
+            descriptor = os.open(self._path, _FLAGS)
+            try:
+                return _publisher(descriptor)
+            finally:
+                os.close(descriptor)
+        return None
 
     @property
     def holder(self) -> str:
@@ -115,14 +120,16 @@ class ResourceLock:
         for lock in (every, place):
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(*lock))
         self._driver = driver
-        with contextlib.suppress(OSError):  # the disk is full: then it is not shown
-            descriptor = os.open(self._path, os.O_WRONLY | _FLAGS)
-            try:
-                if self._is_current(descriptor) and _is_plain(os.fstat(descriptor)):
-                    os.ftruncate(descriptor, 0)
-                    os.write(descriptor, _shown(driver).encode())
-            finally:
-                os.close(descriptor)
+        # A write takes a millisecond, and a successor mostly publishes as the one before.
+        if self.holder != (shown := f"DRA (driver {driver})" if driver else "a device plugin"):
+            with contextlib.suppress(OSError):  # the disk is full: then it is not shown
+                descriptor = os.open(self._path, os.O_WRONLY | _FLAGS)
+                try:
+                    if self._is_current(descriptor) and _is_plain(os.fstat(descriptor)):
+                        os.ftruncate(descriptor, 0)
+                        os.write(descriptor, shown.encode())
+                finally:
+                    os.close(descriptor)
 
     def join(self, user: object) -> bool:
         """Take the lock for one more user, if this process has it already."""
@@ -131,7 +138,7 @@ class ResourceLock:
         return is_held
 
     def release(self, user: object, *, remove: bool = False) -> None:
-        """Give the lock up when its last user does; `remove` what is left of the resource, too."""
+        """Give the lock up when its last user does; `remove` the files, too, of who has it."""
         self._users.discard(user)
         if self._users:
             return
@@ -178,13 +185,15 @@ class ResourceLocks:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._locks: dict[str, ResourceLock] = {}
+        self._locks: dict[str, ResourceLock] = {}  # by the hash of the resource
         self.looks: list[Callable[[], None]] = []  # called when locks may be free
         self.freed = asyncio.Event()  # by another process; another one after each
 
     def get(self, resource: str) -> ResourceLock:
         """Return the lock of a resource; in any thread."""
-        return self._locks.setdefault(resource, ResourceLock(self.directory, resource))
+        lock_hash = resource_hash(resource)
+        lock = self._locks.get(lock_hash)
+        return lock or self._locks.setdefault(lock_hash, ResourceLock(self.directory, lock_hash))
 
     def lock_of(self, resource: str) -> LockState:
         """Return who publishes a resource; in any thread."""
@@ -195,9 +204,8 @@ class ResourceLocks:
 
     def has_other(self, lock_hash: str) -> bool:
         """Whether another process publishes the resource with a hash; in any thread."""
-        held = {lock.hash for lock in list(self._locks.values()) if lock.held}
-        path = lock_path(self.directory, lock_hash)
-        return lock_hash not in held and locked_by(path) is not None
+        lock = self._locks.get(lock_hash) or ResourceLock(self.directory, lock_hash)
+        return lock.other_publisher is not None
 
     async def wait_until_locked(
         self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
@@ -264,26 +272,10 @@ def resource_hash(resource: str) -> str:
     return hashlib.sha256(resource.encode()).hexdigest()[:_HASH_LENGTH]
 
 
-def lock_path(directory: Path, lock_hash: str) -> Path:
-    """Return the file of a lock, in a plugin directory."""
-    return directory / LOCKS / f"{lock_hash}.lock"
-
-
 def publisher_number(driver: str) -> int:
     """Return what stands for a driver where its name cannot be; 0 for the device plugin."""
     digest = hashlib.sha256(driver.encode()).digest()
     return 1 + int.from_bytes(digest[:_NUMBER_BYTES]) if driver else 0
-
-
-def locked_by(path: Path) -> int | None:
-    """Return the publisher's number of the process that has a lock, without taking it."""
-    with contextlib.suppress(OSError):  # nobody has made it
-        descriptor = os.open(path, _FLAGS)
-        try:
-            return _publisher(descriptor)
-        finally:
-            os.close(descriptor)
-    return None
 
 
 def _publisher(descriptor: int) -> int | None:
@@ -291,10 +283,6 @@ def _publisher(descriptor: int) -> int | None:
     asked = _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, start, _, _ = _RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else start
-
-
-def _shown(driver: str) -> str:
-    return f"DRA (driver {driver})" if driver else "a device plugin"
 
 
 def _open(path: Path) -> int:

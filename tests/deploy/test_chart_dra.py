@@ -83,11 +83,6 @@ def test_sockets_are_where_kubelet_sees_them(helm: Helm) -> None:
     assert str(sockets.registry) in mounted(helm, values)
 
 
-def test_driver_with_the_directory_of_the_state_has_one_mount(helm: Helm) -> None:
-    values = DRA | {"fullnameOverride": "devhost"}
-    assert mounted(helm, values).count("/var/lib/kubelet/plugins/devhost") == 1
-
-
 @pytest.mark.parametrize("length", [54, 55])
 def test_driver_is_refused_whose_sockets_have_too_long_paths(helm: Helm, length: int) -> None:
     name = "d" * length

@@ -13,7 +13,7 @@ import pytest
 from devhost.backends.dra import slices
 from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
-from devhost.backends.resource_lock import ResourceLocks, lock_path, resource_hash
+from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
@@ -263,7 +263,8 @@ async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
     """The directory is there, but another plugin has put a link in it: it is not followed."""
     plugins = SimulatedKubelet(world.plugins)
     await plugins.start()
-    lock, elsewhere = lock_path(world.plugins, resource_hash(TOKEN)), world.directory / "elsewhere"
+    lock = world.plugins / LOCKS / f"{resource_hash(TOKEN)}.lock"
+    elsewhere = world.directory / "elsewhere"
     lock.parent.mkdir()
     lock.symlink_to(elsewhere)
     plugin = f"  - {{name: {OTHER}, backend: devicePlugin, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"

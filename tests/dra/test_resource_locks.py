@@ -155,15 +155,17 @@ async def test_the_newer_instance_takes_over_without_a_write(world: World) -> No
     config = resources(world, X, Y)
     async with world.run(config, driver=OLD):
         await until_published(world, old=["x0", "x1", "y0", "y1"])
+        await world.kubelet.register()
+        before = [*world.api.requests]
         async with second.run(config, driver=OLD):
-            for name in (X, Y):
-                await second.until(name, State.WAITING, BY_OLD)
-            before = [*world.api.requests]
-            await world.stop()
             await second.kubelet.register()
             for name in (X, Y):
+                await second.until(name, State.WAITING, BY_OLD)
+            await eventually(lambda: second.dra.writer.problem is None)
+            await world.stop()
+            for name in (X, Y):
                 await second.until(name, State.REGISTERED)
-            assert [one for one in world.api.requests[len(before) :] if one[0] != "GET"] == []
+            assert world.api.requests == before
 
 
 @pytest.mark.parametrize("backend", ["devicePlugin", "dra"])
@@ -177,10 +179,12 @@ async def test_who_waits_takes_over_when_the_other_process_is_killed(
     await daemon.start(resources(world, X, backend=backend))
     await world.kubelet.register()
     await daemon.logged("state", resource=X, state="Registered")
-    async with world.run(resources(world, X), driver=NEW):
+    async with world.run(resources(world, X), driver=OLD):
+        await world.kubelet.register()
         await world.until(X, State.WAITING, BY_OLD if backend == "dra" else BY_PLUGIN)
         await daemon.kill()
-        await eventually(lambda: published(world).get(NEW) == ["x0", "x1"])
+        await world.until(X, State.REGISTERED)
+        await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
 
 
 async def test_a_lock_whose_file_was_removed_is_taken_again_before_the_next_write(

@@ -19,8 +19,8 @@ from devhost.backends.resource_lock import (
     LOCKS,
     ResourceLock,
     ResourceLocks,
-    lock_path,
     publisher_number,
+    resource_hash,
 )
 from devhost.watch.inotify import Inotify
 
@@ -28,13 +28,20 @@ T, U, V = "example.com/t", "example.com/u", "example.com/v"
 ME = "a user"
 
 
+def file_of(directory: Path, resource: str) -> Path:
+    return directory / LOCKS / f"{resource_hash(resource)}.lock"
+
+
 def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
     assert first.acquire(ME, "")
     assert first.acquire(ME, ""), "it has it already"
     assert not second.acquire(ME, "")
     assert (first.other_publisher, second.other_publisher) == (None, 0)
-    assert ResourceLock(tmp_path, U).acquire(ME, "")
+    assert ResourceLock(tmp_path, resource_hash(U)).acquire(ME, "")
     first.release(ME)
     assert second.other_publisher is None
     assert second.acquire(ME, "")
@@ -42,7 +49,11 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
     """While one asks all the time, another takes it and gives it up, each time."""
-    lock, asking, ended = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T), threading.Event()
+    lock, asking, ended = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+        threading.Event(),
+    )
 
     def ask() -> None:
         while not ended.is_set():
@@ -61,7 +72,10 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
 def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     """To open it does not wait for a writer."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
     assert first.acquire(ME, "")
     (path,) = (tmp_path / "devhost-locks").iterdir()
     first.release(ME)
@@ -74,10 +88,13 @@ def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
 
 def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
     """Who waits for it meanwhile takes the next file: never two have the lock."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
     assert first.acquire(ME, "")
     first.release(ME)
-    path = lock_path(tmp_path, first.hash)
+    path = file_of(tmp_path, T)
     assert path.exists()
     assert first.acquire(ME, "")
     first.release(ME, remove=True)
@@ -88,7 +105,7 @@ def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
 
 def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
     """By a pool that is deleted, beside a device plugin: others see the device plugin."""
-    lock, other = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    lock, other = ResourceLock(tmp_path, resource_hash(T)), ResourceLock(tmp_path, resource_hash(T))
     assert not lock.join("pool")
     assert lock.acquire("plugin", "")
     assert lock.join("pool")
@@ -101,13 +118,16 @@ def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
 
 def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
     """To code by what the kernel knows of the lock, whatever is in the file."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
     assert first.acquire(ME, "gpu.example.com")
     assert not second.acquire(ME, "")
     assert second.holder == "DRA (driver gpu.example.com)"
     assert first.acquire(ME, ""), "the other backend goes on in this process"
     assert second.holder == "a device plugin"
-    lock_path(tmp_path, first.hash).write_bytes(b"DRA (driver \x1b[31m\xff\n" + b"x" * 4096)
+    file_of(tmp_path, T).write_bytes(b"DRA (driver \x1b[31m\xff\n" + b"x" * 4096)
     assert second.holder.startswith("DRA (driver \\x1b[31m")
     assert second.holder.isprintable()
     assert len(second.holder) < 300
@@ -118,7 +138,10 @@ def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
 
 def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> None:
     """Else two that wait would wake each other without end."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
     assert first.acquire(ME, "")
     assert not second.acquire(ME, "")
     inotify = Inotify()
@@ -127,7 +150,7 @@ def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> No
     assert (second.other_publisher, second.holder) == (0, "a device plugin")
     assert inotify.read() == []
     first.release(ME)
-    assert [event.name for event in inotify.read()] == [f"{first.hash}.lock"]
+    assert [event.name for event in inotify.read()] == [file_of(tmp_path, T).name]
     inotify.close()
 
 
@@ -135,8 +158,8 @@ def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> No
 def test_links_of_others_in_the_place_of_a_lock_are_not_followed(
     tmp_path: Path, place: str
 ) -> None:
-    lock, elsewhere = ResourceLock(tmp_path, T), tmp_path / "elsewhere"
-    path = tmp_path / (LOCKS + place.format(lock.hash))
+    lock, elsewhere = ResourceLock(tmp_path, resource_hash(T)), tmp_path / "elsewhere"
+    path = tmp_path / (LOCKS + place.format(resource_hash(T)))
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(elsewhere)
     if not place:
@@ -153,8 +176,8 @@ def test_directory_and_files_of_locks_are_for_nobody_else(tmp_path: Path) -> Non
     linked.write_text("content")
     linked.chmod(0o644)
     for resource, is_linked in ((T, False), (U, True)):
-        lock = ResourceLock(tmp_path, resource)
-        path = lock_path(tmp_path, lock.hash)
+        lock = ResourceLock(tmp_path, resource_hash(resource))
+        path = file_of(tmp_path, resource)
         if is_linked:
             path.hardlink_to(linked)
         else:
@@ -175,7 +198,7 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
         return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
 
     locks = ResourceLocks(tmp_path)
-    own, elsewhere = locks.get(T), ResourceLock(tmp_path, V)
+    own, elsewhere = locks.get(T), ResourceLock(tmp_path, resource_hash(V))
     assert own.acquire(ME, "")
     assert elsewhere.acquire(ME, "")
     dead = made(T) + made(U)
@@ -190,7 +213,10 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
 
 def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     """Else two would have the lock, each of another file."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
     assert first.acquire(ME, "")
     shutil.rmtree(tmp_path / "devhost-locks")
     assert second.acquire(ME, "")
@@ -201,7 +227,7 @@ def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
 
 def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot make a lock in .*/gone: No such file or directory"):
-        ResourceLock(tmp_path / "gone", T).acquire(ME, "")
+        ResourceLock(tmp_path / "gone", resource_hash(T)).acquire(ME, "")
 
 
 def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:

@@ -164,10 +164,10 @@ class DraPublication:
                     self._hooks.set_state(State.BACKING_OFF, str(error))
                     await asyncio.sleep(_RETRY_S)
         finally:
-            if is_drained := self.drained:
+            if self.drained:
                 self._backend.remove(self)
             self.pool.has_lock = False
-            self._lock.release(self.pool, remove=is_drained)
+            self._lock.release(self.pool)
 
     async def _wait_until_locked(self) -> None:
         """Wait while another instance of devhost publishes the resource; may raise `OSError`."""
