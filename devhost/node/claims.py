@@ -27,6 +27,7 @@ from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.model.records import (
+    CLAIM,
     Handout,
     Record,
     RecordedNode,
@@ -34,11 +35,11 @@ from devhost.model.records import (
     Steps,
     merged_nodes,
 )
-from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
+from devhost.node.claim_conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.holders import Holders
 from devhost.node.record_files import RecordFiles
-from devhost.node.record_table import Holding, holdings
+from devhost.node.record_table import Holding, HoldingIndex, holdings
 
 _TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -55,7 +56,7 @@ class Claims:
         self._file, self._table = handouts, handouts.table
         self._listings: dict[str, ListedResource] = {}
         self._ends = ClaimEnds(self._listings, holders, self._table.boot, backend.leave_after)
-        self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backend)
+        self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
         handouts.on_change = self._records_changed
@@ -100,14 +101,14 @@ class Claims:
         """Return a snapshot in which devices are unhealthy whose nodes others may have."""
         former = self._listings[resource.name].devices
         may_change = self._conflicts.possible
+        rivals = Rivals(self._conflicts, resource, snapshot.devices)
         devices = dict[str, HostDevice]()
         for device in snapshot.devices.values():
             is_new = may_change or former.get(device.id) is not device
-            if is_new and device.healthy and not device.is_leaving:
-                reason = self._conflicts.reason(resource, device, snapshot.devices)
-                if reason is not None:
-                    verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
-                    devices[device.id] = replace(device, verdict=verdict)
+            is_judged = is_new and device.healthy and not device.is_leaving
+            if is_judged and (reason := rivals.find_reason(device)) is not None:
+                verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
+                devices[device.id] = replace(device, verdict=verdict)
         return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
     def set_listed(self, resource: Resource, offered: Snapshot) -> None:
@@ -253,7 +254,7 @@ class Claims:
 
         What is held with a claim is recorded when the claim is prepared again.
         """
-        unaccounted, unrecorded = list[AdvertisedName](), list[Holding]()
+        unaccounted, unrecorded = list[AdvertisedName](), HoldingIndex(self._table.boot)
         has_served = functools.cache(self._backend.has_served)
         for name, ids in self._holders.by_name.items():
             records = [*self._table.by_name(name)]
@@ -265,7 +266,8 @@ class Claims:
             overlap = self._conflicts.overlap.get(name.resource, False)
             if device is not None and claims:
                 nodes = merged_nodes((), device, self._table.boot)
-                unrecorded += [Holding(name, nodes, overlap, *claim) for claim in claims]
+                for claim in claims:
+                    unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
             elif device is not None and not self._backend.locked_by_other(name.resource):
                 handouts = [
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
@@ -275,11 +277,9 @@ class Claims:
                     self._records_changed(new)
             elif device is None and not records and (claims or has_served(name.resource)):
                 unaccounted.append(name)
-        conflicts, first = self._conflicts, min(unaccounted, default=None)
-        before = conflicts.unaccounted, conflicts.unrecorded
-        conflicts.unaccounted = first  # kubelet's list is in no order
-        conflicts.set_unrecorded(unrecorded)
-        if before != (conflicts.unaccounted, conflicts.unrecorded):
+        conflicts, first = self._conflicts, min(unaccounted, default=None)  # in no order
+        if (first, unrecorded) != (conflicts.unaccounted, conflicts.unrecorded):
+            conflicts.unaccounted, conflicts.unrecorded = first, unrecorded
             for listing in self._listings.values():
                 listing.rescan()
 
@@ -293,7 +293,7 @@ class Claims:
             for holding in holdings(record)
             for key in holding.node_keys(boot)
         }
-        for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
+        for name in self._conflicts.listed_nodes.resources(keys):
             self._listings[name].rescan()
         self._rescan_withheld()
 

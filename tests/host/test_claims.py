@@ -1,6 +1,7 @@
 """Which nodes are withheld, and until when."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -496,3 +497,26 @@ async def test_claims_wait_for_one_device_without_a_record_in_whatever_order_it_
         seen.update(published(who, resource(A), device("a")))
     (reason,) = seen
     assert "example.com/gone x is held by p, and no record says" in str(reason)
+
+
+async def test_publication_costs_what_its_own_devices_cost() -> None:
+    """However many names a node has, and however many of them pods were given."""
+
+    async def count_calls(names: int) -> int:
+        who, calls = ClaimsFixture(), 0
+        named = [device(f"d{number}", path=f"/dev/x{number}") for number in range(names)]
+        published(who, resource(A), *named)
+        for one in named[::2]:
+            await who.give(resource(A), one)
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        assert not any(published(who, resource(A), *named))
+        published(who, resource(B), *named)
+        sys.setprofile(None)
+        return calls
+
+    assert await count_calls(400) < 2.5 * await count_calls(200)

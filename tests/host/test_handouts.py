@@ -15,7 +15,7 @@ from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps
 from devhost.node import record_files, state_dir
 from devhost.node.record_files import RecordFiles, boot_id
-from devhost.node.record_table import RecordTable, holdings
+from devhost.node.record_table import Holding, RecordTable, holdings
 from devhost.watch.inotify import Subscription, Watcher
 from tests.support.daemon import until
 from tests.support.devices import node, token
@@ -55,6 +55,10 @@ async def read(state: Path) -> set[Handout]:
     file = opened(state)
     assert await file.sync(10) is None
     return set(file.table)
+
+
+def held(file: RecordFiles, node_id: NodeId) -> set[Holding]:
+    return {holding for key in node_id.keys for holding in file.table.index.by_node(key, A)}
 
 
 async def test_handouts_that_one_instance_writes_another_reads(tmp_path: Path) -> None:
@@ -172,7 +176,7 @@ async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and
     other = handout("b", resource="example.com/b")
 
     def check() -> Sequence[Record]:
-        if A in {holding.name.resource for holding in two.table.by_node(["char 4:64"])}:
+        if A in two.table.index.resources("char 4:64"):
             raise AllocationError("taken")
         return [other]
 
@@ -263,7 +267,7 @@ async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
     path.write_text(json.dumps({"resource": A, "records": [foreign, newer]}))
     file, other = opened(tmp_path), handout("b", 65)
     await put(file, other)
-    assert [holding.name.device for holding in file.table.by_node(["char 4:64"])] == ["a"]
+    assert [holding.name.device for holding in file.table.index.by_node("char 4:64", A)] == ["a"]
     assert (file.damage, path.with_name(f"{path.name}.damaged").exists()) == (None, False)
     await end(file, other)
     assert json.loads(path.read_text())["records"] == [newer, foreign]
@@ -352,7 +356,7 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
     await put(opened(tmp_path), of_node(odd))
     file = opened(tmp_path)
     assert await file.sync(10) is None
-    assert set(file.table.by_node(odd.keys)) == {*holdings(of_node(odd))}
+    assert held(file, odd) == {*holdings(of_node(odd))}
 
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
@@ -374,10 +378,9 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
         node(path, None, inode=inode).id for inode in (1, 2) for path in ("/d/x", "/d/y")
     )
     await put(file, of_node(first))
-    by_node = file.table.by_node
-    held = {*holdings(of_node(first))}
-    assert {*by_node(moved.keys)} == {*by_node(replaced.keys)} == held
-    assert not {*by_node(other.keys)}
+    given = {*holdings(of_node(first))}
+    assert held(file, moved) == held(file, replaced) == given
+    assert not held(file, other)
 
 
 def test_shares_of_a_device_are_one_holding_of_its_node() -> None:
@@ -385,8 +388,8 @@ def test_shares_of_a_device_are_one_holding_of_its_node() -> None:
     table = RecordTable(BOOT)
     shares = [handout(f"a::{number}").model_copy(update={"device": "a"}) for number in range(999)]
     table.apply({share.key: share for share in shares})
-    assert len([*table.by_node(["char 4:64"])]) == 1
+    assert len([*table.index.by_node("char 4:64", A)]) == 1
     table.apply({share.key: None for share in shares[1:]})
-    assert {*table.by_node(["char 4:64"])} == {*holdings(shares[0])}
+    assert {*table.index.by_node("char 4:64", A)} == {*holdings(shares[0])}
     table.apply({shares[0].key: None})
-    assert not [*table.by_node(["char 4:64"])]
+    assert not table.index.resources("char 4:64")
