@@ -33,7 +33,8 @@ from devhost.model.records import (
     RecordedNode,
     RecordedNodes,
     Steps,
-    merged_nodes,
+    nodes_of,
+    with_new_nodes,
 )
 from devhost.node.claim_conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
@@ -133,7 +134,7 @@ class Claims:
         for handout in self._table.handouts(name):
             if device.is_present:
                 renewed = tuple(_renewed(node, device, boot) for node in handout.nodes)
-                nodes = merged_nodes(renewed, device, boot) if renewed else ()
+                nodes = with_new_nodes(renewed, device, boot) if renewed else ()
                 if nodes != handout.nodes:
                     self._file.set({handout.key: handout.model_copy(update={"nodes": nodes})})
                     self._rescan_withheld()
@@ -190,7 +191,7 @@ class Claims:
             AllocationError: Others have the device.
         """
         self._conflicts.refuse(resource, [device], claim)
-        return merged_nodes((), device, self._table.boot)
+        return nodes_of(device, self._table.boot)
 
     def _handout(
         self,
@@ -205,11 +206,12 @@ class Claims:
         Nodes that it had before stay; so do its steps, without others.
         """
         former = self._table.find((resource, advertised_id))
+        nodes = (*(former.nodes if former else ()), *nodes_of(device, self._table.boot))
         return Handout(
             resource=resource,
             id=advertised_id,
             device=device.id,
-            nodes=merged_nodes(former.nodes if former else (), device, self._table.boot),
+            nodes=tuple({(node.boot, node.id.lasting): node for node in nodes}.values()),
             overlap=overlap,
             steps=steps or (former.steps if former else "none"),
         )
@@ -265,7 +267,7 @@ class Claims:
             device = listing.devices.get(name.device) if listing is not None else None
             overlap = self._conflicts.overlap.get(name.resource, False)
             if device is not None and claims:
-                nodes = merged_nodes((), device, self._table.boot)
+                nodes = nodes_of(device, self._table.boot)
                 for claim in claims:
                     unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
             elif device is not None and not self._backend.locked_by_other(name.resource):

@@ -11,7 +11,7 @@ from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
 from devhost.model.device import HostDevice
-from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes, merged_nodes
+from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes, with_new_nodes
 
 
 class HeldError(AllocationError):
@@ -126,7 +126,7 @@ class ClaimAllocator:
                     entries[name] = await self._with_located_paths(device, entries[name])
             nodes = tuple(node for node in device.nodes if node.boot == boot)
             if listed is not None and listed.is_present and not device.admin:
-                nodes = merged_nodes(nodes, listed, boot)
+                nodes = with_new_nodes(nodes, listed, boot)
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 

@@ -8,7 +8,7 @@ from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec
 from devhost.model.device import FileKind, HostDevice
-from devhost.model.records import ClaimedDevice, ClaimRecord, merged_nodes
+from devhost.model.records import ClaimedDevice, ClaimRecord, with_new_nodes
 
 _Json = dict[str, Any]
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
@@ -44,7 +44,7 @@ class Scope(NamedTuple):
         if device.admin:
             return {"places": places}
         former = tuple(node for node in device.nodes if node.boot == boot)
-        return {"places": places, "nodes": merged_nodes(former, present, boot)}
+        return {"places": places, "nodes": with_new_nodes(former, present, boot)}
 
 
 def scopes(claim: _Json, driver: str) -> list[list[Result]]:
