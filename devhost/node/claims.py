@@ -39,6 +39,7 @@ from devhost.model.records import (
 from devhost.node.claim_conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.holders import Holders
+from devhost.node.pre_start import unknown_steps
 from devhost.node.record_files import RecordFiles
 from devhost.node.record_table import Holding, HoldingIndex, holdings
 
@@ -188,9 +189,14 @@ class Claims:
         """Return the nodes that a claim is given with a device.
 
         Raises:
-            AllocationError: Others have the device.
+            AllocationError: Others have the device, or its pods have it already, without a record,
+                so that it cannot be told which steps were run.
         """
         self._conflicts.refuse(resource, [device], claim)
+        name = advertised_name(resource, device)
+        holds = any(shown == claim for _, shown in self._holders.claims(name))
+        if holds and resource.pre_start and not self._table.by_name(name):
+            raise AllocationError(f"{resource.name}: {unknown_steps(device.id)}")
         return nodes_of(device, self._table.boot)
 
     def _handout(

@@ -203,3 +203,25 @@ async def test_d5_a_living_pod_keeps_its_device_where_the_state_was_lost(
         await asyncio.sleep(1)
         assert not (await world.kubelet.prepare(name, "u")).error
         assert len(world.records()) == 1
+
+
+async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(
+    world: World, lists: PodResourcesLists
+) -> None:
+    """Its pod may have written to the device."""
+    (world.devices / "n0").touch()
+    marks = world.directory / "marks"
+    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    name = world.claim("u", X, "n0")
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        assert not (await world.kubelet.prepare(name, "u")).error
+        lists.hold("one", X, "n0", claim=name)
+    world.state.rename(world.directory / "lost")
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        await eventually(lambda: world.holders(X))
+        assert "delete the pod" in (await world.kubelet.prepare(name, "u")).error
+        assert (marks.read_text(), world.records()) == ("x\n", [])
