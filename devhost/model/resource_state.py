@@ -25,6 +25,20 @@ class PodHoldings(NamedTuple):
     plugin_pods: Mapping[str, AbstractSet[str]]
 
 
+class PodList(NamedTuple):
+    """A list of kubelet.
+
+    Attributes:
+        kubelet: What differs from one kubelet to the next.
+        pods: The pods (``namespace/name``), also those without devices.
+        held: The devices that they hold.
+    """
+
+    kubelet: object
+    pods: AbstractSet[str]
+    held: PodHoldings
+
+
 class State(StrEnum):
     """The state of a resource."""
 

@@ -171,6 +171,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
 
     async def List(self, _request: object, _context: object) -> pods.ListPodResourcesResponse:  # noqa: N802
         listed = pods.ListPodResourcesResponse()
+        listed.pod_resources.add(name="devhost", namespace="devhost")
         for name, claimed in self.pods.items():
             container = listed.pod_resources.add(name=name, namespace="default").containers.add()
             container.dynamic_resources.add(claim_name="c").claim_resources.extend(claimed)
