@@ -17,7 +17,7 @@ from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimRecord, RecordedNodes
-from devhost.model.resource_state import PodHoldings, PublicationStatus, SetState
+from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
@@ -100,7 +100,7 @@ class ResourceHooks:
         held: Returns the IDs that pods hold, as far as that is known.
         other_holders: Returns why the resource may not be offered yet: who has devices of it by
             another backend. The scheduler would count these pods against the wrong devices.
-        holders_known: Returns whether kubelet has told of all pods since this process began.
+        holders_known: Returns whether kubelet has told of all devices that device plugins gave.
         refresh: Asks again which pods hold devices.
         on_left: Called when IDs have left the list.
         exclusive: Whether to wait while a program other than devhost serves the resource.
@@ -123,8 +123,11 @@ class PodLister(Protocol):
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
 
-    async def holders(self) -> tuple[object, PodHoldings]:
-        """Return which kubelet says which pods hold devices; raise `KubeletError`."""
+    async def list_pods(self) -> PodList:
+        """Return the pods, and which devices they hold; raise `KubeletError`."""
+
+    async def has_all_allocated(self, held: PodHoldings) -> bool:
+        """Whether these are all devices that kubelet has allocated, as far as it can tell."""
 
 
 class ClaimRecords(Protocol):

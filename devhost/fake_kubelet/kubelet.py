@@ -52,13 +52,15 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._plugins = Plugins(self._socket.parent, self._ledger, self.notify)
         self._admission = asyncio.Lock()
 
-    async def start(self) -> None:
+    async def start(self, *, knows_pods: bool = True) -> None:
         """Clear the directory of sockets, bind ``kubelet.sock`` and serve registrations.
 
-        The socket of the pod-resources API replaces any file at its path.
+        The socket of the pod-resources API replaces any file at its path. While its API server is
+        away, kubelet does not know its pods, and lists none there.
         """
         if self._servers:
             raise RuntimeError("the kubelet is already running")
+        self._ledger.knows_pods = knows_pods
         remove_sockets(self._socket.parent)
         try:
             registrations = grpc.aio.server()
@@ -226,9 +228,12 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
     async def List(
         self, request: pods.ListPodResourcesRequest, context: Any
     ) -> pods.ListPodResourcesResponse:
-        """Return what the containers of all active pods hold."""
+        """Return what the containers of all active pods hold, devhost's own pod among them."""
+        if not self._ledger.knows_pods:
+            return pods.ListPodResourcesResponse()
         active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
-        return pods.ListPodResourcesResponse(pod_resources=active)
+        own = pods.PodResources(name="devhost", namespace="devhost")
+        return pods.ListPodResourcesResponse(pod_resources=[own, *active])
 
     async def GetAllocatableResources(
         self, request: pods.AllocatableResourcesRequest, context: Any

@@ -73,7 +73,7 @@ class Host:
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
         self._successors: dict[str, Resource] = {}  # to be started when the other backend has ended
-        holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
+        holders, metrics = Holders(backend.pods, settings.node_name), Metrics(ALLOCATE_RESULTS)
         handouts = RecordFiles(settings.state_dir, backend.lock_of)
         self.parts = NodeParts(
             backend=backend,

@@ -172,6 +172,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
 
     async def List(self, _request: object, _context: object) -> pods.ListPodResourcesResponse:  # noqa: N802
         listed = pods.ListPodResourcesResponse()
+        listed.pod_resources.add(name="devhost", namespace="devhost")
         for name, claimed in self.pods.items():
             container = listed.pod_resources.add(name=name, namespace="default").containers.add()
             for claim_name, device in claimed:

@@ -10,7 +10,6 @@ import pytest
 from devhost.backends.backend import LockState
 from devhost.backends.deviceplugin.device_list import AdvertisedDevice, DeviceList, Stream
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.podresources import PodResources
 from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
@@ -34,7 +33,7 @@ class FakeHolders(Holders):
     """Says of every device which pods hold it."""
 
     def __init__(self, *pods: str) -> None:
-        super().__init__(PodResources(Path("/nowhere")))
+        super().__init__(FakeBackend().pods, "node-1")
         self.pods = list(pods)
 
     def confirmed_free(self, *_: object, **__: object) -> bool:
@@ -48,7 +47,7 @@ class FakeList(Holders):
     """Says which pods hold which devices."""
 
     def __init__(self, by_name: Mapping[AdvertisedName, HeldBy]) -> None:
-        super().__init__(PodResources(Path("/nowhere")))
+        super().__init__(FakeBackend().pods, "node-1")
         self._by_name = by_name
 
     @property
@@ -97,7 +96,7 @@ class ClaimsFixture(Claims):
     ) -> None:
         self.backend = FakeBackend(leave_after)
         self.file = RecordFiles(state, self.backend.lock_of)
-        super().__init__(holders or Holders(self.backend.pods), self.backend, self.file)
+        super().__init__(holders or Holders(self.backend.pods, "node-1"), self.backend, self.file)
         for name in (A, B):
             self.add(name, DeviceList(0.0), lambda: None)
 

@@ -1,4 +1,4 @@
-"""What pods were given is known though its record is lost, or was never written."""
+"""What pods were given is known though its record is lost, or kubelet does not know the pods."""
 
 import json
 from pathlib import Path
@@ -93,6 +93,36 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     for reason in reasons(host.resources[0].devices.offered).values():
         assert "is held by default/one, and no record says" in str(reason)
     assert not recorded(state)
+    await started.free("one")
+    await started.wait(BETA, 2, 2)
+
+
+@contract
+async def test_kubelet_that_does_not_know_its_pods_yet_frees_no_device(
+    started: Kubelet, hosting: Hosting, files: Path
+) -> None:
+    """For however long its API server is away."""
+    holders = hosting.start(config(files, ALPHA)).parts.holders
+    await started.wait(ALPHA, 2, 2)
+    await started.admit("one", {"app": {ALPHA: 1}})
+    hosting.reload(config(files, BETA))
+    await started.wait(BETA, 2, 1)
+    await started.kill()
+    await started.start(knows_pods=False)
+    await started.wait(BETA, 2, 1)
+    lists, on_list = 0, holders.on_list
+
+    def count_lists() -> None:
+        nonlocal lists
+        lists += 1
+        on_list()
+
+    holders.on_list = count_lists
+    # In a second; devhost waits a tenth of it for the pods that a kubelet admits.
+    await until(lambda: lists >= 20, "many lists")
+    assert (await started.capacity())[BETA] == (2, 1)
+    await started.restart()
+    await started.wait(BETA, 2, 1)
     await started.free("one")
     await started.wait(BETA, 2, 2)
 

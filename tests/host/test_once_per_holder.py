@@ -68,7 +68,7 @@ class World:
         """Go on as another process does."""
         backend = DevicePluginBackend(Path("/nowhere"), Path("/nowhere/pr.sock"), 0.0)
         file = RecordFiles(self.state, backend.lock_of)
-        self.claims = Claims(Holders(backend.pods), backend, file)
+        self.claims = Claims(Holders(backend.pods, "node-1"), backend, file)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
         declaration = Declaration(self.resource, HostFiles(), policy, "node-1")

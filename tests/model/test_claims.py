@@ -182,9 +182,11 @@ class ClaimsMachine(RuleBasedStateMachine):
             await self.node.tick()
             self.check()
 
-    @step(hidden=st.sampled_from([0.0, 4.0, POLL_S - 1]))
-    async def restart_kubelet(self, hidden: float) -> None:
-        self.node.kubelet.restart(0.0 if self.disk_fills else hidden)
+    @step(away=st.sampled_from([0.0, 25.0]), hidden=st.sampled_from([0.0, 4.0, POLL_S - 1]))
+    async def restart_kubelet(self, away: float, hidden: float) -> None:
+        """With an API server that may be away."""
+        away, hidden = (0.0, 0.0) if self.disk_fills else (away, hidden)
+        self.node.kubelet.restart(away, hidden)
 
     @step(available=st.booleans())
     async def answer_pod_resources(self, available: bool) -> None:

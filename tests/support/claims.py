@@ -16,10 +16,10 @@ from devhost.backends.backend import Backend, LockState
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, KubeletError
+from devhost.model import resource_state
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
-from devhost.model.resource_state import PodHoldings
 from devhost.node import state_dir
 from devhost.node.claims import Claims
 from devhost.node.holders import Holders
@@ -96,10 +96,12 @@ class Kubelet:
         self.refused_at: dict[AdvertisedName, float] = {}
         self.pods: dict[int, Pod] = {}
         self.pod_lists: list[PodList] = []
+        self.informed_at = 0.0  # by the API server, of its pods
+        self._checkpoint: set[tuple[str, str]] = set()
         self._admitted = 0
 
-    async def holders(self) -> tuple[object, PodHoldings]:
-        """Return the pods that it shows."""
+    async def list_pods(self) -> resource_state.PodList:
+        """Return the pods that it shows, devhost's own among them."""
         if not self.available:
             raise KubeletError("away")
         shown = {key: pod for key, pod in self.pods.items() if pod.hidden_until <= self.now}
@@ -109,9 +111,20 @@ class Kubelet:
             held.setdefault(pod.name.resource, {})[offered] = frozenset({f"pod-{key}"})
         names = frozenset(pod.name for pod in shown.values())
         self.pod_lists.append(PodList(self.number, self.now, names))
-        return self.number, PodHoldings(
+        holdings = resource_state.PodHoldings(
             held, {name: frozenset().union(*ids.values()) for name, ids in held.items()}
         )
+        own = {"devhost/devhost"} if self.informed_at <= self.now else set[str]()
+        return resource_state.PodList(
+            self.number, own.union(*holdings.plugin_pods.values()), holdings
+        )
+
+    async def has_all_allocated(self, held: resource_state.PodHoldings) -> bool:
+        """Return whether these are all devices in the checkpoint."""
+        return all(offered_id(key) in held.by_id.get(name, ()) for name, key in self._checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        self._checkpoint = {(pod.name.resource, pod.advertised_id) for pod in self.pods.values()}
 
     def receive(self, name: str, healthy: dict[str, bool]) -> None:
         """Take a list of devices."""
@@ -121,14 +134,19 @@ class Kubelet:
             else:
                 self.unhealthy_since.setdefault((name, advertised_id), self.now)
         self.lists[name] = healthy
+        self._write_checkpoint()
 
-    def restart(self, hidden_s: float) -> None:
-        """Be another one, which has no lists, and does not show its pods for so long."""
+    def restart(self, away_s: float, hidden_s: float) -> None:
+        """Be another one, which has no lists.
+
+        Its API server is away for so long, and it does not show all its pods for so much longer.
+        """
         self.number += 1
+        self.informed_at = self.now + away_s
         self.lists.clear()
         self.unhealthy_since.clear()
         for pod in self.pods.values():
-            pod.hidden_until = self.now + hidden_s
+            pod.hidden_until = self.informed_at + hidden_s
 
     def free_ids(self, name: str) -> list[str]:
         """Return the IDs of a resource that it may allocate."""
@@ -158,6 +176,7 @@ class Kubelet:
         self._admitted += 1
         self.pods[self._admitted] = Pod(owner, advertised_id, device, self.host.boot)
         self.allocated_at[owner] = self.now
+        self._write_checkpoint()
         return True
 
 
@@ -212,7 +231,7 @@ class Process:
 
     def __init__(self, node: "Node") -> None:
         self.node, self.kubelet = node, node.kubelet
-        self.holders = Holders(self.kubelet)
+        self.holders = Holders(self.kubelet, "node-1")
         backend = cast("Backend", FakeBackend(node, self))
         self.file = RecordFiles(node.state_dir, backend.lock_of)
         self.claims = Claims(self.holders, backend, self.file)
@@ -431,7 +450,7 @@ class Node:
             await self.end(process, kill=True)
         self.host.boot += "1"
         self.host.numbers = dict(numbers)
-        self.kubelet.restart(0.0)
+        self.kubelet.restart(0.0, 0.0)
 
     async def tick(self) -> None:
         """Let half a second pass."""

@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 import pytest
 
@@ -58,6 +58,14 @@ class KubeletError(Exception):
 
 class KubeletDied(Exception):  # noqa: N818 - what happened, not a kind of error
     """The process ended, with the last lines of its log: a panic shows here."""
+
+
+OWN_POD: Final = {
+    "uid": "devhost",
+    "name": "devhost",
+    "namespace": "devhost",
+    "containers": [{"name": "devhost", "limits": {}}],
+}
 
 
 class Hint(NamedTuple):
@@ -111,8 +119,11 @@ class RealKubelet:
         """The end of what the process has logged."""
         return "\n".join(self._log)
 
-    async def start(self) -> None:
-        """Start the process, with the pods that an earlier one has admitted."""
+    async def start(self, *, knows_pods: bool = True) -> None:
+        """Start the process, with the pods that an earlier one has admitted.
+
+        While its API server is away it does not know them.
+        """
         if self._process is not None:
             raise RuntimeError("the kubelet was started already")
         self._log.clear()
@@ -125,8 +136,9 @@ class RealKubelet:
             asyncio.create_task(self._read_log(process)),
         ]
         try:
-            await self._call("pods", pods=list(self._pods.values()))
-            await self._call("start")
+            known = [OWN_POD, *self._pods.values()] if knows_pods else []
+            await self._call("pods", pods=known)
+            await self._call("start", sourcesReady=knows_pods)
         except BaseException:
             await self.kill()
             raise

@@ -197,7 +197,7 @@ async def lister(kubelet: Kubelet) -> AsyncIterator["pr_grpc.PodResourcesListerA
 
 
 async def listed(kubelet: Kubelet) -> Listed:
-    """What pod-resources shows."""
+    """What pod-resources shows, but for devhost's own pod."""
     async with lister(kubelet) as stub:
         reply = await stub.List(pr.ListPodResourcesRequest(), timeout=60)
     return {
@@ -206,4 +206,5 @@ async def listed(kubelet: Kubelet) -> Listed:
             for container in pod.containers
         }
         for pod in reply.pod_resources
+        if pod.namespace != "devhost"
     }

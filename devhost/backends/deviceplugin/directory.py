@@ -52,7 +52,7 @@ class PluginDirectory:
 
     def __init__(self, path: Path, socket: Path, leave_after: float = LEAVE_AFTER_S) -> None:
         self.path, self.leave_after = path, leave_after
-        self.pods = PodResources(socket)
+        self.pods = PodResources(socket, path)
         self.inflight_since = self.pods.inflight_since
         self.served_names = ServedNames(self.pods)
         self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
