@@ -130,7 +130,7 @@ async def test_second_instance_waits_on_after_a_kubelet_restart(
         await served_by(started, "old", T, 3)
     status = hosting.status(T)
     assert status.state is State.WAITING
-    assert status.reason == "another instance of devhost serves it"
+    assert status.reason == "another instance of devhost serves it by a device plugin"
     assert readiness(hosting.hosts[-1])["ready"], "else a surge update would never go on"
 
 
