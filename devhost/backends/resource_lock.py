@@ -24,6 +24,7 @@ from typing import Final
 
 from devhost.backends.backend import LockState
 from devhost.model.names import printable
+from devhost.model.resource_state import SetState, State
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 
 LOCKS: Final = "devhost-locks"
@@ -37,6 +38,7 @@ _LINK_ERRORS: Final = (errno.ELOOP, errno.ENOTDIR)
 # __fput: fsnotify_close comes before locks_remove_file).
 _AFTER_CLOSE_S: Final = (0.002, 0.03)
 _POLL_S: Final = 5.0  # in addition to the events, of which some may be lost
+_BLIND_POLL_S: Final = 0.5  # without events
 
 
 class ResourceLock:
@@ -96,8 +98,7 @@ class ResourceLock:
         except OSError as error:
             self._close()
             raise OSError(_problem(self._directory, error)) from None
-        self._users.add(user)
-        return self.held  # who had it may have removed the file meanwhile
+        return self.join(user)  # if who had it has not removed the file meanwhile
 
     def _lock(self) -> bool:
         if not self._is_current(self._descriptor):
@@ -169,15 +170,14 @@ class ResourceLock:
 
     def set_served(self, has_served: bool) -> None:
         """Keep whether pods may have devices by the device plugin; may raise `OSError`."""
-        if has_served is self.has_served:
-            return
-        try:
-            if has_served:
+        if has_served and not self.has_served:
+            try:
                 os.close(_open(self._served))
-            else:
+            except OSError as error:
+                raise OSError(_problem(self._directory, error)) from None
+        elif not has_served:
+            with contextlib.suppress(OSError):  # the directory became read-only
                 self._served.unlink(missing_ok=True)
-        except OSError as error:
-            raise OSError(_problem(self._directory, error)) from None
 
 
 class ResourceLocks:
@@ -208,33 +208,30 @@ class ResourceLocks:
         return lock.other_publisher is not None
 
     async def wait_until_locked(
-        self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
+        self, lock: ResourceLock, user: object, driver: str, set_state: SetState
     ) -> None:
-        """Take a resource's lock; `waiting` gets why not, while another process has it."""
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Take a resource's lock; `set_state` is told why not, until it is taken."""
+        taken = asyncio.Event()
 
         def look() -> None:
-            if taken.done():  # cancelled just now
-                return
             try:
-                if lock.acquire(user, driver):
-                    taken.set_result(None)
+                if taken.is_set() or lock.acquire(user, driver):
+                    taken.set()
                 else:
                     by = f" by {lock.holder}" if lock.holder else ""
-                    waiting(f"another instance of devhost serves it{by}")
+                    set_state(State.WAITING, f"another instance of devhost serves it{by}")
             except OSError as error:
-                taken.set_exception(error)
+                set_state(State.BACKING_OFF, str(error))
 
         look()
-        if taken.done():
-            taken.result()
+        if taken.is_set():
             return
         self.looks.append(look)
         try:
-            await taken
+            await taken.wait()
         finally:
             self.looks.remove(look)
-            if taken.cancelled() or taken.exception():
+            if not taken.is_set():
                 lock.release(user)  # which waited for it
         self.freed.set()
         self.freed = asyncio.Event()
@@ -248,8 +245,9 @@ class ResourceLocks:
             while True:
                 await subscription.watch(targets)
                 self._look()
+                pause = _BLIND_POLL_S if subscription.polling_reason else _POLL_S
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_S):
+                    async with asyncio.timeout(pause):
                         await self._look_after(closed)
         finally:
             subscription.close()
@@ -314,5 +312,5 @@ def _is_plain(status: os.stat_result) -> bool:
 
 def _problem(directory: Path, error: OSError) -> str:
     is_link = error.errno in _LINK_ERRORS
-    reason = f"{LOCKS}, or a file in it, is a link" if is_link else error.strerror
+    reason = f"{LOCKS} or a file in it is a link, or of another kind" if is_link else error.strerror
     return f"cannot make a lock in {directory}: {reason}"

@@ -29,7 +29,6 @@ from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
 _FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
-_RETRY_S: Final = 1.0  # after a lock that could not be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +137,7 @@ class DraPublication:
 
     def __init__(self, backend: DraBackend, resource: str, hooks: ResourceHooks) -> None:
         pool = pool_name(backend.settings.node_name, resource)
-        self._lock = backend.locks.get(resource)
-        self.handler, self.pool = hooks.handler, ResourcePool(pool, self._lock)
+        self.handler, self.pool = hooks.handler, ResourcePool(pool, backend.locks.get(resource))
         self._backend, self._hooks = backend, hooks
         self._snapshot, self._replicas = Snapshot(), 1
         self._devices: Sequence[SliceDevice] = ()
@@ -156,39 +154,27 @@ class DraPublication:
         self._backend.add(self)
         try:
             while True:
-                try:
-                    await self._wait_until_locked()
-                    await self._wait_until_free()
-                    await self._show_state()
-                except OSError as error:
-                    self._hooks.set_state(State.BACKING_OFF, str(error))
-                    await asyncio.sleep(_RETRY_S)
+                await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                await self._wait_until_free()
+                await self._show_state()
         finally:
             if self.drained:
                 self._backend.remove(self)
             self.pool.has_lock = False
-            self._lock.release(self.pool)
+            self.pool.lock.release(self.pool)
 
-    async def _wait_until_locked(self) -> None:
-        """Wait while another instance of devhost publishes the resource; may raise `OSError`."""
-        writer, driver = self._backend.writer, self._backend.settings.driver
-
-        def waiting(reason: str) -> None:
-            self._offer(self._hooks.other_holders())  # kubelet may ask this one for claims
-            self._hooks.set_state(State.WAITING, reason)
-            writer.set_dead(self.pool)
-
-        await self._backend.locks.wait_until_locked(self._lock, self.pool, driver, waiting)
-        self.pool.has_lock, self.pool.is_dead = True, False
-        writer.compare_soon()
+    def _show_wait(self, state: State, reason: str | None) -> None:
+        """Show why the lock is not taken; kubelet may ask this instance for claims all the same."""
+        self._offer(self._hooks.other_holders())
+        self._hooks.set_state(state, reason)
 
     async def _wait_until_free(self) -> None:
-        """Wait while pods have devices by the other backend; may raise `OSError`."""
+        """Wait while pods have devices by the other backend."""
         while (reason := self._hooks.other_holders()) is not None:
             self._offer(reason)
             self._hooks.set_state(State.WAITING, reason)
             await asyncio.sleep(_FREE_POLL_S)
-        self._lock.set_served(False)
+        self.pool.lock.set_served(False)
         self._offer(None)
 
     async def _show_state(self) -> None:

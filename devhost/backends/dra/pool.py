@@ -5,10 +5,9 @@ complete when there are as many slices of its newest generation as each of them 
 no device of an incomplete one.
 """
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
@@ -199,17 +198,6 @@ class PoolKey:
 def pool_of(content: _Json) -> str:
     """Return the pool of a slice as it was read."""
     return str(content["spec"]["pool"]["name"])
-
-
-def resource_of(pool: str, node_name: str, contents: Iterable[_Json]) -> str:
-    """Return the resource of a pool of a node, by its slices as they were read."""
-    for content in contents:
-        for device in content["spec"].get("devices") or ():
-            with contextlib.suppress(KeyError, TypeError):  # others have edited it
-                resource = str(device["attributes"]["resource"]["string"])
-                if pool_name(node_name, resource) == pool:
-                    return resource
-    return pool.partition("/")[2]  # as nearly all are
 
 
 def named_slice(content: _Json) -> tuple[str, _Json]:

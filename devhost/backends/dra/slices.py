@@ -21,12 +21,13 @@ from devhost.backends.dra.pool import (
     PoolWrite,
     SliceDevice,
     named_slice,
+    pool_name,
     pool_of,
-    resource_of,
     writes,
 )
 from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
+from devhost.model.resource_state import SetState, State
 
 _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -93,8 +94,14 @@ class NodeSlices:
         return set(map(pool_of, self._by_name.values()))
 
     def resource_of(self, pool: str) -> str:
-        """Return whose pool it is."""
-        return resource_of(pool, self._node_name, self._of_pool(pool).values())
+        """Return whose pool it is: a device says it, where the name of the pool is a hash."""
+        slices = self._of_pool(pool).values()
+        devices = (device for one in slices for device in one["spec"].get("devices") or ())
+        attributes = (device.get("attributes", {}).get("resource", {}) for device in devices)
+        for name in (attribute.get("string", "") for attribute in attributes):
+            if pool_name(self._node_name, name) == pool:
+                return str(name)
+        return pool.partition("/")[2]
 
     async def read(self) -> None:
         """Read all of them, or raise `ApiError`."""
@@ -135,7 +142,8 @@ class NodeSlices:
         """
         key = PoolKey(self.driver, self._node_name, node_uid, pool.name)
         async with self._turns:
-            if (devices := pool.devices if pool.has_lock else ()) is None:
+            devices = pool.devices if pool.has_lock else () if pool.is_dead else None
+            if devices is None:
                 return False
             needed = writes(key, devices, self._of_pool(pool.name))
             if needed and pool.has_lock and not pool.lock.held:
@@ -251,6 +259,9 @@ class SliceWriter:
             self._failures, self.problem = 0, None
             self._find_unowned()
             every = *self.pools.values(), *self._unowned.values()
+            for pool in every:
+                if pool.is_dead:  # since the last look an instance of the driver may have it
+                    self._set_lock(pool, is_taken=False)
             pools = [pool for pool in every if pool.has_lock or pool.is_dead]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
@@ -277,20 +288,28 @@ class SliceWriter:
     def _take_unowned(self) -> None:
         """Take the locks of pools that are to be deleted, where no other instance has them."""
         for pool in self._unowned.values():
-            with contextlib.suppress(OSError):
-                if pool.has_lock:
-                    continue
-                if pool.lock.join(pool) or pool.lock.acquire(pool, self._slices.driver):
-                    pool.has_lock = True
-                    self.compare_soon()
-                else:
-                    self.set_dead(pool)
+            if not pool.has_lock:
+                with contextlib.suppress(OSError):
+                    lock = pool.lock
+                    is_taken = lock.join(pool) or lock.acquire(pool, self._slices.driver)
+                    self._set_lock(pool, is_taken=is_taken)
 
-    def set_dead(self, pool: ResourcePool) -> None:
-        """See whether a pool is dead, whose lock another process has."""
-        former, pool.is_dead = pool.is_dead, pool.lock.other_publisher not in (None, self._number)
-        if pool.is_dead and not former:
+    def _set_lock(self, pool: ResourcePool, *, is_taken: bool) -> None:
+        was_dead, pool.has_lock = pool.is_dead, is_taken
+        pool.is_dead = not is_taken and pool.lock.other_publisher not in (None, self._number)
+        if is_taken or (pool.is_dead and not was_dead):
             self.compare_soon()
+
+    async def wait_until_locked(self, pool: ResourcePool, set_state: SetState) -> None:
+        """Wait while another instance of devhost publishes the resource of a pool."""
+
+        def show(state: State, reason: str | None) -> None:
+            set_state(state, reason)
+            self._set_lock(pool, is_taken=False)
+
+        driver = self._slices.driver
+        await self._locks.wait_until_locked(pool.lock, pool, driver, show)
+        self._set_lock(pool, is_taken=True)
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
