@@ -103,6 +103,7 @@ class ResourceHooks:
         holders_known: Returns whether kubelet has told of all devices that device plugins gave.
         refresh: Asks again which pods hold devices.
         on_left: Called when IDs have left the list.
+        save: Writes what was given, which only who has the lock of the resource may do.
         exclusive: Whether to wait while a program other than devhost serves the resource.
     """
 
@@ -113,6 +114,7 @@ class ResourceHooks:
     holders_known: Callable[[], bool]
     refresh: Callable[[], Awaitable[None]]
     on_left: Callable[[], None]
+    save: Callable[[], Awaitable[None]]
     exclusive: bool
 
 

@@ -65,6 +65,7 @@ class ServedResource:
             holders_known=lambda: parts.holders.complete,
             refresh=parts.holders.refresh,
             on_left=self._publish_again,
+            save=parts.handouts.flush,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
         )
         self.publication = parts.backend.open(scanner.resource, hooks)

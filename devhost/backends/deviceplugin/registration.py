@@ -144,6 +144,7 @@ class Registration:
             ended = self.offered_ids.streams.last_answer_at
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
+                await self._hooks.save()
             finally:
                 self._lock.release(self, remove=self.offered_ids.drained)
 
