@@ -94,13 +94,16 @@ class ClaimConflicts:
 
         `devices` are all of the resource: of two nodes of one number a scan has made two of them.
         """
-        if not self._table and among is None:
+        keys = owned_keys(device)
+        if among is None:
+            held = self._table.by_node(keys)
+        else:
+            boot = self._table.boot
+            held = [one for one in among if not keys.isdisjoint(one.node_keys(boot))]
+        if not held:
             return None
         name, publisher = advertised_name(resource, device), self._backend.publisher(resource)
-        keys = frozenset(owned_keys(device))
-        for handout in self._table.by_node(keys) if among is None else among:
-            if among is not None and keys.isdisjoint(handout.node_keys(self._table.boot)):
-                continue
+        for handout in held:
             if handout.name == name and handout.publisher != publisher:
                 return handout  # it may be allocated once more: the publishers do not know
             if handout.name == name or self._may_share(resource, handout):

@@ -227,7 +227,7 @@ class HandoutFile:
         changes: dict[HandoutKey, Record | None] = {
             key: read.get(key)
             for key in now.keys() | read.keys()
-            if now.get(key) is known.get(key) and read.get(key) != now.get(key)
+            if now.get(key) is known.get(key) and _differ(read.get(key), now.get(key))
         }
         self.table.apply(changes)
         if changes:
@@ -236,6 +236,10 @@ class HandoutFile:
 
     def _report(self, problem: str | None) -> None:
         self.problem = log_transition("allocated devices", self.problem, problem)
+
+
+def _differ(record: Record | None, other: Record | None) -> bool:
+    return record is not other and record != other  # mostly it is the same: the former is quicker
 
 
 def _replaces_steps(former: Handout | None, handout: Handout) -> bool:
@@ -318,7 +322,7 @@ def _update(
     changes: dict[HandoutKey, Record | None] = {
         key: known.get(key)
         for key in known.keys() | last.records.keys()
-        if known.get(key) != last.records.get(key)
+        if _differ(known.get(key), last.records.get(key))
     }
     files, damaged = last, dict[str, str]()
     if not any(changes.values()):

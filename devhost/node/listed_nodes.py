@@ -12,9 +12,9 @@ def owned_nodes(device: HostDevice) -> Iterator[Node]:
     return (node for node in device.nodes if node.state or node.hardware)
 
 
-def owned_keys(device: HostDevice) -> Iterator[str]:
-    """Yield the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
-    return (key for node in owned_nodes(device) for key in node.id.keys)
+def owned_keys(device: HostDevice) -> frozenset[str]:
+    """Return the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
+    return frozenset().union(*(node.id.keys for node in owned_nodes(device)))
 
 
 def present_keys(device: HostDevice) -> set[str]:
