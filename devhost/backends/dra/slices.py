@@ -72,6 +72,7 @@ class NodeSlices:
         self._api, self._driver, self._node_name = api, driver, node_name
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._by_name: dict[str, _Json] = {}
+        self._compared: dict[str, str] = {}  # the node's UID, by pool that has what is wanted
         self._version = ""  # of the list
         self._turns = asyncio.Semaphore(_POOLS_AT_ONCE)
 
@@ -88,6 +89,7 @@ class NodeSlices:
         listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
         with reading_answer():
             self._by_name = dict(map(named_slice, listed.get("items") or ()))
+            self._compared.clear()
             self._version = str(listed["metadata"]["resourceVersion"])
 
     async def follow(self, on_change: Callable[[bool], None]) -> None:
@@ -109,11 +111,17 @@ class NodeSlices:
 
     def _take(self, kind: str, name: str, content: _Json) -> bool:
         former = self._by_name.get(name)
+        for changed in filter(None, (former, content)):
+            self._compared.pop(pool_of(changed), None)
         if kind == "DELETED":
             return self._by_name.pop(name, None) is not None
         if former is None or former["metadata"] != content["metadata"]:  # else it is our write
             self._by_name[name] = content
         return False
+
+    def is_written(self, pool: ResourcePool, node_uid: str) -> bool:
+        """Whether a pool was compared, and nothing has changed since."""
+        return pool.is_published and self._compared.get(pool.name) == node_uid
 
     async def write(self, pool: ResourcePool, node_uid: str) -> bool:
         """Write what differs from the devices of a pool; return whether there was anything.
@@ -125,6 +133,8 @@ class NodeSlices:
             if (devices := pool.devices) is None:
                 return False
             needed = writes(key, devices, self._of_pool(pool.name))
+            if not needed:
+                self._compared[pool.name] = node_uid
             try:
                 left_out = [await self._send(write) for write in needed]
             except ApiError as error:
@@ -227,7 +237,7 @@ class SliceWriter:
                 self._is_node_read = True
                 node_uid = await self._read_node()
             self._failures, self.problem = 0, None
-            pools = self._pools_to_compare() if self.may_write else ()
+            pools = self._pools_to_compare(node_uid) if self.may_write else ()
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
@@ -235,12 +245,13 @@ class SliceWriter:
             if any(task.result() for task in written):
                 await asyncio.sleep(_BETWEEN_WRITES_S)
 
-    def _pools_to_compare(self) -> Sequence[ResourcePool]:
+    def _pools_to_compare(self, node_uid: str) -> Sequence[ResourcePool]:
         """Return the pools; also those that nobody has, once all have been looked at."""
         if all(pool.devices is not None for pool in self.pools.values()):
             unowned = self._slices.pools - self.pools.keys()
             self.pools |= {name: ResourcePool(name, ()) for name in unowned}
-        return [*self.pools.values()]
+        pools, is_written = self.pools.values(), self._slices.is_written
+        return [pool for pool in pools if not is_written(pool, node_uid)]
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
