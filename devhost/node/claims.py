@@ -65,9 +65,10 @@ class Claims:
         self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
+        self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         handouts.on_read = self._handouts_read
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
-        holders.on_list = self._due.set
+        holders.on_list = self._report_holders
 
     # ── resources ──
 
@@ -287,12 +288,17 @@ class Claims:
 
     def _handouts_read(self, records: Iterable[Record]) -> None:
         """Scan again what may be in conflict with what another instance has made or ended."""
-        self._due.set()
+        self._report_holders()
         held = [one for record in records for one in held_by(record)]
         keys = {key for one in held for key in one.node_keys(self._table.boot)}
         for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
             self._listings[name].rescan()
         self._rescan_withheld()
+
+    def _report_holders(self) -> None:
+        self._due.set()
+        changed, self.holders_changed = self.holders_changed, asyncio.Event()
+        changed.set()
 
     def _rescan_withheld(self) -> None:
         """Scan the resources again whose devices may be free now."""

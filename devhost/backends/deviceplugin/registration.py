@@ -128,9 +128,7 @@ class Registration:
 
     async def run(self) -> None:
         """Serve and register until cancelled."""
-        while (reason := self._hooks.other_holders()) is not None:
-            self._set_waiting(reason)
-            await asyncio.sleep(_LEAVE_POLL_S)
+        await self._hooks.wait_until_free(self._set_waiting)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_registered(), name=f"register {self._name}")
             await self._remove_unlisted()

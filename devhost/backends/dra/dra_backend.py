@@ -27,7 +27,6 @@ from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
-_FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
 _LOCKED: Final = "another instance of devhost publishes its devices"
 
 
@@ -188,10 +187,12 @@ class DraPublication:
 
     async def _wait_until_free(self) -> None:
         """Wait while pods have devices by the other backend."""
-        while (reason := self._hooks.other_holders()) is not None:
+
+        def waiting(reason: str) -> None:
             self._offer(reason)
             self._hooks.set_state(State.WAITING, reason)
-            await asyncio.sleep(_FREE_POLL_S)
+
+        await self._hooks.wait_until_free(waiting)
         self._offer(None)
 
     @property
