@@ -6,6 +6,7 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device pl
 _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
+FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
 ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
@@ -100,6 +102,7 @@ class ResourceHooks:
         held: Returns the IDs that pods hold, as far as that is known.
         other_holders: Returns why the resource may not be offered yet: who has devices of it by
             another backend. The scheduler would count these pods against the wrong devices.
+        holders_changed: Returns an event that is set when `other_holders` may have another answer.
         holders_known: Returns whether kubelet has told of all devices that device plugins gave.
         refresh: Asks again which pods hold devices.
         on_left: Called when IDs have left the list.
@@ -111,11 +114,20 @@ class ResourceHooks:
     set_state: SetState
     held: Callable[[], AbstractSet[str]]
     other_holders: Callable[[], str | None]
+    holders_changed: Callable[[], asyncio.Event]
     holders_known: Callable[[], bool]
     refresh: Callable[[], Awaitable[None]]
     on_left: Callable[[], None]
     save: Callable[[], Awaitable[None]]
     exclusive: bool
+
+    async def wait_until_free(self, waiting: Callable[[str], object]) -> None:
+        """Wait while pods have devices by another backend; `waiting` gets the reason."""
+        while (reason := self.other_holders()) is not None:
+            waiting(reason)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FREE_POLL_S):
+                    await self.holders_changed().wait()
 
 
 class PodLister(Protocol):

@@ -51,8 +51,20 @@ class Rank(IntEnum):
 
 
 OwnerOf = Callable[[str], str | None]
+"""Returns the resource that offers a node (by `Node.key`) before this one."""
 FileVersion = tuple[int, int, int]
 """`FileState.version`."""
+
+
+class Owners(dict[str, str | None]):
+    """The answers of an `OwnerOf`, which is asked once about each node that matters."""
+
+    def __init__(self, owner_of: OwnerOf) -> None:
+        self._owner_of = owner_of
+
+    def __missing__(self, key: str) -> str | None:
+        owner = self[key] = self._owner_of(key)
+        return owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ class ScanContext:
     """The resource, its devices so far, and the time of one scan.
 
     Attributes:
-        owner_of: Names the resource that offers a node (by `Node.key`) before this one.
+        owners: Those of the nodes that the devices depend on.
         now: Seconds on the host's clock.
         settle_s: How long a node waits for an earlier source to name it.
         links_to_come: Whether a resource before this one may find a new node by a link.
@@ -68,7 +80,7 @@ class ScanContext:
 
     resource: Resource
     previous: Snapshot
-    owner_of: OwnerOf
+    owners: Owners
     now: float
     settle_s: float
     constants: Mapping[str, str]
@@ -251,7 +263,7 @@ def _owner(nodes: Iterable[Node], context: ScanContext) -> str | None:
     """Return the resource that offers a node, or a node that may not be offered beside it."""
     for node in nodes:
         for key in node.keys or (node.key,):
-            if (owner := context.owner_of(key)) is not None:
+            if (owner := context.owners[key]) is not None:
                 return owner
     return None
 
@@ -361,7 +373,7 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
         if skipped.verdict.cause is not Cause.DANGLING
     }
     present_keys = frozenset(
-        node.key for node in selection.nodes if context.owner_of(node.key) is None
+        node.key for node in selection.nodes if context.owners[node.key] is None
     )
     of_devices = {node.key for device in result.devices.values() for node in device.nodes}
 

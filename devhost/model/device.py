@@ -162,6 +162,7 @@ class Node:
         hardware: What the kernel says of it, where a source found it there.
         problem: Why containers cannot be given it.
         key: What makes two candidates the same node: the resolved path, or what stands for it.
+        id: Its identity on the host: two names of one node are not two devices.
     """
 
     path: str
@@ -173,14 +174,14 @@ class Node:
     hardware: Hardware | None = None
     problem: str | None = None
     key: str = field(init=False, compare=False)
+    id: NodeId = field(init=False, compare=False, repr=False)  # each event needs those of all
 
     def __post_init__(self) -> None:
         place = self.hardware.place if self.hardware else f"\0{self.name}"
         object.__setattr__(self, "key", self.state.realpath if self.state else place)
+        object.__setattr__(self, "id", self._id())
 
-    @property
-    def id(self) -> NodeId:
-        """Its identity on the host: two names of one node are not two devices."""
+    def _id(self) -> NodeId:
         state, entity = self.state, self.hardware.entity if self.hardware else self.key
         if state is not None and state.number:
             entity = "{} {}:{}".format(state.kind.value, *state.number)

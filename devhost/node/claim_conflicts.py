@@ -104,7 +104,7 @@ class Rivals:
 
     def find_reason(self, device: HostDevice) -> str | None:
         """Return under which name another pod may have a node of a device, and why."""
-        conflicts, keys = self._conflicts, frozenset(owned_keys(device))
+        conflicts, keys = self._conflicts, owned_keys(device)
         if (holding := self.find_holding(device)) is not None:
             return conflicts.explain(holding, keys)
         reason, held = self._find_listed(device, keys), conflicts.unaccounted
@@ -123,7 +123,7 @@ class Rivals:
         """Return who has a node of a device under another name, or by another publisher."""
         if not any(self._indexes):
             return None
-        name, keys = advertised_name(self._resource, device), frozenset(owned_keys(device))
+        name, keys = advertised_name(self._resource, device), owned_keys(device)
         for holding in (holding for key in keys for holding in self._find_stray(key)):
             if holding.name == name:
                 if holding.driver != self._publisher:

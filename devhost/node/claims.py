@@ -61,9 +61,10 @@ class Claims:
         self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
+        self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         handouts.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
-        holders.on_list = self._due.set
+        holders.on_list = self._report_holders
 
     # ── resources ──
 
@@ -293,7 +294,7 @@ class Claims:
 
     def _records_changed(self, records: Iterable[Record]) -> None:
         """Scan again what may be in conflict with what another instance has made or ended."""
-        self._due.set()
+        self._report_holders()
         boot = self._table.boot
         keys = {
             key
@@ -304,6 +305,11 @@ class Claims:
         for name in self._conflicts.listed_nodes.resources(keys):
             self._listings[name].rescan()
         self._rescan_withheld()
+
+    def _report_holders(self) -> None:
+        self._due.set()
+        changed, self.holders_changed = self.holders_changed, asyncio.Event()
+        changed.set()
 
     def _rescan_withheld(self) -> None:
         """Scan the resources again whose devices may be free now."""

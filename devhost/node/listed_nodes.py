@@ -7,9 +7,9 @@ from devhost.model.device import HostDevice
 _Devices = Mapping[str, HostDevice]
 
 
-def owned_keys(device: HostDevice) -> Iterator[str]:
-    """Yield the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
-    return (key for node in device.owned_nodes for key in node.id.keys)
+def owned_keys(device: HostDevice) -> frozenset[str]:
+    """Return the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
+    return frozenset[str]().union(*(node.id.keys for node in device.owned_nodes))
 
 
 def present_keys(device: HostDevice) -> set[str]:

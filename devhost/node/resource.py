@@ -62,6 +62,7 @@ class ServedResource:
             self._set_state,
             held=lambda: self._held,
             other_holders=lambda: other_holders(self.scanner, parts.holders, parts.handouts),
+            holders_changed=lambda: parts.claims.holders_changed,
             holders_known=lambda: parts.holders.complete,
             refresh=parts.holders.refresh,
             on_left=self._publish_again,

@@ -99,13 +99,19 @@ class BlockingCalls:
         self._name, self._path = name, path
         self._abandoned = 0
         self._is_serial, self._abandoned_max = serial, 1 if serial else ABANDONED_MAX
-        self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
+        self._lock = asyncio.Lock()
+        self._turn = self._lock if serial else contextlib.nullcontext()
         self._cancelled: asyncio.Future[Any] | None = None  # if the last call was, and runs
 
     @property
     def hanging(self) -> bool:
         """Whether as many calls are abandoned as may be."""
         return self._abandoned >= self._abandoned_max
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether a call has to wait for others."""
+        return self._lock.locked() or (self._is_serial and self._cancelled is not None)
 
     async def run(
         self,
@@ -127,7 +133,7 @@ class BlockingCalls:
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
         began = time.monotonic()
-        limit = asyncio.timeout(None if patience == math.inf else patience)
+        limit = asyncio.timeout(patience if self._may_wait and patience < math.inf else None)
         try:
             async with limit, self._turn:
                 await self._wait_for_cancelled()

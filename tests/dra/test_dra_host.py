@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.backends.dra import slices
+from devhost.backends.dra import pool, slices
 from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.pool import PoolKey, PoolWrite
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
@@ -196,6 +197,27 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         world.api.break_watches()
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")
         await world.until_published("0", "1", "2")
+
+
+async def test_a_change_has_only_its_pool_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(key: PoolKey, devices: Any, present: Any) -> list[PoolWrite]:
+        needed = pool.writes(key, devices, present)
+        compared.add((key.name, bool(needed)))
+        return needed
+
+    compared, changed, other = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
+    monkeypatch.setattr(slices, "writes", noted)
+    config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.run(config):
+        await world.kubelet.register()
+        await eventually(lambda: {(changed, False), (other, False)} <= compared)
+        compared.clear()
+        (published,) = (each for each in world.slices() if each["spec"]["pool"]["name"] == changed)
+        world.api.remove(f"{PATH}/{published['metadata']['name']}")
+        await eventually(lambda: (changed, False) in compared)
+    assert compared == {(changed, True), (changed, False)}
 
 
 async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World) -> None:

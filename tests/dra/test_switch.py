@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from devhost.backends import backend
 from devhost.backends.dra.dra_backend import DraPublication
 from devhost.fake_kubelet.dra_kubelet import node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -23,6 +24,12 @@ both = pytest.mark.parametrize(
         pytest.param(TOKENS, TOKEN, ("0", "1", "2"), id="tokens"),
     ],
 )
+
+
+@pytest.fixture(autouse=True)
+def poll_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the end of what is waited for be seen by its event alone."""
+    monkeypatch.setattr(backend, "FREE_POLL_S", 3600.0)
 
 
 @pytest.fixture
@@ -283,9 +290,13 @@ async def test_the_last_registration_of_a_device_plugin_is_without_steps(
 
 
 async def test_dra_waits_for_the_device_plugin_of_another_instance(
-    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A rollout starts one that knows DRA beside one that does not."""
+    monkeypatch.setattr(backend, "FREE_POLL_S", 0.05)
     second = World.beside(world)
     async with world.run(by_plugin(TOKENS)):
         await plugins.wait(TOKEN, 3, 3)

@@ -156,7 +156,8 @@ class Registration:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
             await directory.locks.wait_until_locked(self._lock, self, "", self._hooks.set_state)
-            await self._wait_until_free()
+            # Claims may have devices of it, also by who had the lock before.
+            await self._hooks.wait_until_free(self._set_waiting)
             self._lock.set_served(True)
             identity = await directory.kubelet.wait_until_reachable(self._set_waiting)
             await self._wait_until_unserved()
@@ -179,12 +180,6 @@ class Registration:
             pause = _FAILURE_PAUSE_S
             self._hooks.set_state(State.BACKING_OFF, str(error))
         await self._pause(identity, at_least=pause)
-
-    async def _wait_until_free(self) -> None:
-        """Wait while claims have devices of the resource: by who had the lock before, too."""
-        while (reason := self._hooks.other_holders()) is not None:
-            self._set_waiting(reason)
-            await asyncio.sleep(_LEAVE_POLL_S)
 
     async def _wait_until_unserved(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""

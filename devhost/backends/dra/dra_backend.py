@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
@@ -27,8 +26,6 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
-
-_FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +167,12 @@ class DraPublication:
 
     async def _wait_until_free(self) -> None:
         """Wait while pods have devices by the other backend."""
-        while (reason := self._hooks.other_holders()) is not None:
+
+        def waiting(reason: str) -> None:
             self._offer(reason)
             self._hooks.set_state(State.WAITING, reason)
-            await asyncio.sleep(_FREE_POLL_S)
+
+        await self._hooks.wait_until_free(waiting)
         self.pool.lock.set_served(False)
         self._offer(None)
 

@@ -82,6 +82,7 @@ class NodeSlices:
         self._api, self.driver, self._node_name = api, driver, node_name
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._by_name: dict[str, _Json] = {}
+        self._compared: dict[str, str] = {}  # the node's UID, by pool that has what is wanted
         self._version = ""  # of the list
         self._turns = asyncio.Semaphore(_POOLS_AT_ONCE)
 
@@ -108,6 +109,7 @@ class NodeSlices:
         listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
         with reading_answer():
             self._by_name = dict(map(named_slice, listed.get("items") or ()))
+            self._compared.clear()
             self._version = str(listed["metadata"]["resourceVersion"])
 
     async def follow(self, on_change: Callable[[bool], None]) -> None:
@@ -129,11 +131,17 @@ class NodeSlices:
 
     def _take(self, kind: str, name: str, content: _Json) -> bool:
         former = self._by_name.get(name)
+        for changed in filter(None, (former, content)):
+            self._compared.pop(pool_of(changed), None)
         if kind == "DELETED":
             return self._by_name.pop(name, None) is not None
         if former is None or former["metadata"] != content["metadata"]:  # else it is our write
             self._by_name[name] = content
         return False
+
+    def is_written(self, pool: ResourcePool, node_uid: str) -> bool:
+        """Whether a pool was compared, and nothing has changed since."""
+        return pool.is_published and self._compared.get(pool.name) == node_uid
 
     async def write(self, pool: ResourcePool, node_uid: str) -> bool:
         """Write what differs from the devices of a pool; return whether there was anything.
@@ -149,6 +157,8 @@ class NodeSlices:
             if needed and pool.has_lock and not pool.lock.held:
                 pool.has_lock = False  # its file was removed
                 return False
+            if not needed:
+                self._compared[pool.name] = node_uid
             try:
                 left_out = [await self._send(write) for write in needed]
             except ApiError as error:
@@ -262,7 +272,11 @@ class SliceWriter:
             for pool in every:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
                     self._set_lock(pool, is_taken=False)
-            pools = [pool for pool in every if pool.has_lock or pool.is_dead]
+            pools = [
+                pool
+                for pool in every
+                if (pool.has_lock or pool.is_dead) and not self._slices.is_written(pool, node_uid)
+            ]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
