@@ -45,7 +45,7 @@ from devhost.node.state_dir import (
     write_atomically,
 )
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
-from devhost.watch.threads import PATIENCE_S, run_in_thread
+from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
 
 POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
@@ -200,17 +200,17 @@ class RecordFiles:
             self._recheck(gifts)  # what others have given may have been read since the first check
             known, last = self.table.snapshot(), self._content
 
-            async def merge(changes: Changes) -> dict[RecordKey, Record]:
+            def merge(changes: Changes) -> Mapping[RecordKey, Record]:
                 nonlocal known
                 self._merge(changes, last.records)
                 self._recheck(gifts)
                 known = self.table.snapshot()
                 return known
 
-            def merge_from_thread(changes: Changes) -> Mapping[RecordKey, Record]:
-                return asyncio.run_coroutine_threadsafe(merge(changes), loop).result(PATIENCE_S)
+            def merge_on_loop(changes: Changes) -> Mapping[RecordKey, Record]:
+                return call_on_loop(loop, lambda: merge(changes))
 
-            update = _Update(path, known, last, self._lock_of, merge_from_thread)
+            update = _Update(path, known, last, self._lock_of, merge_on_loop)
             self._content = content = await run_in_thread("state", update.run)
         except OSError as error:
             self._report(f"{path}: {error.strerror or NO_ANSWER}")

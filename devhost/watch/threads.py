@@ -53,6 +53,26 @@ def run_in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     return future
 
 
+def call_on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, which the event loop runs; for a thread.
+
+    Raises:
+        TimeoutError: The loop has not run it in `PATIENCE_S`.
+        RuntimeError: The loop has closed.
+        Exception: Whatever ``work`` raises.
+    """
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    loop.call_soon_threadsafe(_settle, future, work)
+    return future.result(PATIENCE_S)
+
+
+def _settle(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 (handed to the caller)
+        future.set_exception(error)
+
+
 def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """Return the result of ``work`` in a thread; for code without an event loop.
 
@@ -62,13 +82,7 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 (handed to the caller)
-            future.set_exception(error)
-
-    _POOL.submit(run)
+    _POOL.submit(lambda: _settle(future, work))
     done, _ = concurrent.futures.wait([future], seconds)
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")

@@ -335,6 +335,7 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
     for _ in range(9):
         assert await file.sync(0.01) == record_files.NO_ANSWER
     assert file.problem == f"{tmp_path}: no answer in 0.01 s"
+    monkeypatch.setattr(record_files, "PATIENCE_S", 60.0)
     file.set({other.key: other})  # while the first attempt has not returned
     answers.set()
     assert await file.sync(10) is None
