@@ -13,8 +13,9 @@ from devhost.backends.backend import LockState
 from devhost.errors import AllocationError
 from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps
-from devhost.node import record_files, state_dir
+from devhost.node import record_files, record_store, state_dir
 from devhost.node.record_files import RecordFiles, boot_id
+from devhost.node.record_store import RecordStore
 from devhost.node.record_table import Holding, RecordTable, holdings
 from devhost.watch.inotify import Subscription, Watcher
 from tests.support.daemon import until
@@ -200,7 +201,7 @@ async def test_what_cannot_be_written_again_is_written_later(
     await put(file, handout(steps="done"))
     (tmp_path / FILE).unlink()
     with monkeypatch.context() as full:
-        full.setattr(record_files, "write_atomically", fail)
+        full.setattr(record_store, "write_atomically", fail)
         for _ in range(2):
             assert await file.sync(10) is None
             assert set(file.table) == {handout()}
@@ -211,14 +212,14 @@ async def test_what_cannot_be_written_again_is_written_later(
 async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, go_on, update = threading.Event(), threading.Event(), record_files._Update.run
+    entered, go_on, update = threading.Event(), threading.Event(), RecordStore.update
 
-    def slow(self: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         entered.set()
         assert go_on.wait(60)
-        return update(self)
+        return update(*arguments)
 
-    monkeypatch.setattr(record_files._Update, "run", slow)
+    monkeypatch.setattr(RecordStore, "update", slow)
     one = opened(tmp_path)
     one.set({handout().key: handout()})
     assert await asyncio.to_thread(entered.wait, 60)
@@ -293,7 +294,7 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
     file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
     assert await file.give(lambda: [done], 10) is None
     with monkeypatch.context() as full:
-        full.setattr(record_files, "write_atomically", fail)
+        full.setattr(record_store, "write_atomically", fail)
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.give(lambda: [*pending, without], 10)
         assert problem == file.problem == f"{tmp_path}: No space left on device"
@@ -322,13 +323,13 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    answers, update = threading.Event(), record_files._Update.run
+    answers, update = threading.Event(), RecordStore.update
 
-    def hanging(self: Any) -> Any:
+    def hanging(*arguments: Any) -> Any:
         assert answers.wait(60)
-        return update(self)
+        return update(*arguments)
 
-    monkeypatch.setattr(record_files._Update, "run", hanging)
+    monkeypatch.setattr(RecordStore, "update", hanging)
     monkeypatch.setattr(record_files, "PATIENCE_S", 0.01)
     file, other = opened(tmp_path), handout("b", 65)
     file.set({handout().key: handout()})

@@ -417,7 +417,7 @@ class Node:
                 raise OSError(28, "No space left on device")
             write(path, raw)
 
-        disk = patch("devhost.node.record_files.write_atomically", write_if_room)
+        disk = patch("devhost.node.record_store.write_atomically", write_if_room)
         with boot, disk, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 
