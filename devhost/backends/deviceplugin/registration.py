@@ -154,7 +154,7 @@ class Registration:
         try:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
-            await directory.locks.wait_until_locked(self._lock, self, "", self._hooks.set_state)
+            await directory.locks.wait_until_locked(self._lock, self, "", self._set_waiting)
             await self._wait_until_free()
             self._lock.set_served(True)
             identity = await directory.kubelet.wait_until_reachable(self._set_waiting)

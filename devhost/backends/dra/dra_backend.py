@@ -28,6 +28,7 @@ from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
+_RETRY_S: Final = 1.0  # after a lock that could not be made
 _FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
 
 
@@ -158,7 +159,12 @@ class DraPublication:
         self._backend.add(self)
         try:
             while True:
-                await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                try:
+                    await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                except OSError as error:
+                    self._hooks.set_state(State.BACKING_OFF, str(error))
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 await self._wait_until_free()
                 await self._show_state()
         finally:
@@ -167,10 +173,10 @@ class DraPublication:
             self.pool.has_lock = False
             self.pool.lock.release(self.pool)
 
-    def _show_wait(self, state: State, reason: str | None) -> None:
-        """Show why the lock is not taken; kubelet may ask this instance for claims all the same."""
+    def _show_wait(self, reason: str) -> None:
+        """Show who has the lock; kubelet may ask this instance for claims all the same."""
         self._offer(self._hooks.other_holders())
-        self._hooks.set_state(state, reason)
+        self._hooks.set_state(State.WAITING, reason)
 
     async def _wait_until_free(self) -> None:
         """Wait while pods have devices by the other backend."""

@@ -27,7 +27,6 @@ from devhost.backends.dra.pool import (
 )
 from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
-from devhost.model.resource_state import SetState, State
 
 _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -300,15 +299,15 @@ class SliceWriter:
         if is_taken or (pool.is_dead and not was_dead):
             self.compare_soon()
 
-    async def wait_until_locked(self, pool: ResourcePool, set_state: SetState) -> None:
-        """Wait while another instance of devhost publishes the resource of a pool."""
+    async def wait_until_locked(self, pool: ResourcePool, show: Callable[[str], None]) -> None:
+        """Wait while another instance of devhost publishes the resource, or raise `OSError`."""
 
-        def show(state: State, reason: str | None) -> None:
-            set_state(state, reason)
+        def waiting(reason: str) -> None:
+            show(reason)
             self._set_lock(pool, is_taken=False)
 
         driver = self._slices.driver
-        await self._locks.wait_until_locked(pool.lock, pool, driver, show)
+        await self._locks.wait_until_locked(pool.lock, pool, driver, waiting)
         self._set_lock(pool, is_taken=True)
 
     def _set_problem(self, problem: str) -> None:
