@@ -209,7 +209,7 @@ class ResourceLocks:
     async def wait_until_locked(
         self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
     ) -> None:
-        """Take a resource's lock, or raise `OSError`; `waiting` is told who has it until then."""
+        """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
         ended, errors = asyncio.Event(), list[OSError]()
 
         def look() -> None:
