@@ -24,7 +24,6 @@ from typing import Final
 
 from devhost.backends.backend import LockState
 from devhost.model.names import printable
-from devhost.model.resource_state import SetState, State
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 
 LOCKS: Final = "devhost-locks"
@@ -208,33 +207,36 @@ class ResourceLocks:
         return lock.other_publisher is not None
 
     async def wait_until_locked(
-        self, lock: ResourceLock, user: object, driver: str, set_state: SetState
+        self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
     ) -> None:
-        """Take a resource's lock; `set_state` is told why not, until it is taken."""
-        taken = asyncio.Event()
+        """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
+        ended, errors = asyncio.Event(), list[OSError]()
 
         def look() -> None:
             try:
-                if taken.is_set() or lock.acquire(user, driver):
-                    taken.set()
-                else:
-                    by = f" by {lock.holder}" if lock.holder else ""
-                    set_state(State.WAITING, f"another instance of devhost serves it{by}")
+                if ended.is_set() or lock.acquire(user, driver):
+                    ended.set()
+                    return
             except OSError as error:
-                set_state(State.BACKING_OFF, str(error))
+                errors.append(error)
+                ended.set()
+                return
+            by = f" by {lock.holder}" if lock.holder else ""
+            waiting(f"another instance of devhost serves it{by}")
 
         look()
-        if taken.is_set():
-            return
-        self.looks.append(look)
-        try:
-            await taken.wait()
-        finally:
-            self.looks.remove(look)
-            if not taken.is_set():
-                lock.release(user)  # which waited for it
-        self.freed.set()
-        self.freed = asyncio.Event()
+        if not ended.is_set():
+            self.looks.append(look)
+            try:
+                await ended.wait()
+            finally:
+                self.looks.remove(look)
+                if not ended.is_set():
+                    lock.release(user)  # which waited for it
+            self.freed.set()
+            self.freed = asyncio.Event()
+        if errors:
+            raise errors[0]
 
     async def run(self, watcher: Watcher) -> None:
         """Look for locks that became free, until cancelled."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
@@ -26,6 +27,8 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
+
+_RETRY_S: Final = 1.0  # after a lock that could not be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,12 @@ class DraPublication:
         self._backend.add(self)
         try:
             while True:
-                await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                try:
+                    await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                except OSError as error:
+                    self._hooks.set_state(State.BACKING_OFF, str(error))
+                    await asyncio.sleep(_RETRY_S)
+                    continue
                 await self._wait_until_free()
                 await self._show_state()
         finally:
@@ -160,10 +168,10 @@ class DraPublication:
             self.pool.has_lock = False
             self.pool.lock.release(self.pool)
 
-    def _show_wait(self, state: State, reason: str | None) -> None:
-        """Show why the lock is not taken; kubelet may ask this instance for claims all the same."""
+    def _show_wait(self, reason: str) -> None:
+        """Show who has the lock; kubelet may ask this instance for claims all the same."""
         self._offer(self._hooks.other_holders())
-        self._hooks.set_state(state, reason)
+        self._hooks.set_state(State.WAITING, reason)
 
     async def _wait_until_free(self) -> None:
         """Wait while pods have devices by the other backend."""

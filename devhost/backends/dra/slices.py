@@ -27,7 +27,6 @@ from devhost.backends.dra.pool import (
 )
 from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
-from devhost.model.resource_state import SetState, State
 
 _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -141,7 +140,8 @@ class NodeSlices:
 
     def is_written(self, pool: ResourcePool, node_uid: str) -> bool:
         """Whether a pool was compared, and nothing has changed since."""
-        return pool.is_published and self._compared.get(pool.name) == node_uid
+        is_published = pool.has_lock and pool.is_published
+        return is_published and self._compared.get(pool.name) == node_uid
 
     async def write(self, pool: ResourcePool, node_uid: str) -> bool:
         """Write what differs from the devices of a pool; return whether there was anything.
@@ -272,11 +272,7 @@ class SliceWriter:
             for pool in every:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
                     self._set_lock(pool, is_taken=False)
-            pools = [
-                pool
-                for pool in every
-                if (pool.has_lock or pool.is_dead) and not self._slices.is_written(pool, node_uid)
-            ]
+            pools = [pool for pool in every if not self._slices.is_written(pool, node_uid)]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
@@ -314,15 +310,15 @@ class SliceWriter:
         if is_taken or (pool.is_dead and not was_dead):
             self.compare_soon()
 
-    async def wait_until_locked(self, pool: ResourcePool, set_state: SetState) -> None:
-        """Wait while another instance of devhost publishes the resource of a pool."""
+    async def wait_until_locked(self, pool: ResourcePool, show: Callable[[str], None]) -> None:
+        """Wait while another instance of devhost publishes the resource, or raise `OSError`."""
 
-        def show(state: State, reason: str | None) -> None:
-            set_state(state, reason)
+        def waiting(reason: str) -> None:
+            show(reason)
             self._set_lock(pool, is_taken=False)
 
         driver = self._slices.driver
-        await self._locks.wait_until_locked(pool.lock, pool, driver, show)
+        await self._locks.wait_until_locked(pool.lock, pool, driver, waiting)
         self._set_lock(pool, is_taken=True)
 
     def _set_problem(self, problem: str) -> None:
