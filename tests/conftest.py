@@ -104,7 +104,7 @@ def patient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
         patch.setattr("devhost.node.answers._CHANGE_WAIT_S", 60.0)
-        patch.setattr("devhost.node.claims._WAIT_S", 60.0)
+        patch.setattr("devhost.node.custody._WAIT_S", 60.0)
         patch.setattr("devhost.backends.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.node.reconciler.RESCAN_S", 3600.0)
         patch.setattr("devhost.node.config_file.POLL_S", 3600.0)

@@ -133,7 +133,7 @@ def _readiness(served: ServedResource) -> Json:
 
 
 def _troubles(host: Host, shown: Json) -> Iterator[str]:
-    config, holders, handouts = shown["config"], host.parts.holders, host.parts.handouts
+    config, holders, handouts = shown["config"], host.parts.holders, host.parts.records
     if holders.unavailable_reason:
         yield f"pod-resources unavailable: {holders.unavailable_reason}"
     if handouts.problem:
@@ -155,7 +155,7 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
 
 
 def _dra_troubles(host: Host) -> Iterator[str]:
-    records = host.parts.handouts.table.claims.values()
+    records = host.parts.records.table.claims.values()
     if records and not host.settings.policy.dra:
         claims = ", ".join(sorted(record.shown for record in records))
         yield f"claims hold devices, and do not end without --dra: {claims}"

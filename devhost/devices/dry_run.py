@@ -297,7 +297,9 @@ def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
     for node in nodes:
         if node.source not in unnamed or node.hardware is None:
             continue
-        ports = names.natural(path for path in node.hardware.claims if path.startswith("/dev/tty"))
+        ports = names.natural(
+            path for path in node.hardware.excludes if path.startswith("/dev/tty")
+        )
         if ports:
             yield (
                 f"usb {node.variables['usb.device']} has tty nodes, but the USB node is handed "

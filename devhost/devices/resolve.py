@@ -1,6 +1,6 @@
 """Decides which devices each resource has: one pass over what was found, in the order of the file.
 
-All that resources compete for is decided here: nodes (`NodeClaims`) and device IDs (`IdQuota`).
+All that resources compete for is decided here: nodes (`NodeOffers`) and device IDs (`IdQuota`).
 Pure: no clock, no file, no thread. A running host and the dry run call the same.
 """
 
@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from devhost.devices.identify import Identified, OwnerOf, Owners, identify
-from devhost.devices.node_claims import NodeClaims
+from devhost.devices.node_offers import NodeOffers
 from devhost.model import limits
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
@@ -24,7 +24,7 @@ class Resolver:
     """The nodes and IDs that resources have; methods also return which to read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
-        self._nodes, self._ids = NodeClaims(reserved), IdQuota()
+        self._nodes, self._ids = NodeOffers(reserved), IdQuota()
 
     def reconfigure(self, resources: Sequence[Resource]) -> set[str]:
         """Set the resources of the file, in its order; others give up what they have."""
@@ -61,7 +61,7 @@ class Resolver:
             return None, {name}
         owners, failed = identified.context.owners, identified.selection.failed_sources
         may_come = nodes.reserved(name) if failed else owners.keys()
-        again = nodes.claim(name, offers, filter(owners.get, owners), may_come)
+        again = nodes.offer(name, offers, filter(owners.get, owners), may_come)
         return identified, again | self._ids.take(
             name, len(devices) * resource.replicas, truncated=identified.truncated > 0
         )

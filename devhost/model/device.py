@@ -80,7 +80,7 @@ class Hardware:
         number: Its major and minor; ``None`` where it has no file.
         role: The name of its node, unless the source gives one.
         numa: The directory from which its NUMA node is looked for, upwards.
-        claims: Nodes (`Node.key`) that may not be offered beside it.
+        excludes: Nodes (`Node.key`) that may not be offered beside it.
         incomplete: What the device lacks at the moment.
         grows: Whether more nodes of the device may come a moment later: drivers are bound to its
             interfaces one after the other, and udev makes links after nodes.
@@ -94,7 +94,7 @@ class Hardware:
     number: tuple[int, int] | None
     role: str | None
     numa: str
-    claims: frozenset[str] = frozenset()
+    excludes: frozenset[str] = frozenset()
     incomplete: str | None = None
     grows: bool = False
 
@@ -204,7 +204,7 @@ class Node:
     def keys(self) -> tuple[str, ...]:
         """Its key, and those of nodes that may not be offered beside it; of a token none."""
         if self.hardware is not None:
-            return (self.key, *self.hardware.claims)
+            return (self.key, *self.hardware.excludes)
         return (self.key,) if self.state else ()
 
     @property

@@ -21,8 +21,8 @@ from devhost.model.config import Config, Resource
 from devhost.node.answers import CodeResource
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
-from devhost.node.claims import Claims
 from devhost.node.config_file import ConfigFile
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler
@@ -74,13 +74,13 @@ class Host:
         self._served: dict[str, ServedResource] = {}
         self._successors: dict[str, Resource] = {}  # to be started when the other backend has ended
         holders, metrics = Holders(backend.pods, settings.node_name), Metrics(ALLOCATE_RESULTS)
-        handouts = RecordFiles(settings.state_dir, backend.lock_of)
+        records = RecordFiles(settings.state_dir, backend.lock_of)
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
             holders=holders,
-            handouts=handouts,
-            claims=Claims(holders, backend, handouts),
+            records=records,
+            custody=Custody(holders, backend, records),
             cdi_files=CdiFiles(settings.cdi_dir),
             metrics=metrics,
         )
@@ -114,10 +114,10 @@ class Host:
                 asyncio.TaskGroup() as self._tasks,
             ):
                 self._keep("holders", parts.holders.run)
-                self._keep("claims", parts.claims.run)
-                self._keep("state file", lambda: parts.handouts.follow(watcher))
+                self._keep("custody", parts.custody.run)
+                self._keep("state file", lambda: parts.records.follow(watcher))
                 await keep_running("task", "records", self._load)
-                claim_files = ClaimFiles(parts.handouts, parts.holders, parts.cdi_files)
+                claim_files = ClaimFiles(parts.records, parts.holders, parts.cdi_files)
                 self._keep("backend", lambda: parts.backend.run(watcher, claim_files))
                 self._keep("scan", parts.reconciler.run)
                 self._keep("first configuration", lambda: self._apply_first(first))
@@ -127,7 +127,7 @@ class Host:
             raise errors.exceptions[0] from None
         finally:
             try:
-                await parts.handouts.close()
+                await parts.records.close()
                 await parts.backend.close()
             finally:
                 await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
@@ -139,8 +139,8 @@ class Host:
         self._tasks.create_task(kept, name=name)
 
     async def _load(self) -> None:
-        self.parts.reconciler.reserve(await self.parts.claims.reserved())
-        claims = self.parts.handouts.table.claims
+        self.parts.reconciler.reserve(await self.parts.custody.reserved())
+        claims = self.parts.records.table.claims
         if claims and not self.settings.policy.dra:
             fields = {"claims": len(claims)}
             _LOG.warning(
@@ -171,7 +171,7 @@ class Host:
         config = self._with_code(config)
         changes = changes_between(self._config, config, node_name)
         here = [resource for resource in config.resources if resource.applies_to(node_name)]
-        self.parts.claims.reconfigure(here)
+        self.parts.custody.reconfigure(here)
         failures: dict[str, Exception] = {}
         for change in changes:
             try:

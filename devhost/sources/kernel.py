@@ -287,13 +287,13 @@ class _Search:
                 number=node.number,
                 role=None if NO_NODE in source.subsystems else node.subsystem,
                 numa=device.syspath,
-                claims=self._claims(device, node),
+                excludes=self._excludes(device, node),
                 incomplete=incomplete,
                 grows=grows or bool(path and source.links - links.keys()),
             ),
         )
 
-    def _claims(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
+    def _excludes(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
         """Return the nodes of a device if this is its own: libusb detaches drivers."""
         if node.subsystem != USB_NODE or NO_NODE in self._source.subsystems:
             return frozenset()

@@ -74,7 +74,7 @@ async def test_what_a_claim_is_given_stays_while_its_steps_run(
         await world.until(SERIAL, State.REGISTERED)
         name = world.claim("u", SERIAL, "fake-null")
         prepared = asyncio.create_task(world.kubelet.prepare(name, "u"))
-        claims, table = world.host.parts.claims, world.host.parts.handouts.table
+        claims, table = world.host.parts.custody, world.host.parts.records.table
         await eventually(lambda: len(table))
         since, holders = asyncio.get_running_loop().time(), world.host.parts.holders
         await eventually(

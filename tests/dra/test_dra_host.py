@@ -656,7 +656,7 @@ async def test_a_device_that_moved_while_the_disk_was_full_is_where_it_is_later(
         world.state.rename(away)
         world.state.write_text("a file")
         lead_to_zero(link)
-        handouts, served = world.host.parts.handouts, world.served(SERIAL)
+        handouts, served = world.host.parts.records, world.served(SERIAL)
         (record,) = handouts.table.claims.values()
         await eventually(lambda: record not in handouts.table and handouts.problem)
         world.state.unlink()

@@ -29,7 +29,7 @@ async def test_d4_renamed_resource_is_offered_again_when_its_pod_has_ended(
     for _ in range(instances):
         hosting.start(text, state_dir=state)
     for number, host in enumerate(hosting.hosts):
-        host.parts.claims._pause = 0.4 + 0.3 * number  # as two processes: not in step
+        host.parts.custody._pause = 0.4 + 0.3 * number  # as two processes: not in step
     await started.wait(ALPHA, 1, 1)
     await started.admit("one", {"app": {ALPHA: 1}})
     for host in hosting.hosts:
@@ -125,7 +125,7 @@ async def test_k1_claims_of_one_device_prepared_by_two_instances_at_a_time(world
                 same += len({ids[uid] for uid in uids}) == 1
                 for name, uid in zip(names, uids, strict=True):
                     assert not await second.kubelet.unprepare(name, uid)
-                await eventually(lambda: not world.host.parts.handouts.table.claims)
+                await eventually(lambda: not world.host.parts.records.table.claims)
     assert same == 0, f"{same} of 30 times two claims had one share"
 
 

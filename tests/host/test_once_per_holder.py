@@ -25,7 +25,7 @@ from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
 from devhost.model.records import Steps
 from devhost.node import pre_start, record_store
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart, StepRun
 from devhost.node.record_files import RecordFiles
@@ -69,7 +69,7 @@ class World:
         """Go on as another process does."""
         backend = DevicePluginBackend(Path("/nowhere"), Path("/nowhere/pr.sock"), 0.0)
         file = RecordFiles(self.state, backend.lock_of)
-        self.claims = Claims(Holders(backend.pods, "node-1"), backend, file)
+        self.claims = Custody(Holders(backend.pods, "node-1"), backend, file)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
         declaration = Declaration(self.resource, HostFiles(), policy, "node-1")
@@ -229,7 +229,7 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
         disk.setattr(RecordStore, "update", slow)
-        disk.setattr("devhost.node.claims._STEPS_S", 0.0)
+        disk.setattr("devhost.node.custody._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
         with pytest.raises(AllocationError, match="cannot mark b as fresh: the state directory"):

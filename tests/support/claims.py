@@ -21,7 +21,7 @@ from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.node import state_dir
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.record_files import POLL_S, RecordFiles
 from devhost.node.record_table import RecordTable
@@ -234,7 +234,7 @@ class Process:
         self.holders = Holders(self.kubelet, "node-1")
         backend = cast("Backend", FakeBackend(node, self))
         self.file = RecordFiles(node.state_dir, backend.lock_of)
-        self.claims = Claims(self.holders, backend, self.file)
+        self.claims = Custody(self.holders, backend, self.file)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
 

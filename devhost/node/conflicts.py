@@ -10,9 +10,9 @@ from devhost.errors import AllocationError
 from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.node.claim_ends import ClaimEnds, ListedResource
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import ListedNodes, owned_keys, present_keys
+from devhost.node.record_ends import ListedResource, RecordEnds
 from devhost.node.record_table import Holding, HoldingIndex, RecordTable
 
 
@@ -30,7 +30,7 @@ class Conflicts:
         self,
         table: RecordTable,
         listings: Mapping[str, ListedResource],
-        ends: ClaimEnds,
+        ends: RecordEnds,
         holders: Holders,
         backend: Backend,
     ) -> None:

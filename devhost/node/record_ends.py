@@ -49,7 +49,7 @@ class _Life:
     offered: HostDevice | None = None
 
 
-class ClaimEnds:
+class RecordEnds:
     """Finds the handouts that have ended, by the lists of kubelet and by what pods hold."""
 
     def __init__(

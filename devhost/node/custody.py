@@ -36,10 +36,10 @@ from devhost.model.records import (
     nodes_of,
     with_new_nodes,
 )
-from devhost.node.claim_conflicts import Conflicts, Rivals, advertised_name
-from devhost.node.claim_ends import ClaimEnds, ListedResource
+from devhost.node.conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.holders import Holders
 from devhost.node.pre_start import unknown_steps
+from devhost.node.record_ends import ListedResource, RecordEnds
 from devhost.node.record_files import RecordFiles
 from devhost.node.record_table import Holding, HoldingIndex, holdings
 
@@ -50,19 +50,19 @@ _STEPS_S: Final = 1.0  # for the latter, where it fails without
 _LOAD_S: Final = 2.0
 
 
-class Claims:
+class Custody:
     """The claims on nodes, as one process knows them. All methods belong to the event loop."""
 
-    def __init__(self, holders: Holders, backend: Backend, handouts: RecordFiles) -> None:
+    def __init__(self, holders: Holders, backend: Backend, files: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
-        self._file, self._table = handouts, handouts.table
+        self._files, self._table = files, files.table
         self._listings: dict[str, ListedResource] = {}
-        self._ends = ClaimEnds(self._listings, holders, self._table.boot, backend.leave_after)
+        self._ends = RecordEnds(self._listings, holders, self._table.boot, backend.leave_after)
         self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
-        handouts.on_change = self._records_changed
+        files.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
         holders.on_list = self._report_holders
 
@@ -73,7 +73,7 @@ class Claims:
         self._conflicts.overlap = {
             resource.name: resource.overlap == "allow" for resource in resources
         }
-        self._file.sync_soon()  # a resource may have another name now
+        self._files.sync_soon()  # a resource may have another name now
         self._rescan_withheld()  # a device may wait for one that shares its nodes now
 
     def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class Claims:
 
     async def reserved(self) -> Mapping[str, frozenset[str]]:
         """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
-        await asyncio.gather(self._file.sync(_LOAD_S), self._holders.refresh())
+        await asyncio.gather(self._files.sync(_LOAD_S), self._holders.refresh())
         self._record_held()
         nodes: dict[str, frozenset[str]] = {}
         for holding in self._table.holdings():
@@ -138,7 +138,7 @@ class Claims:
                 renewed = tuple(_renewed(node, device, boot) for node in handout.nodes)
                 nodes = with_new_nodes(renewed, device, boot) if renewed else ()
                 if nodes != handout.nodes:
-                    self._file.set({handout.key: handout.model_copy(update={"nodes": nodes})})
+                    self._files.set({handout.key: handout.model_copy(update={"nodes": nodes})})
                     self._rescan_withheld()
 
     # ── Allocate ──
@@ -179,9 +179,9 @@ class Claims:
 
         if not any(handout.nodes for handout in new) and steps == "none":
             # No other pod can have what has no node: do not wait.
-            self._file.set({handout.key: handout for handout in check()})
+            self._files.set({handout.key: handout for handout in check()})
             return
-        problem = await self._file.give(check, within)
+        problem = await self._files.give(check, within)
         if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
@@ -231,8 +231,8 @@ class Claims:
             self._due.clear()
             self._record_held()
             pause = self.end_free()
-            if self._file.problem is not None:
-                self._file.sync_soon()
+            if self._files.problem is not None:
+                self._files.sync_soon()
                 pause = 0.0
             await asyncio.sleep(self._pause)
             with contextlib.suppress(TimeoutError):
@@ -253,7 +253,7 @@ class Claims:
             and not locked_by_other(handout.resource)
         }
         if ended:
-            self._file.set(ended)
+            self._files.set(ended)
             self._ends.forget(ended)
             self._rescan_withheld()
         return pause
@@ -282,7 +282,7 @@ class Claims:
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]
                 if new := [handout for handout in handouts if handout not in self._table]:
-                    self._file.set({handout.key: handout for handout in new})
+                    self._files.set({handout.key: handout for handout in new})
                     self._records_changed(new)
             elif device is None and not records and (claims or has_served(name.resource)):
                 unaccounted.append(name)
