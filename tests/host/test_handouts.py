@@ -386,7 +386,7 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
 
 
 def test_shares_of_a_device_are_one_holding_of_its_node() -> None:
-    """Who else may have a node is told without a look at each of its records."""
+    """The other holders of a node are found without a look at each of its records."""
     table = RecordTable(BOOT)
     shares = [handout(f"a::{number}").model_copy(update={"device": "a"}) for number in range(999)]
     table.apply({share.key: share for share in shares})

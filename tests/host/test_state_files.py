@@ -67,7 +67,7 @@ def test_state_file_that_is_no_regular_file_is_refused_at_once(
 
 
 async def test_state_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
-    """Whoever can open the lock may hold it, so that nothing is recorded any longer."""
+    """Another user who can open the lock can hold it, and then nothing is recorded."""
     ours, shared = tmp_path / "devhost", tmp_path / "shared"
     record = Handout(resource="a.b/c", id="d", device="d", nodes=(), overlap=False)
     for directory in (ours, shared):

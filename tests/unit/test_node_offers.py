@@ -29,23 +29,23 @@ class File:
     """The resources of a file, and which of them were to be read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]], order: str = "abc") -> None:
-        self.offers, self.again, self.sharing = NodeOffers(reserved), set[str](), set[str]()
+        self.nodes, self.again, self.sharing = NodeOffers(reserved), set[str](), set[str]()
         self.reorder(order)
         self.again.clear()
 
     def reorder(self, order: Iterable[str]) -> None:
         self.order = list(order)
-        self.again |= self.offers.reconfigure(
+        self.again |= self.nodes.reconfigure(
             [resource(n, shares=n in self.sharing) for n in self.order]
         )
 
     def offer(self, name: str, offers: Iterable[str], skipped: Iterable[str] = ()) -> None:
         self.again.discard(name)
-        self.again |= self.offers.offer(name, offers, skipped, ())
+        self.again |= self.nodes.offer(name, offers, skipped, ())
 
     def find(self, name: str, found: set[str]) -> set[str]:
         """Offer what nobody else has; return that."""
-        skipped = {key for key in found if self.offers.owner(name, key)}
+        skipped = {key for key in found if self.nodes.owner(name, key)}
         self.offer(name, found - skipped, skipped)
         return found - skipped
 
@@ -62,7 +62,7 @@ class File:
                 self.reorder(self.order)
                 self.again.clear()
             case [name, "fails"]:
-                self.again |= self.offers.offer(name, (), (), self.offers.reserved(name))
+                self.again |= self.nodes.offer(name, (), (), self.nodes.reserved(name))
             case [name, _, *words]:
                 offers, _, left = " ".join(words).partition("and leaves")
                 if "leaves" in step and "offers" not in step:
@@ -81,7 +81,7 @@ def shown(case: str) -> str:
             file.step(step)
             keys.update(re.findall(r"\b[m-p]\b", step))
         owners = " ".join(
-            f"{key}:{''.join(file.offers.owner(one, key) or '.' for one in sorted(file.order))}"
+            f"{key}:{''.join(file.nodes.owner(one, key) or '.' for one in sorted(file.order))}"
             for key in sorted(keys)
         )
         again, file.again = file.again, set()
@@ -146,7 +146,7 @@ def assign(
 
 
 class Driven(File):
-    """Claims of resources that find nodes, until nothing has to be read again."""
+    """Offers of resources that find nodes, until nothing has to be read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]]) -> None:
         super().__init__(reserved, NAMES)
@@ -189,7 +189,7 @@ HSM_BEHIND = [
     [("find", "b", {"o"}), ("find", "a", {"o"}), ("order", "bacd", 3)], {"a": {"o"}, "c": {"o"}}
 )
 @given(st.lists(step, max_size=8), st.dictionaries(st.sampled_from(NAMES), found))
-def test_claims_are_those_of_one_function_for_all(
+def test_offers_are_those_of_one_function_for_all(
     steps: list[Any], before: Mapping[str, set[str]]
 ) -> None:
     at = Driven(before)
@@ -206,7 +206,7 @@ def test_claims_are_those_of_one_function_for_all(
         elif kind == "share" and at.sharing != what:
             at.sharing = set(what)
             at.reorder(at.order)
-        reserved = {n: set(at.claims.reserved(n)) for n in at.order}
+        reserved = {n: set(at.nodes.reserved(n)) for n in at.order}
         readings = at.settle()
         finds = {name: at.found[name] for name in at.order}
         waiting = {n: keys & finds[n] if n in at.read else keys for n, keys in reserved.items()}
