@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from devhost.allocation.cdi import DeviceNode, OwnedEdits
+from devhost.allocation.cdi import CdiNode, OwnedEdits
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
@@ -85,7 +85,7 @@ class ClaimHandler(PluginHandler, Protocol):
             AllocationError: Others have them.
         """
 
-    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[CdiNode]:
         """Return nodes of the host as CDI has them now, or raise `AllocationError`."""
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:

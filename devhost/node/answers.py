@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
-from devhost.allocation.cdi import DeviceNode, OwnedEdits, device_node, owned_edits
+from devhost.allocation.cdi import CdiNode, OwnedEdits, device_node, owned_edits
 from devhost.allocation.host_paths import HostPaths
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
@@ -171,12 +171,12 @@ class ResourceAnswers:
             raise AllocationError(f"{self.name}: there is no device {offered.device}")
         return self._custody.claim_nodes(resource, device, claim), resource.overlap == "allow"
 
-    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[CdiNode]:
         """Return nodes of the host as CDI has them now, or raise `AllocationError`."""
         scanner = self.offer.scanner
         host_paths = HostPaths(scanner.files, scanner.policy)
 
-        def look() -> list[DeviceNode]:
+        def look() -> list[CdiNode]:
             checked = scanner.checked(Allocation(devices=tuple(nodes)))
             return [device_node(node, host_paths) for node in checked.devices]
 

@@ -24,7 +24,7 @@ POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"
 _LOG: Final = logging.getLogger(__name__)
 
-Check = Callable[[], Sequence[Record]]
+ChooseRecords = Callable[[], Sequence[Record]]
 """Return what may be given beside what is in the table, or raise `AllocationError`."""
 
 
@@ -37,7 +37,7 @@ class _Gift:
         is_late: The pod has them, because the disk was slow.
     """
 
-    check: Check
+    check: ChooseRecords
     records: Sequence[Record] = ()
     former: Changes = field(default_factory=dict)
     refusal: AllocationError | None = None
@@ -79,7 +79,7 @@ class RecordFiles:
             self.table.apply(changes)
             self.sync_soon()
 
-    async def give(self, check: Check, within: float) -> str | None:
+    async def give(self, check: ChooseRecords, within: float) -> str | None:
         """Set what a check returns, and write it; return why it is not written in so many seconds.
 
         The check is made now and once more before it is written, beside what other instances have

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from devhost.allocation.cdi import DeviceNode, Edits
+from devhost.allocation.cdi import CdiNode, Edits
 from devhost.backends.backend import ClaimHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
@@ -144,9 +144,9 @@ class ClaimAllocator:
         entry: Edits,
         listed: HostDevice | None,
         boot: str,
-    ) -> Mapping[str, DeviceNode]:
+    ) -> Mapping[str, CdiNode]:
         """Return the nodes of a device where they are now, by path in the container."""
-        moved: dict[str, DeviceNode] = {}
+        moved: dict[str, CdiNode] = {}
         for node in claim_content.device_nodes(entry):
             path = node["path"]
             if (place := device.places.get(path)) is not None:
@@ -160,7 +160,7 @@ class ClaimAllocator:
         return moved
 
     def _find_by_name(
-        self, record: ClaimRecord, device: ClaimedDevice, node: DeviceNode
+        self, record: ClaimRecord, device: ClaimedDevice, node: CdiNode
     ) -> tuple[tuple[int, int], str]:
         """Return the number and the path of a node of another boot, by what lasts of it."""
         former = claim_content.entity(node), record.boot

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from devhost.allocation.cdi import DeviceNode, Edits, OwnedEdits
+from devhost.allocation.cdi import CdiNode, Edits, OwnedEdits
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec
@@ -126,7 +126,7 @@ def device_nodes(entry: Edits) -> Sequence[Any]:
     return entry.get("deviceNodes", ())
 
 
-def with_nodes(entry: Edits, moved: Mapping[str, DeviceNode]) -> Edits:
+def with_nodes(entry: Edits, moved: Mapping[str, CdiNode]) -> Edits:
     """Return an entry with device nodes instead of others, by path in the container."""
     if not moved:
         return entry
@@ -134,7 +134,7 @@ def with_nodes(entry: Edits, moved: Mapping[str, DeviceNode]) -> Edits:
     return {**entry, "deviceNodes": nodes}
 
 
-def moved_node(node: DeviceNode, number: tuple[int, int], path: str) -> DeviceNode:
+def moved_node(node: CdiNode, number: tuple[int, int], path: str) -> CdiNode:
     """Return a device node with its number and path on the host."""
     major, minor = number
     kept = {key: value for key, value in node.items() if key != "hostPath"}
@@ -142,7 +142,7 @@ def moved_node(node: DeviceNode, number: tuple[int, int], path: str) -> DeviceNo
     return {**kept, "major": major, "minor": minor, **host_path}
 
 
-def spec_of(node: DeviceNode) -> DeviceSpec:
+def spec_of(node: CdiNode) -> DeviceSpec:
     """Return what was allocated as a device node."""
     return DeviceSpec(
         node.get("hostPath", node["path"]),
@@ -154,7 +154,7 @@ def spec_of(node: DeviceNode) -> DeviceSpec:
     )
 
 
-def entity(node: DeviceNode) -> str:
+def entity(node: CdiNode) -> str:
     """Return the identity of a device node in its boot (`NodeId.entity`)."""
     kind = FileKind.BLOCK if node["type"] == "b" else FileKind.CHAR
     return f"{kind.value} {node['major']}:{node['minor']}"
