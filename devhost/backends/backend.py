@@ -140,7 +140,7 @@ class PodLister(Protocol):
     async def list_pods(self) -> PodList:
         """Return the pods, and which devices they hold; raise `KubeletError`."""
 
-    async def has_all_allocated(self, held: PodHoldings) -> bool:
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
         """Whether these are all devices that kubelet has allocated, as far as it can tell."""
 
 

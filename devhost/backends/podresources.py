@@ -91,7 +91,7 @@ class PodResources:
             raise KubeletError(f"{self.socket}: another kubelet has taken over")
         return PodList(kubelet, pods, held)
 
-    async def has_all_allocated(self, held: PodHoldings) -> bool:
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
         """Whether these are all devices in kubelet's checkpoint.
 
         A kubelet that starts reads it, and takes no pod out of it before its sources of pods are

@@ -54,7 +54,7 @@ class Holders:
         self._lists: list[_List] = []
         self._kubelet: object = None  # which one has given the newest list
         self._since = 0.0  # when its first one was requested
-        self._informed_at = math.inf  # when its first one with a pod of the API server was
+        self._api_pod_at = math.inf  # when its first one with a pod of the API server was
         self.ask_soon = asyncio.Event()  # has `run` ask now, and once more `CONFIRM_S` later
         self._failure: str | None = None
         self._ended = 0  # calls
@@ -193,11 +193,11 @@ class Holders:
         """
         held = listed.held
         if listed.kubelet != self._kubelet:
-            self._kubelet, self._since, self._informed_at = listed.kubelet, at, math.inf
+            self._kubelet, self._since, self._api_pod_at = listed.kubelet, at, math.inf
         if not all(name.endswith(self._static_suffix) for name in listed.pods):
-            self._informed_at = min(self._informed_at, at)
-        has_all_pods = at >= self._informed_at + POLL_S
-        complete = has_all_pods or await self._pod_resources.has_all_allocated(held)
+            self._api_pod_at = min(self._api_pod_at, at)
+        has_all_pods = at >= self._api_pod_at + POLL_S
+        complete = has_all_pods or await self._pod_resources.covers_checkpoint(held)
         lists = self._lists
         near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
         if lists and (near or not lists[-1].complete):

@@ -58,7 +58,7 @@ class FakePodLister(PodResources):
         finally:
             self._running = False
 
-    async def has_all_allocated(self, held: PodHoldings) -> bool:
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
         return not self.unlisted
 
     async def question(self) -> "asyncio.Future[Mapping[str, HeldBy]]":

@@ -96,7 +96,7 @@ class Kubelet:
         self.refused_at: dict[AdvertisedName, float] = {}
         self.pods: dict[int, Pod] = {}
         self.pod_lists: list[PodList] = []
-        self.informed_at = 0.0  # by the API server, of its pods
+        self.api_server_at = 0.0  # since when it reaches the API server
         self._checkpoint: set[tuple[str, str]] = set()
         self._admitted = 0
 
@@ -114,12 +114,12 @@ class Kubelet:
         holdings = resource_state.PodHoldings(
             held, {name: frozenset().union(*ids.values()) for name, ids in held.items()}
         )
-        own = {"devhost/devhost"} if self.informed_at <= self.now else set[str]()
+        own = {"devhost/devhost"} if self.api_server_at <= self.now else set[str]()
         return resource_state.PodList(
             self.number, own.union(*holdings.plugin_pods.values()), holdings
         )
 
-    async def has_all_allocated(self, held: resource_state.PodHoldings) -> bool:
+    async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
         """Return whether these are all devices in the checkpoint."""
         return all(offered_id(key) in held.by_id.get(name, ()) for name, key in self._checkpoint)
 
@@ -142,11 +142,11 @@ class Kubelet:
         Its API server is away for so long, and it does not show all its pods for so much longer.
         """
         self.number += 1
-        self.informed_at = self.now + away_s
+        self.api_server_at = self.now + away_s
         self.lists.clear()
         self.unhealthy_since.clear()
         for pod in self.pods.values():
-            pod.hidden_until = self.informed_at + hidden_s
+            pod.hidden_until = self.api_server_at + hidden_s
 
     def free_ids(self, name: str) -> list[str]:
         """Return the IDs of a resource that it may allocate."""
