@@ -95,8 +95,8 @@ def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> C
     for number, device in enumerate(record.devices):
         scope, device_id = brought[device.scope], offered_id(device.id).device
         own, common = own_entry(record.claim, number), common_entry(record.claim, device.scope)
-        entries[own] = scope.edits.by_device.get(device_id, {})
         entries[common] = scope.edits.common
+        entries[own] = scope.edits.by_device.get(device_id, {})
         is_first = (device.scope, device.request) not in seen
         seen.add((device.scope, device.request))
         names = (own, common) if is_first else (own,)
