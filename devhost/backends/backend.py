@@ -72,6 +72,10 @@ class ClaimHandler(PluginHandler, Protocol):
     def devices(self) -> Mapping[str, HostDevice]:
         """The devices on offer."""
 
+    @property
+    def naming(self) -> str:
+        """What makes their IDs: the same as long as no edit can have exchanged them."""
+
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`; it is not recorded.
 
