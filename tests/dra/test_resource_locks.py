@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, World, eventually
@@ -103,7 +104,7 @@ async def test_a_renamed_driver_does_not_offer_what_a_pod_holds(world: World) ->
 async def test_no_device_is_offered_by_both_backends_during_a_rollout(
     world: World, binary: Path, backends: tuple[str, str]
 ) -> None:
-    """By none of the kubelet's device manager's lists, whatever the slices are meanwhile."""
+    """Nor while the API server does not delete the slices of the instance that has ended."""
     world.pod_resources = world.directory / "kubelet-pr.sock"
     second = World.beside(world)
     old, new = (resources(world, X, backend=backend) for backend in backends)
@@ -114,6 +115,10 @@ async def test_no_device_is_offered_by_both_backends_during_a_rollout(
             before = len(world.published())
             _, allocatable = (await kubelet.capacity()).get(X, (0, 0))
             seen.append((min(before, len(world.published())), allocatable))
+
+    def keep_slices(verb: str, _path: str) -> None:
+        if verb == "DELETE":
+            raise StatusError(503, "away")
 
     def offers(backend: str, count: int) -> bool:
         return seen[-1:] == [(count, 0) if backend == "dra" else (0, count)]
@@ -126,7 +131,12 @@ async def test_no_device_is_offered_by_both_backends_during_a_rollout(
                 await second.until(X, State.WAITING, "another instance of devhost serves it")
                 (world.devices / "x" / "x2").touch()
                 await eventually(lambda: offers(backends[0], 3), lambda: seen[-1:])
+                world.api.fault = keep_slices
                 await world.stop()
+                if backends[0] == "dra":
+                    await second.until(X, State.WAITING, "its slices are not deleted yet")
+                    await eventually(lambda: world.api.requests[-1][::2] == ("DELETE", 503))
+                world.api.fault = lambda _verb, _path: None
                 await eventually(lambda: offers(backends[1], 3), lambda: seen[-1:])
         watching.cancel()
         await asyncio.wait({watching})
