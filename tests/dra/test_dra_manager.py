@@ -1,5 +1,6 @@
 """devhost under the DRA manager of a real kubelet, for what happens to either of them."""
 
+import itertools
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -261,7 +262,8 @@ async def until_offered(world: World, driver: str, *names: str) -> None:
 
     def offered() -> list[str]:
         specs = [content["spec"] for content in world.slices()]
-        return [device["name"] for of in specs if of["driver"] == driver for device in of["devices"]]
+        devices = (spec["devices"] for spec in specs if spec["driver"] == driver)
+        return [device["name"] for device in itertools.chain(*devices)]
 
     await eventually(lambda: offered() == [*names], world.slices)
 

@@ -206,7 +206,7 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
 async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
     started: Kubelet, directory: Path, other: str
 ) -> None:
-    """No process writes a record again that another one has ended, and it has not yet."""
+    """No process writes a record again that another one has ended before it does."""
     (directory / "colas" / "cola").touch()
     release = tokens("other", v=1) if other == V else ""
     processes = {number: Daemon(directory) for number in range(2)}
@@ -214,6 +214,7 @@ async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
         for number, daemon in processes.items():
             daemon.config = directory / str(number) / "config.yaml"
             leave = {"backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3}
+            # They see the end of a pod one after the other, and only when nobody serves its resource.
             daemon.constants = {**BY_EVENTS, **leave, "node.holders.POLL_S": 0.5 + number}
             stack.push_async_callback(daemon.kill)
             await daemon.start((number and release) or declared(directory, T))
