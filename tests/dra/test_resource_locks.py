@@ -25,6 +25,7 @@ BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked at again without an event."""
     monkeypatch.setattr("devhost.backends.resource_lock._POLL_S", 3600.0)
+    monkeypatch.setattr("devhost.backends.backend.FREE_POLL_S", 3600.0)
 
 
 @pytest.fixture
