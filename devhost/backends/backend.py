@@ -262,9 +262,6 @@ class Backend(Publisher, Protocol):
 class ClaimBackend(Publisher, Protocol):
     """A backend whose claims are recorded, and may outlive that it offers their resource."""
 
-    changed: asyncio.Event
-    """Another one after each change of what it has published."""
-
     def has_slices(self, resource: str) -> bool:
         """Whether it is known to have published a resource, which may be a former instance's."""
 
@@ -319,12 +316,7 @@ class Backends:
                 has_slices = self._dra.has_slices(resource.name)
                 return _IN_SLICES if has_slices else hooks.other_holders()
 
-            def changed() -> asyncio.Event:
-                has_slices = self._dra.has_slices(resource.name)
-                return self._dra.changed if has_slices else hooks.holders_changed()
-
-            waiting = replace(hooks, other_holders=in_slices, holders_changed=changed)
-            return backend.open(resource, waiting)
+            return backend.open(resource, replace(hooks, other_holders=in_slices))
 
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
             if (reason := hooks.other_holders()) is not None:
