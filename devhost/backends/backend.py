@@ -288,15 +288,13 @@ class Backends:
         self._plugins, self._dra, self._node_name = plugins, dra, node_name
         self._all: tuple[Publisher, ...] = plugins, dra
         self.leave_after = max(backend.leave_after for backend in self._all)
+        # Kubelet has one list of pods, and a resource one lock, whichever backend offers it.
+        self.pods, self.lock_of = plugins.pods, plugins.lock_of
+        self.locked_by_other, self.has_served = plugins.locked_by_other, plugins.has_served
 
     def backend_of(self, resource: Resource) -> Publisher:
         """Return the backend that offers a resource on this node."""
         return self._dra if resource.uses_dra(self._node_name) else self._plugins
-
-    @property
-    def pods(self) -> PodLister:
-        """Tells which pods hold devices, by all backends: kubelet has one list of them."""
-        return self._plugins.pods
 
     @property
     def restarts(self) -> int:
@@ -312,9 +310,9 @@ class Backends:
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
             if (reason := hooks.other_holders()) is not None:
                 return reason
-            if not self._plugins.has_served(resource.name):
+            if not self.has_served(resource.name):
                 return None
-            if self._plugins.locked_by_other(resource.name):
+            if self.locked_by_other(resource.name):
                 return _SERVED_BY_PLUGIN
             return None if hooks.holders_known() else _MAY_BE_HELD
 
@@ -323,18 +321,6 @@ class Backends:
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
         return self.backend_of(resource).publisher(resource)
-
-    def lock_of(self, resource: str) -> LockState:
-        """Return who publishes a resource, by either backend; may be asked in any thread."""
-        return self._plugins.lock_of(resource)
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost publishes a resource; in any thread."""
-        return self._plugins.locked_by_other(resource)
-
-    def has_served(self, resource: str) -> bool:
-        """Whether pods may have devices of a resource by a device plugin of devhost."""
-        return self._plugins.has_served(resource)
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""

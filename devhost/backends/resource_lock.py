@@ -210,33 +210,33 @@ class ResourceLocks:
         self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
     ) -> None:
         """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
-        ended, errors = asyncio.Event(), list[OSError]()
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
             try:
-                if ended.is_set() or lock.acquire(user, driver):
-                    ended.set()
+                if taken.done():
+                    return
+                if lock.acquire(user, driver):
+                    taken.set_result(None)
                     return
             except OSError as error:
-                errors.append(error)
-                ended.set()
+                taken.set_exception(error)
                 return
             by = f" by {lock.holder}" if lock.holder else ""
             waiting(f"another instance of devhost serves it{by}")
 
         look()
-        if not ended.is_set():
+        if not taken.done():
             self.looks.append(look)
             try:
-                await ended.wait()
+                await taken
             finally:
                 self.looks.remove(look)
-                if not ended.is_set():
+                if taken.cancelled():
                     lock.release(user)  # which waited for it
             self.freed.set()
             self.freed = asyncio.Event()
-        if errors:
-            raise errors[0]
+        taken.result()
 
     async def run(self, watcher: Watcher) -> None:
         """Look for locks that became free, until cancelled."""

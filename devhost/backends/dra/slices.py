@@ -95,12 +95,11 @@ class NodeSlices:
 
     def resource_of(self, pool: str) -> str:
         """Return whose pool it is: a device says it, where the name of the pool is a hash."""
-        slices = self._of_pool(pool).values()
-        devices = (device for one in slices for device in one["spec"].get("devices") or ())
-        attributes = (device.get("attributes", {}).get("resource", {}) for device in devices)
-        for name in (attribute.get("string", "") for attribute in attributes):
-            if pool_name(self._node_name, name) == pool:
-                return str(name)
+        for content in self._of_pool(pool).values():
+            for device in content["spec"].get("devices") or ():
+                name = device.get("attributes", {}).get("resource", {}).get("string", "")
+                if pool_name(self._node_name, name) == pool:
+                    return str(name)
         return pool.partition("/")[2]
 
     async def read(self) -> None:
