@@ -68,15 +68,13 @@ class PreStart:
 
     async def forget(self) -> None:
         """Drop what is known of steps, as the resource is no longer served; never fails."""
-        handouts = self._handouts.table.of_resource(self._name)
-        changes = {
-            handout.key: handout.with_steps("none")
-            for handout in handouts
-            if handout.steps != "none"
-        }
-        if changes:
-            self._handouts.set(changes)
+        if with_steps := self._with_steps():
+            self._handouts.set({handout.key: handout.with_steps("none") for handout in with_steps})
             await self._handouts.sync(_SYNC_S)
+
+    def _with_steps(self) -> list[Handout]:
+        handouts = self._handouts.table.of_resource(self._name)
+        return [handout for handout in handouts if handout.steps != "none"]
 
     def needs_steps(self, resource: Resource) -> bool:
         """Whether what is allocated now has steps to run before a container starts."""
@@ -144,12 +142,7 @@ class PreStart:
     async def _pending(self, ids: Sequence[OfferedId]) -> list[Handout]:
         """Return the records of the IDs for which the steps have to run."""
         problem = await self._handouts.sync(_SYNC_S) or self._handouts.read_problem(self._name)
-        with_steps = [
-            handout
-            for handout in self._handouts.table.of_resource(self._name)
-            if handout.steps != "none"
-        ]
-        if not all(map(self._handouts.is_saved, with_steps)):
+        if not all(map(self._handouts.is_saved, self._with_steps())):
             problem = problem or self._handouts.problem
         shown = _list_devices(offered.id for offered in ids)
         if problem is not None:
