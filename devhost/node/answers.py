@@ -149,16 +149,15 @@ class ResourceAnswers:
         Raises:
             AllocationError: A device is gone or refused, or the host does not answer.
         """
-        offer = await self._current()
+        offer, patience = await self._current(), _RENDER_S
         scanner, snapshot = offer.scanner, offer.snapshot
-        if not watching:
-            return await self._ask_host(lambda: scanner.allocate(snapshot, ids), _RENDER_S)
-        devices = {
-            device.id: replace(device, verdict=None) if device.is_present else device
-            for device in snapshot.devices.values()
-        }
-        present = replace(snapshot, devices=devices)
-        return await self._ask_host(lambda: scanner.allocate(present, ids), _LOOK_UP_S)
+        if watching:
+            devices = {
+                device.id: replace(device, verdict=None) if device.is_present else device
+                for device in snapshot.devices.values()
+            }
+            snapshot, patience = replace(snapshot, devices=devices), _LOOK_UP_S
+        return await self._ask_host(lambda: scanner.allocate(snapshot, ids), patience)
 
     def claim_nodes(self, offered: OfferedId, claim: str) -> tuple[RecordedNodes, bool]:
         """Return the nodes of what a claim gets, and whether others may have them, too.
