@@ -25,7 +25,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs import command
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
@@ -304,16 +304,12 @@ def _change_mode(mode: int, run: StepRun) -> None:
 
 
 def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
-    # Check and change the same file, even if the path leads to another one meanwhile.
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
+    with pinned_path(path) as same_file:
+        status = os.stat(same_file)
         number = (os.major(status.st_rdev), os.minor(status.st_rdev))
         if stat.S_IFMT(status.st_mode) != _TYPES[expected.kind] or number != expected.number:
             raise PreStartError(f"{path} has become another file")
-        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
-    finally:
-        os.close(descriptor)
+        Path(same_file).chmod(mode)
 
 
 def _current_nodes(run: StepRun, *, files: bool = False) -> Seen:
