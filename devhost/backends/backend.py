@@ -6,7 +6,6 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
+from devhost.watch.threads import wait_at_most
 
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
@@ -123,9 +123,7 @@ class ResourceHooks:
         """Wait while pods have devices by another backend; `waiting` gets the reason."""
         while (reason := self.other_holders()) is not None:
             waiting(reason)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FREE_POLL_S):
-                    await self.holders_changed().wait()
+            await wait_at_most(FREE_POLL_S, self.holders_changed().wait())
 
 
 class PodLister(Protocol):

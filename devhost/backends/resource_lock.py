@@ -25,6 +25,7 @@ from typing import Final
 from devhost.backends.backend import LockState
 from devhost.model.names import printable
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.watch.threads import wait_at_most
 
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
@@ -248,9 +249,7 @@ class ResourceLocks:
                 await subscription.watch(targets)
                 self._look()
                 pause = _BLIND_POLL_S if subscription.polling_reason else _POLL_S
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._look_after(closed)
+                await wait_at_most(pause, self._look_after(closed))
         finally:
             subscription.close()
 

@@ -1,7 +1,6 @@
 """The answers to a backend for one resource: what a container gets, and what is done before."""
 
 import asyncio
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from devhost.model.records import RecordedNodes
 from devhost.node.custody import Custody
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
-from devhost.watch.threads import BlockingCalls, NoAnswerError
+from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 
 _T = TypeVar("_T")
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
@@ -111,9 +110,7 @@ class ResourceAnswers:
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""
         if not self.up_to_date.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CHANGE_WAIT_S):
-                    await self.up_to_date.wait()
+            await wait_at_most(_CHANGE_WAIT_S, self.up_to_date.wait())
         return self.offer
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -87,6 +87,13 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
     return future.result()
+
+
+async def wait_at_most(seconds: float | None, work: Awaitable[object]) -> None:
+    """Wait for ``work``, which is cancelled after so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
 
 
 class NoAnswerError(TimeoutError):

@@ -27,6 +27,7 @@ from devhost.backends.dra.pool import (
 )
 from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
+from devhost.watch.threads import wait_at_most
 
 _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -257,9 +258,7 @@ class SliceWriter:
         """Write what differs after each change, and after a pause what has failed."""
         node_uid, failures = "", 0
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_jitter(failures) if failures else None):
-                    await self._changed.wait()
+            await wait_at_most(_jitter(failures) if failures else None, self._changed.wait())
             await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             if not self._is_node_read:
