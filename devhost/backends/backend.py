@@ -8,7 +8,7 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits
@@ -21,6 +21,8 @@ from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus
 from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
 
+_SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
+_MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
@@ -301,7 +303,18 @@ class Backends:
         """Return the publication of a resource, to be run."""
         if (backend := self.backend_of(resource)) is self._plugins:
             self._dra.look_up_by(resource.name, hooks.handler)
-        return backend.open(resource, hooks)
+            return backend.open(resource, hooks)
+
+        def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
+            if (reason := hooks.other_holders()) is not None:
+                return reason
+            if not self._plugins.has_served(resource.name):
+                return None
+            if self._plugins.locked_by_other(resource.name):
+                return _SERVED_BY_PLUGIN
+            return None if hooks.holders_known() else _MAY_BE_HELD
+
+        return backend.open(resource, replace(hooks, other_holders=other_holders))
 
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""

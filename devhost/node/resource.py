@@ -61,9 +61,7 @@ class ServedResource:
             self.answers,
             self._set_state,
             held=lambda: self._held,
-            other_holders=lambda: other_holders(
-                self.scanner, parts.backend, parts.holders, parts.records
-            ),
+            other_holders=lambda: other_holders(self.scanner, parts.holders, parts.records),
             holders_changed=lambda: parts.custody.holders_changed,
             holders_known=lambda: parts.holders.complete,
             refresh=parts.holders.refresh,

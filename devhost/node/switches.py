@@ -4,33 +4,21 @@ Of two backends that offer a resource, the scheduler would count the pods of one
 of the other.
 """
 
-from typing import Final
-
-from devhost.backends.backend import Backend, Publication
+from devhost.backends.backend import Publication
 from devhost.devices.scan import Scanner
 from devhost.node.answers import ResourceAnswers
 from devhost.node.holders import Holders
 from devhost.node.record_files import RecordFiles
 
-_SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
-_MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 
-
-def other_holders(
-    scanner: Scanner, backend: Backend, holders: Holders, handouts: RecordFiles
-) -> str | None:
+def other_holders(scanner: Scanner, holders: Holders, handouts: RecordFiles) -> str | None:
     """Return who has devices of a resource by the other backend, where there is one."""
     name = scanner.resource.name
     if not scanner.policy.dra:
         return None
     if scanner.by_dra:
-        if pods := sorted(holders.plugin_pods(name)):
-            return f"held by {', '.join(pods)} by the device plugin"
-        if not backend.has_served(name):
-            return None
-        if backend.locked_by_other(name):  # which may not know DRA, or the file, yet
-            return _SERVED_BY_PLUGIN
-        return None if holders.complete else _MAY_BE_HELD
+        pods = sorted(holders.plugin_pods(name))
+        return f"held by {', '.join(pods)} by the device plugin" if pods else None
     records = handouts.table.claims.values()
     claims = sorted(record.shown for record in records if name in record.resources)
     return f"held by claim {', '.join(claims)}" if claims else None
