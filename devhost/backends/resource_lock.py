@@ -25,6 +25,7 @@ from typing import Final
 from devhost.backends.backend import LockState
 from devhost.model.names import printable
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.watch.threads import wait_at_most
 
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
@@ -210,33 +211,33 @@ class ResourceLocks:
         self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
     ) -> None:
         """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
-        ended, errors = asyncio.Event(), list[OSError]()
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
             try:
-                if ended.is_set() or lock.acquire(user, driver):
-                    ended.set()
+                if taken.done():
+                    return
+                if lock.acquire(user, driver):
+                    taken.set_result(None)
                     return
             except OSError as error:
-                errors.append(error)
-                ended.set()
+                taken.set_exception(error)
                 return
             by = f" by {lock.holder}" if lock.holder else ""
             waiting(f"another instance of devhost serves it{by}")
 
         look()
-        if not ended.is_set():
+        if not taken.done():
             self.looks.append(look)
             try:
-                await ended.wait()
+                await taken
             finally:
                 self.looks.remove(look)
-                if not ended.is_set():
+                if taken.cancelled():
                     lock.release(user)  # which waited for it
             self.freed.set()
             self.freed = asyncio.Event()
-        if errors:
-            raise errors[0]
+        taken.result()
 
     async def run(self, watcher: Watcher) -> None:
         """Look for locks that became free, until cancelled."""
@@ -248,9 +249,7 @@ class ResourceLocks:
                 await subscription.watch(targets)
                 self._look()
                 pause = _BLIND_POLL_S if subscription.polling_reason else _POLL_S
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._look_after(closed)
+                await wait_at_most(pause, self._look_after(closed))
         finally:
             subscription.close()
 
