@@ -9,6 +9,7 @@ import pytest
 from devhost.config.loader import loads
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
+from devhost.node.state_dir import directory_lock
 from tests.dra.world import PodResourcesLists, World, eventually
 from tests.support.hosting import Hosting, Kubelet
 
@@ -214,3 +215,24 @@ async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(
         await eventually(lambda: world.holders(X))
         assert "delete the pod" in (await world.kubelet.prepare(name, "u")).error
         assert (marks.read_text(), world.records()) == ("x\n", [])
+
+
+async def test_no_step_of_a_claim_runs_before_the_claim_is_recorded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is slow has the record of the first try later, and the second try waits for it."""
+    monkeypatch.setattr("devhost.backends.dra.prepared_claims._SAVE_S", 0.05)
+    (world.devices / "n0").touch()
+    marks = world.directory / "marks"
+    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    name = world.claim("u", X, "n0")
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        with directory_lock(world.state):
+            for _ in range(2):
+                assert "cannot be recorded" in (await world.kubelet.prepare(name, "u")).error
+            assert not marks.exists()
+        await eventually(world.records)
+        assert not (await world.kubelet.prepare(name, "u")).error
+        assert marks.read_text() == "x\n"
