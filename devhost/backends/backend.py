@@ -75,7 +75,7 @@ class ClaimHandler(PluginHandler, Protocol):
 
     @property
     def naming(self) -> str:
-        """What makes their IDs: the same as long as no edit can have exchanged them."""
+        """The definition of their IDs, as a hash: by another one, IDs may be exchanged."""
 
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`; it is not recorded.
@@ -245,7 +245,7 @@ class Publisher(Protocol):
 
 
 class Backend(Publisher, Protocol):
-    """What offers the devices of a process, with what it knows of pods and other instances."""
+    """The offer of the devices of a process, with what is known of pods and other instances."""
 
     @property
     def pods(self) -> PodLister:

@@ -112,13 +112,13 @@ class ResourceLock:
         return True
 
     def _set_driver(self, driver: str) -> None:
-        """Tell others by what the resource is published."""
+        """Show other instances by what the resource is published."""
         assert self._descriptor is not None  # noqa: S101 (as opened)
         if driver == self._driver:
             return
-        every = fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0
+        whole = fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0
         place = fcntl.F_RDLCK, os.SEEK_SET, publisher_number(driver), 1, 0
-        for lock in (every, place):
+        for lock in (whole, place):
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(*lock))
         self._driver = driver
         # A write takes a millisecond, and a successor mostly publishes as the one before.
@@ -279,8 +279,8 @@ def publisher_number(driver: str) -> int:
 
 def _publisher(descriptor: int) -> int | None:
     """Return the publisher's number of another open file's lock; ``None`` where there is none."""
-    asked = _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, start, _, _ = _RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    query = _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, start, _, _ = _RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query))
     return None if kind == fcntl.F_UNLCK else start
 
 

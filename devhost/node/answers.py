@@ -110,7 +110,7 @@ class ResourceAnswers:
 
     @property
     def naming(self) -> str:
-        """What makes their IDs: the same as long as no edit can have exchanged them."""
+        """The definition of their IDs, as a hash: by another one, IDs may be exchanged."""
         resource = self.offer.scanner.resource
         made_by = repr((resource.sources, resource.id, resource.group))
         return hashlib.sha256(made_by.encode()).hexdigest()[:12]

@@ -266,11 +266,11 @@ class SliceWriter:
                 node_uid = await self._read_node()
             self._failures, self.problem = 0, None
             self._find_unowned()
-            every = *self.pools.values(), *self._unowned.values()
-            for pool in every:
+            pools_here = *self.pools.values(), *self._unowned.values()
+            for pool in pools_here:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
                     self._set_lock(pool, is_taken=False)
-            pools = [pool for pool in every if not self._slices.is_written(pool, node_uid)]
+            pools = [pool for pool in pools_here if not self._slices.is_written(pool, node_uid)]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
