@@ -1,10 +1,9 @@
-"""The claims on nodes: the names under which they were handed out, or are listed.
+"""The custody of nodes: no node is in two pods, whatever its names and whoever restarts.
 
-A claim on a node is two independent facts: kubelet may still allocate it under a name, and a pod
-may have it under that name. It ends when both have ended. What was allocated is recorded before
-Allocate is answered (`devhost.node.record_table`): only what a pod has can be in two pods. All
-instances of devhost on the machine share the records: of two that hand out one node, the second is
-refused.
+Two facts speak against a device: kubelet may still allocate a node of it under another name, and a
+pod may have the node under that name. What was allocated is recorded before Allocate is answered
+(`devhost.node.record_files`). All instances of devhost on the machine share the records: of two
+that hand out one node, the second is refused.
 
 What is not allocated is not recorded. Under a second name of this process it waits only until the
 first one has left kubelet's list, so that no pod asks for what it would not get.
@@ -43,7 +42,7 @@ from devhost.node.record_ends import ListedResource, RecordEnds
 from devhost.node.record_files import RecordFiles
 from devhost.node.record_table import Holding, HoldingIndex, holdings
 
-_TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
+_TICK_S: Final = 0.5  # at least, between two looks for records that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
 _WRITE_S: Final = 0.1  # of it, for the latter at least
 _STEPS_S: Final = 1.0  # for the latter, where it fails without
@@ -51,7 +50,7 @@ _LOAD_S: Final = 2.0
 
 
 class Custody:
-    """The claims on nodes, as one process knows them. All methods belong to the event loop."""
+    """The custody of one process. All methods belong to the event loop."""
 
     def __init__(self, holders: Holders, backend: Backend, files: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
@@ -60,7 +59,7 @@ class Custody:
         self._ends = RecordEnds(self._listings, holders, self._table.boot, backend.leave_after)
         self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
-        self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
+        self._due = asyncio.Event()  # a record may have ended, or be missing
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
@@ -223,10 +222,10 @@ class Custody:
             steps=steps or (former.steps if former else "none"),
         )
 
-    # ── records that are missing, and the end of claims ──
+    # ── records that are missing, and the end of records ──
 
     async def run(self) -> None:
-        """End claims, and write what could not be written, until cancelled."""
+        """End records, and write what could not be written, until cancelled."""
         while True:
             self._due.clear()
             self._record_held()
@@ -240,7 +239,7 @@ class Custody:
                     await self._due.wait()
 
     def end_free(self) -> float:
-        """End the claims of what kubelet can no longer allocate, and that nobody holds.
+        """End the records of what kubelet can no longer allocate, and that nobody holds.
 
         Returns in how many seconds there may be more, if nothing happens.
         """

@@ -1,4 +1,4 @@
-"""The end of claims: kubelet can no longer allocate by a name, and no pod has it."""
+"""The end of handouts: kubelet can no longer allocate by a name, and no pod has it."""
 
 import asyncio
 import math
