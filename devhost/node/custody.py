@@ -1,4 +1,4 @@
-"""The custody of nodes: no node is in two pods, whatever its names and whoever restarts.
+"""The custody of nodes: no node is in two pods, under any name, and after any restart.
 
 Two facts speak against a device: kubelet may still allocate a node of it under another name, and a
 pod may have the node under that name. What was allocated is recorded before Allocate is answered
