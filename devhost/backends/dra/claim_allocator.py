@@ -1,6 +1,6 @@
 """Chooses the devices of new claims, and finds where those of recorded claims are now."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from devhost.allocation.cdi import DeviceNode, Edits
@@ -10,8 +10,14 @@ from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.device import HostDevice
-from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes, merged_nodes
+from devhost.model.device import HostDevice, Node
+from devhost.model.records import (
+    ClaimedDevice,
+    ClaimRecord,
+    RecordedNode,
+    RecordedNodes,
+    merged_nodes,
+)
 
 
 class HeldError(AllocationError):
@@ -124,11 +130,29 @@ class ClaimAllocator:
             for name in (own, common) if record.boot != boot else ():
                 if name in entries:
                     entries[name] = await self._with_located_paths(device, entries[name])
-            nodes = tuple(node for node in device.nodes if node.boot == boot)
-            if listed is not None and listed.is_present and not device.admin:
-                nodes = merged_nodes(nodes, listed, boot)
+            nodes = () if device.admin else self._nodes(device, entries.get(own, {}), listed, boot)
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
+
+    def _nodes(
+        self, device: ClaimedDevice, entry: Edits, listed: HostDevice | None, boot: str
+    ) -> RecordedNodes:
+        """Return the nodes of a device in a boot, by what its containers get."""
+        nodes = tuple(node for node in device.nodes if node.boot == boot)
+        same = listed is not None and listed.located.keys() >= {*device.places.values()}
+        if listed is not None and same and listed.is_present:
+            return merged_nodes(nodes, listed, boot)
+        # An edit has given its ID to another device, or nobody looks for it.
+        entities = {*map(claim_content.entity, claim_content.device_nodes(entry))}
+        missing = entities - {node.entity for node in nodes}
+        present = {node.id.entity: node.id for node in self._present_nodes()}
+        found = (RecordedNode.of(present[entity], boot) for entity in missing & present.keys())
+        return (*nodes, *found)
+
+    def _present_nodes(self) -> Iterator[Node]:
+        for handler in self._handlers.values():
+            for device in filter(lambda listed: listed.is_present, handler.devices.values()):
+                yield from device.owned_nodes
 
     def _find_device(self, device: ClaimedDevice) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
@@ -170,11 +194,9 @@ class ClaimAllocator:
             if (recorded.entity, recorded.boot) == former
             for name in recorded.names
         }
-        for handler in self._handlers.values():
-            for host_device in filter(lambda listed: listed.is_present, handler.devices.values()):
-                for present in host_device.owned_nodes:
-                    if present.state and present.state.number and names & present.id.names:
-                        return present.state.number, present.state.realpath
+        for present in self._present_nodes():
+            if present.state and present.state.number and names & present.id.names:
+                return present.state.number, present.state.realpath
         raise AllocationError(_not_there(device, node["path"]))
 
     async def _with_located_paths(self, device: ClaimedDevice, entry: Edits) -> Edits:
