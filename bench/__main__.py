@@ -132,6 +132,7 @@ def command(subject: str, config: Path, plugins: Path, devices: Path) -> list[st
         return [*program, "--plugin-dir", str(plugins), "--resources", str(config)]
     options = {
         "--plugin-dir": plugins,
+        "--pod-resources": plugins / "pod-resources.sock",
         "--state-dir": config.parent / "state",
         "--listen": "127.0.0.1:0",
         "--allow-path": f"{devices}/*",

@@ -159,7 +159,8 @@ async def event(directory: Path, what: str) -> Flow:
 @asynccontextmanager
 async def _host(directory: Path) -> AsyncIterator[tuple[SimulatedKubelet, Hosting]]:
     (directory / "plugins").mkdir()
-    kubelet, hosting = SimulatedKubelet(directory / "plugins"), Hosting(directory)
+    hosting = Hosting(directory)
+    kubelet = SimulatedKubelet(hosting.plugins, hosting.pod_resources)
     await kubelet.start()
     yield kubelet, hosting
     await hosting.close()

@@ -34,6 +34,7 @@ DEVICES: Final = 10
 PATIENCE: Final = 120.0
 SETTLED_S: Final = 5.0
 PLUGINS: Final = "/var/lib/kubelet/device-plugins"
+POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 STATE: Final = "/var/lib/kubelet/plugins/devhost"
 
 
@@ -91,7 +92,7 @@ async def measure(image: Image, resources: int, directory: Path) -> None:
     for each in (plugins, state, config, directory / "runc"):
         each.mkdir()
     (config / "config.yaml").write_text(scene.config())
-    kubelet = SimulatedKubelet(plugins)
+    kubelet = SimulatedKubelet(plugins, directory / "pod-resources" / "kubelet.sock")
     await kubelet.start()
     containers = Containers(image, directory / "runc")
     _forget(image.rootfs)
@@ -101,6 +102,7 @@ async def measure(image: Image, resources: int, directory: Path) -> None:
         *("--listen=:9110", "--status-listen=127.0.0.1:9111"),
         mounts={
             PLUGINS: plugins,
+            f"{POD_RESOURCES}:ro": kubelet.pod_resources.parent,
             STATE: state,
             "/etc/devhost:ro": config,
             f"/host{scene.root}:ro": scene.root,

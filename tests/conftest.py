@@ -104,7 +104,7 @@ def patient() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SimulatedKubelet.wait, "__defaults__", RealKubelet.wait.__defaults__)
         patch.setattr("devhost.node.answers._CHANGE_WAIT_S", 60.0)
-        patch.setattr("devhost.node.claims._WAIT_S", 60.0)
+        patch.setattr("devhost.node.custody._WAIT_S", 60.0)
         patch.setattr("devhost.backends.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.node.reconciler.RESCAN_S", 3600.0)
         patch.setattr("devhost.node.config_file.POLL_S", 3600.0)
@@ -180,8 +180,9 @@ def may_leave(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 @pytest.fixture
-async def hosting(directory: Path) -> AsyncIterator[Hosting]:
-    """Starts and stops hosts."""
+async def hosting(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hosting]:
+    """Starts and stops hosts, which ask often who holds what."""
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
     hosting = Hosting(directory)
     yield hosting
     await hosting.close()
@@ -198,7 +199,7 @@ async def daemon(directory: Path) -> AsyncIterator[Daemon]:
 @pytest.fixture
 async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
     """The stand-in, running, for what does not depend on the kubelet."""
-    kubelet = SimulatedKubelet(directory / "plugins")
+    kubelet = SimulatedKubelet(directory / "plugins", directory / "pr.sock")
     await kubelet.start()
     yield kubelet
     await kubelet.stop()

@@ -127,7 +127,7 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
 }
 # The values that a profile can override: those of one DaemonSet.
 _OF_A_PROFILE: Final = (
-    *("hostPaths", "hostRoot", "allow", "deviceAccess", "podResources", "cdi", "kubelet", "log"),
+    *("hostPaths", "hostRoot", "allow", "deviceAccess", "cdi", "kubelet", "log"),
     *("podAnnotations", "podLabels", "podSecurityContext", "securityContext", "resources"),
     *("priorityClassName", "tolerations", "nodeSelector", "affinity", "updateStrategy"),
     *("terminationGracePeriodSeconds", "probes"),

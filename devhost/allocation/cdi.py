@@ -43,7 +43,7 @@ _ESCAPED: Final = "[\x7f-\ud7ff\ue000-\uffff]"
 
 Edits = Mapping[str, Sequence[object]]
 """What a device brings into any container that gets it, as its `containerEdits`."""
-DeviceNode = Mapping[str, Any]
+CdiNode = Mapping[str, Any]
 """One of its `deviceNodes`."""
 
 
@@ -161,7 +161,7 @@ def owned_edits(whole: Allocation, host_paths: HostPaths) -> OwnedEdits:
     return OwnedEdits({owner: part(owner) for owner in owners}, part(None))
 
 
-def device_node(spec: DeviceSpec, host_paths: HostPaths) -> DeviceNode:
+def device_node(spec: DeviceSpec, host_paths: HostPaths) -> CdiNode:
     """Return a device node.
 
     Without an owner the library takes the container's own user, so that one who is not root can

@@ -6,24 +6,26 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from devhost.allocation.cdi import DeviceNode, OwnedEdits
+from devhost.allocation.cdi import CdiNode, OwnedEdits
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimRecord, RecordedNodes
-from devhost.model.resource_state import PodHoldings, PublicationStatus, SetState
+from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
+FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
 ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
@@ -83,7 +85,7 @@ class ClaimHandler(PluginHandler, Protocol):
             AllocationError: Others have them.
         """
 
-    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[CdiNode]:
         """Return nodes of the host as CDI has them now, or raise `AllocationError`."""
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
@@ -100,9 +102,11 @@ class ResourceHooks:
         held: Returns the IDs that pods hold, as far as that is known.
         other_holders: Returns why the resource may not be offered yet: who has devices of it by
             another backend. The scheduler would count these pods against the wrong devices.
-        holders_known: Returns whether kubelet has told of all pods since this process began.
+        holders_changed: Returns an event that is set when `other_holders` may have another answer.
+        holders_known: Returns whether kubelet has told of all devices that device plugins gave.
         refresh: Asks again which pods hold devices.
         on_left: Called when IDs have left the list.
+        save: Writes what was given, which only who has the lock of the resource may do.
         exclusive: Whether to wait while a program other than devhost serves the resource.
     """
 
@@ -110,10 +114,20 @@ class ResourceHooks:
     set_state: SetState
     held: Callable[[], AbstractSet[str]]
     other_holders: Callable[[], str | None]
+    holders_changed: Callable[[], asyncio.Event]
     holders_known: Callable[[], bool]
     refresh: Callable[[], Awaitable[None]]
     on_left: Callable[[], None]
+    save: Callable[[], Awaitable[None]]
     exclusive: bool
+
+    async def wait_until_free(self, waiting: Callable[[str], object]) -> None:
+        """Wait while pods have devices by another backend; `waiting` gets the reason."""
+        while (reason := self.other_holders()) is not None:
+            waiting(reason)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FREE_POLL_S):
+                    await self.holders_changed().wait()
 
 
 class PodLister(Protocol):
@@ -123,8 +137,11 @@ class PodLister(Protocol):
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
 
-    async def holders(self) -> tuple[object, PodHoldings]:
-        """Return which kubelet says which pods hold devices; raise `KubeletError`."""
+    async def list_pods(self) -> PodList:
+        """Return the pods, and which devices they hold; raise `KubeletError`."""
+
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
+        """Whether these are all devices that kubelet has allocated, as far as it can tell."""
 
 
 class ClaimRecords(Protocol):
@@ -202,14 +219,10 @@ class Publication(Protocol):
         """Serve it until cancelled."""
 
 
-class Backend(Protocol):
+class Publisher(Protocol):
     """One way to offer devices to pods, for all resources of a process."""
 
     leave_after: float  # seconds between an ID's Unhealthy and its end
-
-    @property
-    def pods(self) -> PodLister | None:
-        """Tells which pods hold devices; ``None`` where it may not be asked."""
 
     @property
     def restarts(self) -> int:
@@ -221,15 +234,6 @@ class Backend(Protocol):
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
 
-    def lock_of(self, resource: str) -> LockState:
-        """Return who serves a resource by a device plugin; may be asked in any thread."""
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-
-    def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
 
@@ -237,7 +241,24 @@ class Backend(Protocol):
         """End what is running."""
 
 
-class ClaimBackend(Backend, Protocol):
+class Backend(Publisher, Protocol):
+    """What offers the devices of a process, with what it knows of pods and other instances."""
+
+    @property
+    def pods(self) -> PodLister:
+        """Tells which pods hold devices."""
+
+    def lock_of(self, resource: str) -> LockState:
+        """Return who publishes a resource, by either backend; may be asked in any thread."""
+
+    def locked_by_other(self, resource: str) -> bool:
+        """Whether another instance of devhost publishes a resource; in any thread."""
+
+    def has_served(self, resource: str) -> bool:
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+
+
+class ClaimBackend(Publisher, Protocol):
     """A backend whose claims are recorded, and may outlive that it offers their resource."""
 
     def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
@@ -265,15 +286,15 @@ class Backends:
 
     def __init__(self, plugins: Backend, dra: ClaimBackend, node_name: str) -> None:
         self._plugins, self._dra, self._node_name = plugins, dra, node_name
-        self._all = plugins, dra
+        self._all: tuple[Publisher, ...] = plugins, dra
         self.leave_after = max(backend.leave_after for backend in self._all)
 
-    def backend_of(self, resource: Resource) -> Backend:
+    def backend_of(self, resource: Resource) -> Publisher:
         """Return the backend that offers a resource on this node."""
         return self._dra if resource.uses_dra(self._node_name) else self._plugins
 
     @property
-    def pods(self) -> PodLister | None:
+    def pods(self) -> PodLister:
         """Tells which pods hold devices, by all backends: kubelet has one list of them."""
         return self._plugins.pods
 
@@ -291,10 +312,11 @@ class Backends:
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
             if (reason := hooks.other_holders()) is not None:
                 return reason
+            if not self._plugins.has_served(resource.name):
+                return None
             if self._plugins.locked_by_other(resource.name):
                 return _SERVED_BY_PLUGIN
-            is_known = hooks.holders_known() or not self._plugins.has_served(resource.name)
-            return None if is_known else _MAY_BE_HELD
+            return None if hooks.holders_known() else _MAY_BE_HELD
 
         return backend.open(resource, replace(hooks, other_holders=other_holders))
 
@@ -303,16 +325,16 @@ class Backends:
         return self.backend_of(resource).publisher(resource)
 
     def lock_of(self, resource: str) -> LockState:
-        """Return who serves a resource by a device plugin; may be asked in any thread."""
+        """Return who publishes a resource, by either backend; may be asked in any thread."""
         return self._plugins.lock_of(resource)
 
     def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return any(backend.locked_by_other(resource) for backend in self._all)
+        """Whether another instance of devhost publishes a resource; in any thread."""
+        return self._plugins.locked_by_other(resource)
 
     def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-        return any(backend.has_served(resource) for backend in self._all)
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+        return self._plugins.has_served(resource)
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""

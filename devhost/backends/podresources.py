@@ -10,10 +10,12 @@ import asyncio
 import contextlib
 import errno
 import functools
+import json
 import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,10 +27,11 @@ from devhost.backends.share_ids import offered_id
 from devhost.backends.sockets import connect_error, open_channel, socket_identity
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.resource_state import PodHoldings
+from devhost.model.resource_state import PodHoldings, PodList
 from devhost.watch.threads import run_in_thread
 
 LIST_TIMEOUT_S: Final = 2.0
+_CHECKPOINT: Final = "kubelet_internal_checkpoint"
 _LIST: Final = "/v1.PodResourcesLister/List"
 _ALLOCATABLE: Final = "/v1.PodResourcesLister/GetAllocatableResources"
 
@@ -51,12 +54,13 @@ Claimed = Mapping[ClaimedId, tuple[str, OfferedId]]
 class PodResources:
     """The API on one socket; each call makes a connection of its own.
 
-    `inflight_since` are the times at which calls of kubelet to plugins of this process began, and
-    `claimed_ids` returns the devices of claims that the list may name.
+    Kubelet's checkpoint is in `plugin_dir`. `inflight_since` are the times at which calls of
+    kubelet to plugins of this process began, and `claimed_ids` returns the devices of claims that
+    the list may name.
     """
 
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
+    def __init__(self, socket: Path, plugin_dir: Path) -> None:
+        self.socket, self._checkpoint = socket, plugin_dir / _CHECKPOINT
         self.inflight_since: list[float] = []
         self.claimed_ids: Callable[[], Claimed] = dict
         self._looking: asyncio.Future[tuple[object, int]] | None = None
@@ -76,16 +80,38 @@ class PodResources:
         done, _ = await asyncio.wait({self._looking}, timeout=LIST_TIMEOUT_S)
         return done.pop().result() if done else (None, errno.ETIMEDOUT)
 
-    async def holders(self) -> tuple[object, PodHoldings]:
-        """Return which kubelet it is, and which pods hold devices.
+    async def list_pods(self) -> PodList:
+        """Return the pods, and which devices they hold.
 
         Raises `KubeletError` if that fails, or takes longer than `LIST_TIMEOUT_S`.
         """
         kubelet, _ = await self._look()
-        held = await self.ask(_LIST, functools.partial(_by_resource, self.claimed_ids()))
+        pods, held = await self.ask(_LIST, functools.partial(_by_resource, self.claimed_ids()))
         if kubelet != (await self._look())[0]:
             raise KubeletError(f"{self.socket}: another kubelet has taken over")
-        return kubelet, held
+        return PodList(kubelet, pods, held)
+
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
+        """Whether these are all devices in kubelet's checkpoint.
+
+        A kubelet that starts reads it, and takes no pod out of it before its sources of pods are
+        ready (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
+        UpdateAllocatedDevices). Pods that have ended stay in it until it is written again.
+        """
+
+        def read() -> bool:
+            entries = json.loads(self._checkpoint.read_bytes())["Data"]["PodDeviceEntries"] or ()
+            return all(
+                offered_id(device_id) in held.by_id.get(entry["ResourceName"], ())
+                for entry in entries
+                for device_ids in entry["DeviceIDs"].values()
+                for device_id in device_ids
+            )
+
+        try:
+            return await run_in_thread("kubelet's checkpoint", read)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return False
 
     async def ask(self, method: str, read: Callable[[bytes], T]) -> T:
         """Return what `read` makes, in a thread, of the answer to a call with an empty request."""
@@ -138,13 +164,15 @@ def _allocatable(answer: bytes) -> frozenset[str]:
     return frozenset(entry.resource_name for entry in listed.devices)
 
 
-def _by_resource(claimed: Claimed, answer: bytes) -> PodHoldings:
+def _by_resource(claimed: Claimed, answer: bytes) -> tuple[AbstractSet[str], PodHoldings]:
     listed = pb.ListPodResourcesResponse.FromString(answer)
     holders: dict[str, dict[OfferedId, set[str]]] = defaultdict(lambda: defaultdict(set))
     plugin_pods: dict[str, set[str]] = defaultdict(set)
     claims: dict[AdvertisedName, set[tuple[str, str]]] = defaultdict(set)
+    pods = set[str]()
     for pod in listed.pod_resources:
         name = f"{pod.namespace}/{pod.name}"
+        pods.add(name)
         for container in pod.containers:
             for entry in container.devices:
                 plugin_pods[entry.resource_name].add(name)
@@ -162,4 +190,4 @@ def _by_resource(claimed: Claimed, answer: bytes) -> PodHoldings:
         resource: {offered: frozenset(names) for offered, names in pods_by_id.items()}
         for resource, pods_by_id in holders.items()
     }
-    return PodHoldings(held, plugin_pods, claims)
+    return pods, PodHoldings(held, plugin_pods, claims)

@@ -26,8 +26,14 @@ class _PathName(click.Path):
         return self._made(value)
 
 
+def _socket_path(path: str) -> Path:
+    """Return the path; raise `BadParameter` if it is empty."""
+    if not path:
+        raise click.BadParameter("devhost has to know which pods hold devices")
+    return Path(path)
+
+
 FILE: Final = _PathName("file")
-_SOCKET: Final = _PathName("socket", Path)
 _DIRECTORY: Final = _PathName("directory", Path)
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -231,15 +237,9 @@ kubelet_options = together(
     ),
     option(
         "--pod-resources",
-        "Kubelet's pod-resources socket, to know which pods have devices: "
-        "/var/lib/kubelet/pod-resources/kubelet.sock.",
-        type=_SOCKET,
-    ),
-    option(
-        "--assume-free",
-        "Without --pod-resources: assume that no pod has a device under its former resource name "
-        "or ID once that has left kubelet's list. For a drained node.",
-        is_flag=True,
+        "Kubelet's pod-resources socket, to know which pods have devices.",
+        default="/var/lib/kubelet/pod-resources/kubelet.sock",
+        type=_PathName("socket", _socket_path),
     ),
     option(
         "--cdi-dir",

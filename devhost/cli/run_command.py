@@ -81,7 +81,6 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         HostFiles(flags["root"], policy.shown_paths),
         policy,
         state_dir=state_dir,
-        assume_free=flags["assume_free"],
         cdi_dir=flags["cdi_dir"],
     )
     plugin_backend = DevicePluginBackend(
@@ -120,7 +119,7 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
     settings = DraSettings(
         flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute(), address
     )
-    backend = DraBackend(settings, plugin_backend.pods)
+    backend = DraBackend(settings, plugin_backend.pods, plugin_backend.locks)
     if problem := backend.registrar.sockets.length_problem:
         logs.exit_with_error(f"--kubelet-dir, --dra-driver: {problem}")
     return backend
@@ -193,7 +192,7 @@ def _log_start(
 
 def _check_plugin_dir(plugin_dir: Path) -> Path:
     """Return the absolute path of the plugin directory, with links as they are, or exit."""
-    from devhost.backends.deviceplugin.resource_lock import path_length_problem
+    from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
 
     if not os.path.isdir(plugin_dir):  # as `Path.is_dir`, but of any error
         hint = "; kubelet makes it; without a kubelet, use `devhost try`"

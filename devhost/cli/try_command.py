@@ -44,7 +44,7 @@ def run(
 
     The flags are those of `options.host_options`; others are ignored.
     """
-    from devhost.backends.deviceplugin.resource_lock import path_length_problem
+    from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
     from devhost.backends.dra.plugin_watcher import DriverSockets
     from devhost.devices.identify import SETTLE_S
     from devhost.fake_kubelet.trial import Trial

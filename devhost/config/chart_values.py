@@ -90,13 +90,6 @@ class DeviceAccess(ConfigModel):
     writable: bool = False
 
 
-class PodResourcesAccess(ConfigModel):
-    """Whether devhost knows which pods have devices."""
-
-    enabled: bool = True
-    assume_free: bool = False
-
-
 class ResourceClasses(ConfigModel):
     """How pods of the cluster can request resources that DRA offers."""
 
@@ -125,7 +118,6 @@ class DaemonSetValues(ConfigModel):
     device_access: DeviceAccess = DeviceAccess()
     host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
     host_root: Enabled = Enabled()
-    pod_resources: PodResourcesAccess = PodResourcesAccess()
     extra_args: Any = ()
     extra_env: Any = ()
 
@@ -180,9 +172,7 @@ class InstanceValues(DaemonSetValues):
         if not self.dra.enabled:
             is_chosen = self.dra.backend == "dra"
             return (("dra", "backend"), "dra needs dra.enabled") if is_chosen else None
-        needed = {"podResources": self.pod_resources.enabled, "cdi": self.cdi.enabled}
-        key = next((key for key, is_enabled in needed.items() if not is_enabled), None)
-        return None if key is None else (("dra", "enabled"), f"needs {key}.enabled")
+        return None if self.cdi.enabled else (("dra", "enabled"), "needs cdi.enabled")
 
     def extend(self, policy: Policy) -> Policy:
         """Return a policy with what the values allow in addition."""

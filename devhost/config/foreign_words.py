@@ -56,7 +56,7 @@ _NOTES: Final = {
     **dict.fromkeys([("Usb", "attributes"), ("Pci", "attributes")], "'attr' is below 'node'"),
 } | {
     ("Config", key): "a value of the chart, where 'resources' is below 'config'"
-    for key in ("image", "allow", "hostPaths", "deviceAccess", "cdi", "podResources", "kubelet")
+    for key in ("image", "allow", "hostPaths", "deviceAccess", "cdi", "kubelet")
 }
 # By variable: what others call it.
 _VARIABLES: Final = _by_word(

@@ -6,20 +6,22 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.config import messages
-from devhost.config.chart_values import InstanceValues, check_values, read_instance
-from devhost.config.checks import resource_checks, value_checks
+from devhost.config.checks import resource_checks
 from devhost.config.documents import PROFILES, Document, brief, documents
 from devhost.config.yaml_errors import SIZE_MAX, TreeError, decode, lines
 from devhost.config.yaml_tree import CheckProblem, Path, Tree
 from devhost.errors import ConfigError, Problem, Severity
 from devhost.model import limits
 from devhost.model.config import BackendChoice, Config, Resource
+
+if TYPE_CHECKING:
+    from devhost.config.chart_values import InstanceValues
 
 PROBLEMS_MAX: Final = 1000  # of errors, and of warnings
 
@@ -115,6 +117,9 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
     problems: list[Problem] = []
     chart, values = document.chart if policy.adds_values else None, None
     if chart is not None and isinstance(chart.document.tree, Tree):
+        # Most files are none of the chart's values, and so the start is quicker.
+        from devhost.config.chart_values import check_values, read_instance  # noqa: PLC0415
+
         tree = chart.document.tree
         values = read_instance(tree.value(chart.path), chart.profile)
         for path, message, at in check_values(tree, chart, values):
@@ -145,7 +150,7 @@ def _check_tree(
     tree: Tree,
     resources: list[tuple[Path, Resource]],
     policy: Policy,
-    values: InstanceValues | None,
+    values: "InstanceValues | None",
 ) -> Iterator[_Placed]:
     """Yield each problem, and collect the resources that have the right shape."""
     tree.data = {key: value for key, value in tree.data.items() if not key.startswith("x-")}
@@ -190,12 +195,14 @@ def _place(tree: Tree, path: Path) -> Path:
 
 
 def _check_together(
-    resources: list[tuple[Path, Resource]], policy: Policy, values: InstanceValues | None
+    resources: list[tuple[Path, Resource]], policy: Policy, values: "InstanceValues | None"
 ) -> Iterator[CheckProblem]:
     """Check several values together; with those that start `run`, also as that does."""
     if values is None:
         yield from resource_checks.check(resources, policy)
         return
+    from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
+
     as_run = [replace(policy, enforced=True, by_name=False)] * (not values.allows_more)
     yield from resource_checks.check(resources, *as_run, policy)
     for base, resource in resources:

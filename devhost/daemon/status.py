@@ -9,7 +9,6 @@ from devhost import __version__
 from devhost.devices.dry_run import ResourceReport, mistakes
 from devhost.model.device import Snapshot
 from devhost.model.resource_state import State
-from devhost.node.claim_conflicts import UNACCOUNTED
 from devhost.node.config_file import ConfigFile
 from devhost.node.holders import Holders
 from devhost.node.node import Host
@@ -134,8 +133,8 @@ def _readiness(served: ServedResource) -> Json:
 
 
 def _troubles(host: Host, shown: Json) -> Iterator[str]:
-    config, holders, handouts = shown["config"], host.parts.holders, host.parts.handouts
-    if holders.enabled and holders.unavailable_reason:
+    config, holders, handouts = shown["config"], host.parts.holders, host.parts.records
+    if holders.unavailable_reason:
         yield f"pod-resources unavailable: {holders.unavailable_reason}"
     if handouts.problem:
         yield f"cannot save allocated devices: {handouts.problem}"
@@ -156,12 +155,10 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
 
 
 def _dra_troubles(host: Host) -> Iterator[str]:
-    records = host.parts.handouts.table.claims.values()
+    records = host.parts.records.table.claims.values()
     if records and not host.settings.policy.dra:
         claims = ", ".join(sorted(record.shown for record in records))
         yield f"claims hold devices, and do not end without --dra: {claims}"
-    for name in sorted(host.switches.refused):
-        yield f"{name}: not switched to DRA: {UNACCOUNTED}"
 
 
 def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:

@@ -12,7 +12,7 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.steps import planned_steps
 from devhost.devices.health_check import check_device
-from devhost.devices.resolve import Resolver, ScanFinding
+from devhost.devices.resolve import Resolver
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
@@ -138,8 +138,8 @@ def report(
         scanner = Scanner(resource, files, policy, node_name, settle_s=0.0)
         new = (location for location in scanner.locations if location not in listings)
         listings |= list_all(new, files)
-        finding = ScanFinding(scanner, scanner.select(listings), Snapshot(), now=0.0)
-        identified, _ = resolver.resolve(finding)
+        forecast = scanner.identify(scanner.select(listings), Snapshot(), now=0.0)
+        identified, _ = resolver.resolve(forecast, forecast.context.previous)
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))
         if scanner.has_cdi_file:
@@ -297,7 +297,9 @@ def mistakes(resource: Resource, snapshot: Snapshot) -> Iterator[str]:
     for node in nodes:
         if node.source not in unnamed or node.hardware is None:
             continue
-        ports = names.natural(path for path in node.hardware.claims if path.startswith("/dev/tty"))
+        ports = names.natural(
+            path for path in node.hardware.excludes if path.startswith("/dev/tty")
+        )
         if ports:
             yield (
                 f"usb {node.variables['usb.device']} has tty nodes, but the USB node is handed "

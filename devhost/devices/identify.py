@@ -51,8 +51,20 @@ class Rank(IntEnum):
 
 
 OwnerOf = Callable[[str], str | None]
+"""Returns the resource that offers a node (by `Node.key`) before this one."""
 FileVersion = tuple[int, int, int]
 """`FileState.version`."""
+
+
+class Owners(dict[str, str | None]):
+    """The answers of an `OwnerOf`, which is asked once about each node that matters."""
+
+    def __init__(self, owner_of: OwnerOf) -> None:
+        self._owner_of = owner_of
+
+    def __missing__(self, key: str) -> str | None:
+        owner = self[key] = self._owner_of(key)
+        return owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,7 @@ class ScanContext:
     """The resource, its devices so far, and the time of one scan.
 
     Attributes:
-        owner_of: Names the resource that offers a node (by `Node.key`) before this one.
+        owners: Those of the nodes that the devices depend on.
         now: Seconds on the host's clock.
         settle_s: How long a node waits for an earlier source to name it.
         links_to_come: Whether a resource before this one may find a new node by a link.
@@ -68,7 +80,7 @@ class ScanContext:
 
     resource: Resource
     previous: Snapshot
-    owner_of: OwnerOf
+    owners: Owners
     now: float
     settle_s: float
     constants: Mapping[str, str]
@@ -210,22 +222,20 @@ def labels(nodes: Iterable[Node]) -> str:
 def _nodes_by_device(result: Identified) -> dict[str, list[Node]]:
     """Return the nodes of each candidate, by the key of its group, its unit or its node.
 
-    Of nodes that resolve to the same one, the first source's counts, or the one on offer.
+    Of the names of a node or file, the first source's counts, or the one on offer.
     """
     context, resource = result.context, result.context.resource
     aliases_by_key: dict[str, list[Node]] = {}
     for node in result.selection.nodes:
-        aliases_by_key.setdefault(node.key, []).append(node)
+        aliases_by_key.setdefault(node.file_key, []).append(node)
     candidates: dict[str, list[Node]] = {}
     for key, aliases in aliases_by_key.items():
+        node, hardware = _alias_on_offer(aliases, result), aliases[0].hardware
+        for hard_link in (alias for alias in aliases if alias.key != node.key):
+            result.skip([hard_link], Cause.OWNED, f"the same file as {labels([node])}")
         if resource.group is None:
-            hardware = aliases[0].hardware
-            is_alone = hardware or len(aliases) == 1
-            node = aliases[0] if is_alone else _alias_on_offer(aliases, result)
             candidates.setdefault(hardware.unit if hardware else key, []).append(node)
             continue
-        offered = (node for node in aliases if node.found_at in result.ids_by_place)
-        node = next(offered, aliases[0])
         if (owner := _owner([node], context)) is not None:
             result.skip([node], Cause.OWNED, f"{owner} offers it already")
             continue
@@ -240,10 +250,12 @@ def _nodes_by_device(result: Identified) -> dict[str, list[Node]]:
 
 def _alias_on_offer(aliases: Sequence[Node], result: Identified) -> Node:
     """Return the alias of a node by which a device is on offer, else the first."""
-    for node in aliases:
-        device_id = result.ids_by_place.get(node.found_at)
-        if device_id is not None and device_id == _id_of((node,), result.context):
-            return node
+    is_group = result.context.resource.group is not None
+    if len(aliases) > 1 and (is_group or aliases[0].hardware is None):
+        for node in aliases:
+            device_id = result.ids_by_place.get(node.found_at)
+            if device_id and (is_group or device_id == _id_of((node,), result.context)):
+                return node
     return aliases[0]
 
 
@@ -251,7 +263,7 @@ def _owner(nodes: Iterable[Node], context: ScanContext) -> str | None:
     """Return the resource that offers a node, or a node that may not be offered beside it."""
     for node in nodes:
         for key in node.keys or (node.key,):
-            if (owner := context.owner_of(key)) is not None:
+            if (owner := context.owners[key]) is not None:
                 return owner
     return None
 
@@ -351,7 +363,7 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
     previous, now = context.previous, context.now
     if previous.devices.keys() <= result.devices.keys():
         return {}
-    moved = _moved_files(result)
+    moved = set[FileVersion]().union(*map(file_versions, result.devices.values()))
     # What is found in sysfs is identified by its place: its path may be another device's by now.
     there = {node.found_at for node in selection.nodes}
     verdicts = {skipped.candidate: skipped.verdict for skipped in selection.skipped}
@@ -361,7 +373,7 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
         if skipped.verdict.cause is not Cause.DANGLING
     }
     present_keys = frozenset(
-        node.key for node in selection.nodes if context.owner_of(node.key) is None
+        node.key for node in selection.nodes if context.owners[node.key] is None
     )
     of_devices = {node.key for device in result.devices.values() for node in device.nodes}
 
@@ -406,26 +418,6 @@ def keep_missing_for(resource: Resource, device: HostDevice) -> float:
 def file_versions(device: HostDevice) -> set[FileVersion]:
     """Return the identity that each file of a device keeps under another name."""
     return {node.state.version for node in device.nodes if node.state}
-
-
-def _moved_files(result: Identified) -> set[FileVersion]:
-    """Return the files of devices that are not found which other devices have now, or may have.
-
-    A device that has had the file all the time is none of them: it is another name of it, a hard
-    link. But while the former ID of one that has moved is in the list, it counts as moved.
-    """
-    previous, lost = result.context.previous, dict[FileVersion, bool]()
-    for device_id, device in previous.devices.items():
-        if device_id not in result.devices:
-            for file in file_versions(device):
-                lost[file] = device.is_leaving or lost.get(file, False)
-    moved: set[FileVersion] = set()
-    for device_id, device in result.devices.items():
-        for file in file_versions(device) & lost.keys():
-            former = previous.devices.get(device_id)
-            if former is None or lost[file] or file not in file_versions(former):
-                moved.add(file)
-    return moved
 
 
 def _has_lost_source(device: HostDevice) -> bool:

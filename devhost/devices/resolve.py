@@ -1,48 +1,30 @@
 """Decides which devices each resource has: one pass over what was found, in the order of the file.
 
-All that resources compete for is decided here: nodes (`NodeClaims`) and device IDs (`IdQuota`).
+All that resources compete for is decided here: nodes (`NodeOffers`) and device IDs (`IdQuota`).
 Pure: no clock, no file, no thread. A running host and the dry run call the same.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from devhost.devices.identify import Identified, ScanContext, identify
-from devhost.devices.node_claims import NodeClaims
-from devhost.devices.scan import Scanner
+from devhost.devices.identify import Identified, OwnerOf, Owners, identify
+from devhost.devices.node_offers import NodeOffers
 from devhost.model import limits
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-from devhost.sources.selection import Selection
 
 # The part of the IDs left by declarations that is divided evenly, which a directory that fills up
 # cannot take from others. The rest goes to the first that need it.
 _EVEN: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ScanFinding:
-    """The selection of a resource's sources, to be resolved.
-
-    Attributes:
-        previous: The devices that the resource has.
-        now: When it was read, in seconds on the host's clock.
-        outdated: Whether something may have changed since.
-    """
-
-    scanner: Scanner
-    selection: Selection
-    previous: Snapshot
-    now: float
-    outdated: bool = False
-
-
 class Resolver:
     """The nodes and IDs that resources have; methods also return which to read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]] | None = None) -> None:
-        self._nodes, self._ids = NodeClaims(reserved), IdQuota()
+        self._nodes, self._ids = NodeOffers(reserved), IdQuota()
 
     def reconfigure(self, resources: Sequence[Resource]) -> set[str]:
         """Set the resources of the file, in its order; others give up what they have."""
@@ -52,38 +34,49 @@ class Resolver:
         """Give up all that a resource has."""
         return self._nodes.release(name) | self._ids.take(name, 0, truncated=False)
 
-    def resolve(self, finding: ScanFinding) -> tuple[Identified | None, set[str]]:
-        """Return the devices of a resource; ``None`` if it has to be read again first."""
-        scanner, resource, nodes = finding.scanner, finding.scanner.resource, self._nodes
-        name, seen, skipped = resource.name, set[str](), set[str]()
+    def resolve(
+        self, forecast: Identified, previous: Snapshot, *, outdated: bool = False
+    ) -> tuple[Identified | None, set[str]]:
+        """Return the devices of a resource; ``None`` if it has to be read again first.
 
-        def owner_of(key: str) -> str | None:
-            seen.add(key)
-            if (owner := nodes.owner(name, key)) is not None:
-                skipped.add(key)
-            return owner
-
-        context = ScanContext(
-            resource,
-            finding.previous,
-            owner_of,
-            finding.now,
-            scanner.settle_s,
-            scanner.constants,
-            nodes.links_to_come(name),
-        )
-        identified = identify(finding.selection, context)
+        The same object, if it was found by the `previous` devices and by what other resources offer
+        now. It is `outdated` if something may have changed since.
+        """
+        identified, resource, nodes = forecast, forecast.context.resource, self._nodes
+        name = resource.name
+        owner_of, links_to_come = partial(nodes.owner, name), nodes.links_to_come(name)
+        if not _comes_true(forecast, previous, owner_of, links_to_come):
+            context = replace(
+                forecast.context,
+                previous=previous,
+                owners=Owners(owner_of),
+                links_to_come=links_to_come,
+            )
+            identified = identify(forecast.selection, context)
         identified.truncate(self._ids.max_ids(name) // resource.replicas)
         devices = (*identified.devices.values(), *identified.missing.values())
         offers = frozenset(key for device in devices for key in device.keys)
         # Why its owner has given up a node may be what has changed since: that it is gone.
-        if finding.outdated and not nodes.skipped(name).isdisjoint(offers):
+        if outdated and not nodes.skipped(name).isdisjoint(offers):
             return None, {name}
-        may_come = nodes.reserved(name) if finding.selection.failed_sources else seen
-        again = nodes.claim(name, offers, skipped, may_come)
+        owners, failed = identified.context.owners, identified.selection.failed_sources
+        may_come = nodes.reserved(name) if failed else owners.keys()
+        again = nodes.offer(name, offers, filter(owners.get, owners), may_come)
         return identified, again | self._ids.take(
             name, len(devices) * resource.replicas, truncated=identified.truncated > 0
         )
+
+
+def _comes_true(
+    forecast: Identified, previous: Snapshot, owner_of: OwnerOf, links_to_come: bool
+) -> bool:
+    """Whether what a forecast was made by is so."""
+    context = forecast.context
+    return (
+        context.previous is previous
+        and (links_to_come == context.links_to_come or not previous.scanned)
+        and all(owner_of(key) == owner for key, owner in context.owners.items())
+    )
 
 
 class IdQuota:

@@ -4,13 +4,14 @@ import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from devhost.allocation.compiled import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths, Spec
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.devices import identify as identity
-from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified
+from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
 from devhost.errors import AllocationError
 from devhost.hostfs.files import THREAD
 from devhost.hostfs.sysfs import sysfs_by_number
@@ -69,6 +70,23 @@ class Scanner(Declaration):
         """Return the selection of a host that does not answer."""
         return Selection(failed_sources=dict.fromkeys(range(len(self.resource.sources)), reason))
 
+    def identify(
+        self,
+        selection: Selection,
+        previous: Snapshot,
+        now: float,
+        owners: Mapping[str, str] = MappingProxyType({}),
+        *,
+        links_to_come: bool = False,
+    ) -> Identified:
+        """Return the devices of a selection, if its nodes have no owners but these; pure.
+
+        The parameters are those of `ScanContext`.
+        """
+        limits = now, self.settle_s, self.constants, links_to_come
+        context = ScanContext(self.resource, previous, Owners(owners.get), *limits)
+        return identity.identify(selection, context)
+
     def verify(self, identified: Identified, *, full: bool = True) -> Snapshot:
         """Return the next snapshot. Blocks: looks at host paths.
 
@@ -113,9 +131,12 @@ class Scanner(Declaration):
         in_turn = list(devices.values())
         if self._clashing:
             in_turn.sort(key=lambda device: _turn(previous.get(device.id)))
+        asks = full or self._clashing or not self.reuses_devices
         for found_device in in_turn:
-            THREAD.progress.note()  # what takes long for many devices is not a host that hangs
             former = previous.get(found_device.id)
+            if found_device is former and former.is_rendered and not asks:
+                continue
+            THREAD.progress.note()  # what takes long for many devices is not a host that hangs
             device, allocation = self._rendered(found_device, former)
             if device.is_rendered and self._clashing:
                 text = find_clash(taken, device.id, self.alone(device, self._clashing))

@@ -85,6 +85,10 @@ class Plugins:
                 self._notify()
         except grpc.aio.AioRpcError as error:
             _LOG.debug("ListAndWatch of %s ended: %s", resource, _in_go(error))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # else its channel was closed
         del self.connected[endpoint.key]
         left = [plugin for plugin in self.connected.values() if plugin.resource == resource]
         if left:

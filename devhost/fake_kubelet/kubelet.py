@@ -33,7 +33,8 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     Attributes:
         plugin_dir: Where ``kubelet.sock`` and the plugins' sockets are.
-        pod_resources: The socket of the pod-resources API, which lists what the pods hold.
+        pod_resources: The socket of the pod-resources API, which lists what the pods hold; by
+            default in the plugin directory.
         changed: Set, and replaced, after each list, registration and disconnection.
         registrations: The resource name of every Register call, in order, refused ones included.
         panics: What would have crashed a real kubelet.
@@ -41,7 +42,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
 
     def __init__(self, plugin_dir: Path, pod_resources: Path | None = None) -> None:
         self.plugin_dir = plugin_dir
-        self.pod_resources = pod_resources
+        self.pod_resources = pod_resources or plugin_dir / "pod-resources.sock"
         self.changed = asyncio.Event()
         self.registrations: list[str] = []
         self.panics: list[str] = []
@@ -51,29 +52,30 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         self._plugins = Plugins(self._socket.parent, self._ledger, self.notify)
         self._admission = asyncio.Lock()
 
-    async def start(self) -> None:
+    async def start(self, *, knows_pods: bool = True) -> None:
         """Clear the directory of sockets, bind ``kubelet.sock`` and serve registrations.
 
-        The socket of the pod-resources API, if there is one, replaces any file at its path.
+        The socket of the pod-resources API replaces any file at its path. While its API server is
+        away, kubelet does not know its pods, and lists none there.
         """
         if self._servers:
             raise RuntimeError("the kubelet is already running")
+        self._ledger.knows_pods = knows_pods
         remove_sockets(self._socket.parent)
         try:
             registrations = grpc.aio.server()
             pb2_grpc.add_RegistrationServicer_to_server(self, registrations)
             await serve(registrations, self._socket)
             self._servers.append(registrations)
-            if self.pod_resources is not None:
-                self.pod_resources.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-                self.pod_resources.unlink(missing_ok=True)
-                lister = grpc.aio.server()
-                lister_grpc.add_PodResourcesListerServicer_to_server(
-                    PodResourcesLister(self._ledger),  # type: ignore[abstract]  # without Get
-                    lister,
-                )
-                await serve(lister, self.pod_resources.absolute())
-                self._servers.append(lister)
+            self.pod_resources.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self.pod_resources.unlink(missing_ok=True)
+            lister = grpc.aio.server()
+            lister_grpc.add_PodResourcesListerServicer_to_server(
+                PodResourcesLister(self._ledger),  # type: ignore[abstract]  # without Get
+                lister,
+            )
+            await serve(lister, self.pod_resources.absolute())
+            self._servers.append(lister)
         except BaseException:
             await self.stop()
             raise
@@ -83,8 +85,7 @@ class SimulatedKubelet(pb2_grpc.RegistrationServicer):
         if self._servers:
             await self.kill()
             self._socket.unlink(missing_ok=True)
-            if self.pod_resources is not None:
-                self.pod_resources.unlink(missing_ok=True)
+            self.pod_resources.unlink(missing_ok=True)
 
     async def kill(self) -> None:
         """End as by SIGKILL: all connections are gone, the sockets stay as dead files."""
@@ -227,9 +228,12 @@ class PodResourcesLister(lister_grpc.PodResourcesListerServicer):
     async def List(
         self, request: pods.ListPodResourcesRequest, context: Any
     ) -> pods.ListPodResourcesResponse:
-        """Return what the containers of all active pods hold."""
+        """Return what the containers of all active pods hold, devhost's own pod among them."""
+        if not self._ledger.knows_pods:
+            return pods.ListPodResourcesResponse()
         active = [self._pod(name) for name in state.shuffled(self._ledger.pods)]
-        return pods.ListPodResourcesResponse(pod_resources=active)
+        own = pods.PodResources(name="devhost", namespace="devhost")
+        return pods.ListPodResourcesResponse(pod_resources=[own, *active])
 
     async def GetAllocatableResources(
         self, request: pods.AllocatableResourcesRequest, context: Any

@@ -42,6 +42,7 @@ Container = dict[str, HeldDevices]
 class Ledger:
     """The health of each resource's devices, and which container of which pod holds what."""
 
+    knows_pods: bool = True
     tables: dict[str, dict[str, str]] = field(default_factory=dict)
     pods: dict[str, dict[str, Container]] = field(default_factory=dict)
 

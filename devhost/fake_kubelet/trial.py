@@ -52,16 +52,15 @@ class Trial:
         plugins: Sequence[CodeResource] = (),
         dra_driver: str = "devhost",
     ) -> None:
-        pod_resources = directory / "pod-resources.sock"
-        self.kubelet = SimulatedKubelet(directory, pod_resources)
+        self.kubelet = SimulatedKubelet(directory)
         self.cluster = DraCluster(directory, settings.node_name)
         self.cluster.api.on_change = self.kubelet.notify
         self.cluster.api.listen()
         self._driver = PlannedDriver(dra_driver, settings.node_name)
         address = ApiAddress(self.cluster.api.url, None, None)
         dra_settings = DraSettings(dra_driver, settings.node_name, directory, address)
-        backend = DevicePluginBackend(directory, pod_resources)
-        dra = DraBackend(dra_settings, backend.pods)
+        backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
+        dra = DraBackend(dra_settings, backend.pods, backend.locks)
         backends = Backends(backend, dra, settings.node_name)
         self.host = Host(config, settings, backends, source, plugins)
         self.names = [

@@ -10,9 +10,9 @@ import re
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final, TypeVar
 
 from devhost.errors import describe_os_error
@@ -71,7 +71,8 @@ def _state(realpath: str, status: os.stat_result, former: FileState | None) -> F
         return None
     number = (os.major(status.st_rdev), os.minor(status.st_rdev)) if kind.is_node else None
     modified = 0 if kind.is_node else status.st_mtime_ns
-    state = FileState(realpath, kind, number, stamp, stat.S_IMODE(status.st_mode), modified, raw)
+    mode, links = stat.S_IMODE(status.st_mode), status.st_nlink
+    state = FileState(realpath, kind, number, stamp, mode, modified, links, raw)
     return former if state == former else state
 
 
@@ -83,7 +84,7 @@ class Progress:
 
     def note(self) -> None:
         """Set the time of the last answer to now."""
-        self.answered_at = time.monotonic()
+        self.answered_at = monotonic()
 
     def measure(self, work: Callable[[], _T]) -> _T:
         """Return the result of ``work``, whose progress this is."""
@@ -112,7 +113,7 @@ class Tally:
 
     def add(self, directory: str, name: str) -> None:
         """Count an entry of a directory; raise an error if there are too many."""
-        THREAD.progress.note()
+        THREAD.progress.answered_at = monotonic()
         width = 1 if directory.isascii() and name.isascii() else 4  # bytes of a character, at most
         self.count += 1 + (len(directory) + len(name)) * width // ENTRY_BYTES
         reason = self._refusal(self.count) if self.count > ENTRIES_FEW else None
@@ -143,8 +144,8 @@ class HostFiles:
 
         A caller that comes here has the host's answer to its call before.
         """
-        THREAD.progress.note()
-        return path if self.is_host else self.root.rstrip("/") + path
+        THREAD.progress.answered_at = monotonic()  # called for each file: `note` would be dearer
+        return path if self.root == "/" else self.root.rstrip("/") + path
 
     def resolve(self, path: str) -> str:
         """Return the `realpath`, or the path itself, normalized, where that fails."""

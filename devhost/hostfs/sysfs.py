@@ -175,6 +175,25 @@ class SysfsTree(SysfsFiles):
             path = posixpath.dirname(path)
         return None
 
+    def identity(self, device: str) -> tuple[str, str]:
+        """Return what identifies a device without a file in one boot, and the place that it keeps.
+
+        Devices of a class can be renamed, above all network interfaces: in their place are what
+        carries them, and the port of it. Where nothing does, or several are in one place, the
+        number of an interface distinguishes them, and after a boot their names.
+        """
+        directory, _, name = device.rpartition("/")
+        number, port, place = self.text(f"{device}/ifindex"), self._port(device), device
+        # That of a class below a device has nothing but these; any other has files, without ports.
+        others = (f"{directory}/{other}" for other in self.names(directory) if other != name)
+        if any(ancestor_devices(device, self)) and port not in map(self._port, others):
+            place = f"{directory}{port}"
+        return f"{directory} {number}" if number else place, place
+
+    def _port(self, device: str) -> str:
+        numbers = (self.text(f"{device}/{file}") for file in ("dev_port", "dev_id"))
+        return "".join(f" {number}" for number in numbers if number)
+
     def owner(self, device: str) -> str | None:
         """Return the nearest USB device or PCI function, from a device upwards."""
         for path in ancestors(device):

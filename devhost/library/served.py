@@ -72,18 +72,18 @@ class CodeSource(NodeSource, Location):
         listing = listings[self]
         assert isinstance(listing, CodeListing), "of that location"  # noqa: S101
         yield from listing.skipped
-        ids, owners = set[str](), dict[str, str]()  # the device of each `Node.key`
+        ids, owners = set[str](), dict[str, str]()  # the device of each `Node.file_key`
         for device in listing.devices:
             nodes = self._nodes(device)
-            taken = next((node for node in nodes if node.key in owners), None)
+            taken = next((node for node in nodes if node.file_key in owners), None)
             if device.id in ids:
                 yield Skipped.because(Cause.BAD_ID, device.id, "duplicate ID")
             elif taken is not None:
-                reason = f"node {taken.path} also belongs to device {owners[taken.key]}"
+                reason = f"node {taken.path} also belongs to device {owners[taken.file_key]}"
                 yield Skipped.because(Cause.OWNED, device.id, reason)
             else:
                 ids.add(device.id)
-                owners |= dict.fromkeys((node.key for node in nodes), device.id)
+                owners |= dict.fromkeys((node.file_key for node in nodes), device.id)
                 yield from nodes
 
     def _nodes(self, device: Device) -> tuple[DeclaredNode, ...]:

@@ -7,7 +7,7 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Final, Self
 
-_FILE_ENTITY: Final = "file "
+_NUMBERED: Final = ("char ", "block ")  # entities
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
 # From a path of the host to the path at which a reader sees it.
 ToLocal = Callable[[str], str]
@@ -39,6 +39,7 @@ class FileState:
         stamp: Device, inode and change time (ns): another file at the path has another stamp.
         mode: Its permission bits.
         modified: When its content was changed (ns); 0 for a device node, where it tells its use.
+        links: How many names it has on its filesystem, where that says so (hard links).
         raw: What else the kernel said, to see that nothing has changed.
     """
 
@@ -48,6 +49,7 @@ class FileState:
     stamp: tuple[int, int, int]
     mode: int = 0
     modified: int = 0
+    links: int = 1
     raw: tuple[int, ...] = field(default=(), compare=False)
 
     @property
@@ -73,10 +75,12 @@ class Hardware:
         unit: The directory in sysfs of the device that it is of: its nodes are one device.
         label: How messages call that device.
         syspath: Its own directory.
+        place: Where it is on what carries it, which no renaming changes; else its own directory.
+        entity: Its identity in one boot, where it has no file.
         number: Its major and minor; ``None`` where it has no file.
         role: The name of its node, unless the source gives one.
         numa: The directory from which its NUMA node is looked for, upwards.
-        claims: Nodes (`Node.key`) that may not be offered beside it.
+        excludes: Nodes (`Node.key`) that may not be offered beside it.
         incomplete: What the device lacks at the moment.
         grows: Whether more nodes of the device may come a moment later: drivers are bound to its
             interfaces one after the other, and udev makes links after nodes.
@@ -85,10 +89,12 @@ class Hardware:
     unit: str
     label: str
     syspath: str
+    place: str
+    entity: str
     number: tuple[int, int] | None
     role: str | None
     numa: str
-    claims: frozenset[str] = frozenset()
+    excludes: frozenset[str] = frozenset()
     incomplete: str | None = None
     grows: bool = False
 
@@ -102,8 +108,8 @@ class NodeId:
 
     Attributes:
         entity: Its identity in the kernel, in one boot: kind and number of a device node; device,
-            inode and time of content of another file; else its directory in sysfs.
-        names: Its paths, or its directory in sysfs: by them it is found after another boot.
+            inode and time of content of another file; else what `Hardware` says.
+        names: Its paths, or its `Hardware.place`: by them it is found after another boot.
     """
 
     entity: str
@@ -120,20 +126,23 @@ class NodeId:
         return self.names | {self.entity}
 
     def keys_in(self, *, same_boot: bool) -> frozenset[str]:
-        """Return what identifies it now: numbers change with a boot; a file may be replaced."""
+        """Return what identifies it now: numbers change with a boot.
+
+        A file may be replaced, and an interface come back from another network namespace.
+        """
         if not same_boot:
             return self.names
-        return self.keys if self.is_file else frozenset([self.entity])
+        return frozenset([self.entity]) if self.is_device_node else self.keys
 
     @property
     def lasting(self) -> str:
-        """Its entity; of a file, whose entity changes with its content, a name."""
-        return min(self.names) if self.is_file else self.entity
+        """The entity of a device node; of others, whose entity may change in a boot, a name."""
+        return self.entity if self.is_device_node else min(self.names)
 
     @property
-    def is_file(self) -> bool:
-        """Whether it is a file that is no device node."""
-        return self.entity.startswith(_FILE_ENTITY)
+    def is_device_node(self) -> bool:
+        """Whether its entity is a number."""
+        return self.entity.startswith(_NUMBERED)
 
 
 def _json_text(path: str) -> str:
@@ -153,6 +162,7 @@ class Node:
         hardware: What the kernel says of it, where a source found it there.
         problem: Why containers cannot be given it.
         key: What makes two candidates the same node: the resolved path, or what stands for it.
+        id: Its identity on the host: two names of one node are not two devices.
     """
 
     path: str
@@ -164,32 +174,43 @@ class Node:
     hardware: Hardware | None = None
     problem: str | None = None
     key: str = field(init=False, compare=False)
+    id: NodeId = field(init=False, compare=False, repr=False)  # each event needs those of all
 
     def __post_init__(self) -> None:
-        place = self.hardware.syspath if self.hardware else f"\0{self.name}"
+        place = self.hardware.place if self.hardware else f"\0{self.name}"
         object.__setattr__(self, "key", self.state.realpath if self.state else place)
+        object.__setattr__(self, "id", self._id())
 
-    @property
-    def id(self) -> NodeId:
-        """Its identity on the host: two names of one node are not two devices."""
-        entity, state = self.key, self.state
+    def _id(self) -> NodeId:
+        state, entity = self.state, self.hardware.entity if self.hardware else self.key
         if state is not None and state.number:
             entity = "{} {}:{}".format(state.kind.value, *state.number)
         elif state is not None:
-            entity = "{}{} {} {}".format(_FILE_ENTITY, *state.inode, state.modified)
+            entity = "file {} {} {}".format(*state.inode, state.modified)
         return NodeId.of(entity, filter(None, (self.key, self.path)))
+
+    @property
+    def file_key(self) -> str:
+        """Its key, or of a file with several names (hard links) the same for all of them.
+
+        A filesystem that gives one inode number to different files says that each has one name.
+        """
+        state = self.state
+        if state is None or state.kind is FileKind.DIRECTORY or state.number or state.links < 2:
+            return self.key
+        return "\0file\0{} {}".format(*state.inode)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """Its key, and those of nodes that may not be offered beside it; of a token none."""
         if self.hardware is not None:
-            return (self.key, *self.hardware.claims)
+            return (self.key, *self.hardware.excludes)
         return (self.key,) if self.state else ()
 
     @property
     def found_at(self) -> str:
         """The place at which the next scan finds it: in sysfs, or its path; a token has a key."""
-        return self.hardware.syspath if self.hardware else self.path or self.key
+        return self.hardware.place if self.hardware else self.path or self.key
 
     @property
     def shown(self) -> str:

@@ -51,10 +51,15 @@ class RecordedNode(StateEntry):
 RecordedNodes = tuple[RecordedNode, ...]
 
 
-def merged_nodes(former: RecordedNodes, device: HostDevice, boot: str) -> RecordedNodes:
-    """Return the nodes of a device in a boot, after those that it was given with before."""
-    present = (RecordedNode.of(node.id, boot) for node in device.owned_nodes)
-    return tuple({(node.boot, node.id.lasting): node for node in (*former, *present)}.values())
+def nodes_of(device: HostDevice, boot: str) -> RecordedNodes:
+    """Return the nodes of a device in a boot."""
+    return tuple(RecordedNode.of(node.id, boot) for node in device.owned_nodes)
+
+
+def with_new_nodes(former: RecordedNodes, device: HostDevice, boot: str) -> RecordedNodes:
+    """Return nodes with those of a device, in a boot, that are none of them."""
+    keys = frozenset[str]().union(*(node.keys(boot) for node in former))
+    return (*former, *(node for node in nodes_of(device, boot) if keys.isdisjoint(node.keys(boot))))
 
 
 class Handout(StateEntry):

@@ -28,6 +28,20 @@ class PodHoldings(NamedTuple):
     claims: Mapping[AdvertisedName, AbstractSet[tuple[str, str]]] = MappingProxyType({})
 
 
+class PodList(NamedTuple):
+    """A list of kubelet.
+
+    Attributes:
+        kubelet: What differs from one kubelet to the next.
+        pods: The pods (``namespace/name``), also those without devices.
+        held: The devices that they hold.
+    """
+
+    kubelet: object
+    pods: AbstractSet[str]
+    held: PodHoldings
+
+
 class State(StrEnum):
     """The state of a resource."""
 

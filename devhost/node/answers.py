@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
 
-from devhost.allocation.cdi import DeviceNode, OwnedEdits, device_node, owned_edits
+from devhost.allocation.cdi import CdiNode, OwnedEdits, device_node, owned_edits
 from devhost.allocation.host_paths import HostPaths
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
@@ -18,7 +18,7 @@ from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import RecordedNodes
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
 from devhost.watch.threads import BlockingCalls, NoAnswerError
@@ -78,7 +78,7 @@ class ResourceAnswers:
     def __init__(
         self,
         scanner: Scanner,
-        claims: Claims,
+        custody: Custody,
         pre_start: PreStart,
         metrics: Metrics,
         code: CodeResource | None,
@@ -87,7 +87,7 @@ class ResourceAnswers:
         self.drain_reason: str | None = None
         self.steps_ended = False
         self.up_to_date = asyncio.Event()
-        self._claims, self._metrics = claims, metrics
+        self._custody, self._metrics = custody, metrics
         self.pre_start, self.code = pre_start, code
         self._calls = BlockingCalls(f"allocate {self.name}")
 
@@ -132,7 +132,7 @@ class ResourceAnswers:
         scanner, snapshot = offer.scanner, offer.snapshot
         allocation = await self._ask_host(lambda: scanner.allocate(snapshot, ids))
         has_steps = pre_start and self.pre_start.needs_steps(scanner.resource)
-        await self._claims.hand_out(
+        await self._custody.hand_out(
             scanner.resource,
             snapshot.devices,
             ids,
@@ -169,14 +169,14 @@ class ResourceAnswers:
         resource, device = self.offer.scanner.resource, self.devices.get(offered.device)
         if device is None:
             raise AllocationError(f"{self.name}: there is no device {offered.device}")
-        return self._claims.claim_nodes(resource, device, claim), resource.overlap == "allow"
+        return self._custody.claim_nodes(resource, device, claim), resource.overlap == "allow"
 
-    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[CdiNode]:
         """Return nodes of the host as CDI has them now, or raise `AllocationError`."""
         scanner = self.offer.scanner
         host_paths = HostPaths(scanner.files, scanner.policy)
 
-        def look() -> list[DeviceNode]:
+        def look() -> list[CdiNode]:
             checked = scanner.checked(Allocation(devices=tuple(nodes)))
             return [device_node(node, host_paths) for node in checked.devices]
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -11,14 +12,13 @@ from typing import Final
 from devhost.backends.backend import PodLister
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.resource_state import HeldBy, PodHoldings
+from devhost.model.resource_state import HeldBy, PodHoldings, PodList
 
 POLL_S: Final = 10.0
 CONFIRM_S: Final = 3.0  # between two lists that agree, where something has just changed
 _ALLOCATION_POLL_S: Final = 0.02
 _ALLOCATION_POLLS: Final = 250
 _LISTS_MAX: Final = 3
-_NO_SOCKET: Final = "devhost runs without --pod-resources"
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -29,13 +29,15 @@ class _List:
     Attributes:
         held: The devices that pods hold.
         at: When it was requested, on the event loop's clock.
-        complete: Whether it has all pods: a kubelet that has just started lists those admitted so
-            far.
+        has_all_pods: Whether it has all pods: a kubelet that has just started lists those admitted
+            so far.
+        complete: Whether it has all devices that device plugins have given.
         by_name: The IDs that pods hold, by the name of their device.
     """
 
     held: PodHoldings
     at: float
+    has_all_pods: bool
     complete: bool
     by_name: Mapping[AdvertisedName, HeldBy]
 
@@ -43,12 +45,16 @@ class _List:
 class Holders:
     """One per process. While pod-resources is unavailable, the last list remains in force."""
 
-    def __init__(self, pod_resources: PodLister | None) -> None:
+    def __init__(self, pod_resources: PodLister, node_name: str) -> None:
         self._pod_resources = pod_resources
+        # Of the names of static pods (k8s.io/kubernetes v1.37.1 pkg/kubelet/config/common.go,
+        # generatePodName).
+        self._static_suffix = f"-{node_name.lower()}"
         # The newest, and before it complete ones that are `CONFIRM_S` apart or of other kubelets.
         self._lists: list[_List] = []
         self._kubelet: object = None  # which one has given the newest list
         self._since = 0.0  # when its first one was requested
+        self._api_pod_at = math.inf  # when its first one with a pod of the API server was
         self.ask_soon = asyncio.Event()  # has `run` ask now, and once more `CONFIRM_S` later
         self._failure: str | None = None
         self._ended = 0  # calls
@@ -57,15 +63,8 @@ class Holders:
         self.on_list: Callable[[], object] = int  # after each list, the same or another
 
     @property
-    def enabled(self) -> bool:
-        """Whether devhost runs with --pod-resources."""
-        return self._pod_resources is not None
-
-    @property
     def unavailable_reason(self) -> str | None:
         """Why pod-resources is unavailable; ``None`` where it is available."""
-        if not self.enabled:
-            return _NO_SOCKET
         return self._failure or (None if self._ended else "not asked yet")
 
     def pods_by_id(self, resource: str) -> HeldBy:
@@ -83,8 +82,8 @@ class Holders:
 
     @property
     def complete(self) -> bool:
-        """Whether a list had all pods, or there will be none."""
-        return not self.enabled or any(listed.complete for listed in self._lists)
+        """Whether a list had all devices that device plugins have given."""
+        return any(listed.complete for listed in self._lists)
 
     def plugin_pods(self, resource: str) -> AbstractSet[str]:
         """Return the pods that hold devices by a device plugin, by the lists of `held_ids`."""
@@ -95,13 +94,17 @@ class Holders:
     def confirmed_free(
         self, name: AdvertisedName, since: float, share: OfferedId | None = None
     ) -> bool:
-        """Whether no pod holds a device, or this share of it.
+        """Whether no pod holds a device, or, by whatever backend, this share of it.
 
         That is so by two complete lists requested ``since`` a moment. They are `CONFIRM_S` apart,
         and of the present kubelet.
         """
         begin = max(since, self._since)
-        lists = [listed for listed in self._lists if listed.complete and listed.at >= begin]
+        lists = [
+            listed
+            for listed in self._lists
+            if listed.at >= begin and (listed.complete if share is None else listed.has_all_pods)
+        ]
         return (
             bool(lists)
             and lists[-1].at - lists[0].at >= _confirm_s()
@@ -127,10 +130,9 @@ class Holders:
     async def refresh(self) -> None:
         """Ask kubelet, or wait for the call in progress; if it fails, the last list remains."""
         ended = self._ended
-        if self._pod_resources is not None:
-            async with self._calling:
-                if self._ended == ended:
-                    await self._ask(self._pod_resources)
+        async with self._calling:
+            if self._ended == ended:
+                await self._ask()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever what `pods_by_id` or `held_ids` return has changed.
@@ -141,8 +143,8 @@ class Holders:
         return lambda: self._callbacks.remove(callback)
 
     async def run(self) -> None:
-        """Ask every `POLL_S`; return without --pod-resources."""
-        while self.enabled:
+        """Ask every `POLL_S`."""
+        while True:
             self.ask_soon.clear()
             before = _counted(self._lists)
             await self.refresh()
@@ -153,23 +155,23 @@ class Holders:
                 async with asyncio.timeout(POLL_S - _confirm_s()):
                     await self.ask_soon.wait()
 
-    async def _ask(self, pod_resources: PodLister) -> None:
+    async def _ask(self) -> None:
         # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet
         # also frees the devices that it is allocating, and allocates them twice
         # (UpdateAllocatedDevices in k8s.io/kubernetes v1.37.1
         # pkg/kubelet/cm/devicemanager/manager.go).
         for _ in range(_ALLOCATION_POLLS):
-            if not pod_resources.allocating:
+            if not self._pod_resources.allocating:
                 break
             await asyncio.sleep(_ALLOCATION_POLL_S)
         before, failure = _counted(self._lists), None
         asked_at = asyncio.get_running_loop().time()
         try:
-            kubelet, held = await pod_resources.holders()
+            listed = await self._pod_resources.list_pods()
         except KubeletError as error:
             failure = str(error)
         else:
-            self._keep(held, asked_at, kubelet)
+            await self._keep(listed, asked_at)
         self._ended += 1
         if failure != self._failure:
             self._failure = failure
@@ -182,15 +184,25 @@ class Holders:
                 callback()
         self.on_list()
 
-    def _keep(self, held: PodHoldings, at: float, kubelet: object) -> None:
-        """Add a list, and drop the one before it where `held` and `unheld` need it no longer."""
-        if kubelet != self._kubelet:
-            self._kubelet, self._since = kubelet, at
+    async def _keep(self, listed: PodList, at: float) -> None:
+        """Add a list, and drop the one before it if it is needed no longer.
+
+        A kubelet whose API server is away lists static pods alone, for however long. Of those of
+        the API server it learns at a time, and admits them one after the other
+        (k8s.io/kubernetes v1.37.1 pkg/kubelet/kubelet.go, HandlePodAdditions).
+        """
+        held = listed.held
+        if listed.kubelet != self._kubelet:
+            self._kubelet, self._since, self._api_pod_at = listed.kubelet, at, math.inf
+        if not all(name.endswith(self._static_suffix) for name in listed.pods):
+            self._api_pod_at = min(self._api_pod_at, at)
+        has_all_pods = at >= self._api_pod_at + POLL_S
+        complete = has_all_pods or await self._pod_resources.covers_checkpoint(held)
         lists = self._lists
         near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
         if lists and (near or not lists[-1].complete):
             lists.pop()
-        latest = _List(held, at, at >= self._since + POLL_S, _by_name(held.by_id))
+        latest = _List(held, at, has_all_pods, complete, _by_name(held.by_id))
         self._lists = [*lists[1 - _LISTS_MAX :], latest]
 
 

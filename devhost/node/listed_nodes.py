@@ -7,9 +7,9 @@ from devhost.model.device import HostDevice
 _Devices = Mapping[str, HostDevice]
 
 
-def owned_keys(device: HostDevice) -> Iterator[str]:
-    """Yield the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
-    return (key for node in device.owned_nodes for key in node.id.keys)
+def owned_keys(device: HostDevice) -> frozenset[str]:
+    """Return the keys (`NodeId.keys`) of the nodes of a device that no other may have."""
+    return frozenset[str]().union(*(node.id.keys for node in device.owned_nodes))
 
 
 def present_keys(device: HostDevice) -> set[str]:
@@ -19,31 +19,42 @@ def present_keys(device: HostDevice) -> set[str]:
 
 
 class ListedNodes:
-    """The resources and device IDs that list each node, by its keys (`NodeId.keys`)."""
+    """The devices that list each node, by its keys (`NodeId.keys`) and by resource."""
 
     def __init__(self) -> None:
-        self._listing: dict[str, dict[tuple[str, str], None]] = {}
+        # Those that leave apart: of very many names of a node, few do.
+        self._devices: dict[str, dict[tuple[str, bool], dict[str, None]]] = {}
 
-    def by_node(self, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
-        """Yield the resources and the devices that list a node."""
-        return (listed for key in keys for listed in self._listing.get(key, ()))
+    def resources(self, keys: Iterable[str]) -> set[str]:
+        """Return the resources that list a node."""
+        return {resource for key in keys for resource, _ in self._devices.get(key, ())}
+
+    def device_ids(self, keys: Iterable[str], resource: str, *, leaving: bool) -> Iterator[str]:
+        """Yield the devices of a resource that list a node, and leave the list or do not."""
+        for key in keys:
+            yield from self._devices.get(key, {}).get((resource, leaving), ())
 
     def update(self, resource: str, former: _Devices, devices: _Devices) -> bool:
         """Set what a resource lists; return whether it has given up a node."""
-        listing, left, come = self._listing, set[str](), set[str]()
+        left, come = set[str](), set[str]()
         for device in former.values():
             if devices.get(device.id) is not device:
-                for key in _listed_keys(device):
+                place = resource, device.is_leaving
+                for key in {*_listed_keys(device)}:
                     left.add(key)
-                    listing[key].pop((resource, device.id), None)
+                    by_resource = self._devices[key]
+                    del by_resource[place][device.id]
+                    if not by_resource[place]:
+                        del by_resource[place]
+                    if not by_resource:
+                        del self._devices[key]
         for device in devices.values():
             if former.get(device.id) is not device:
+                place = resource, device.is_leaving
                 for key in _listed_keys(device):
                     come.add(key)
-                    listing.setdefault(key, {})[resource, device.id] = None
-        for key in left - come:
-            if not listing[key]:
-                del listing[key]
+                    by_resource = self._devices.setdefault(key, {})
+                    by_resource.setdefault(place, {})[device.id] = None
         return bool(left - come)
 
 

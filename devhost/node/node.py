@@ -21,14 +21,13 @@ from devhost.model.config import Config, Resource
 from devhost.node.answers import CodeResource
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
-from devhost.node.claims import Claims
 from devhost.node.config_file import ConfigFile
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler
 from devhost.node.record_files import RecordFiles
 from devhost.node.resource import NodeParts, ServedResource
-from devhost.node.switches import Switches
 from devhost.node.tasks import keep_running
 from devhost.observe.metrics import Metrics
 from devhost.watch.inotify import Watcher
@@ -53,7 +52,6 @@ class Settings:
     policy: Policy = field(default_factory=Policy)
     settle_s: float = SETTLE_S  # seconds that a node waits for an earlier source to name it
     state_dir: Path | None = None  # what outlives this process
-    assume_free: bool = False  # without pod-resources: what has left the list is held by no pod
     cdi_dir: Path = CDI_DIR  # where container runtimes look for CDI specs
 
 
@@ -74,15 +72,15 @@ class Host:
         self._config: Config | None = None
         self._newest = config  # in force, unless a resource of it has failed
         self._served: dict[str, ServedResource] = {}
-        self.switches = Switches()
-        holders, metrics = Holders(backend.pods), Metrics(ALLOCATE_RESULTS)
-        handouts = RecordFiles(settings.state_dir, backend.lock_of)
+        self._successors: dict[str, Resource] = {}  # to be started when the other backend has ended
+        holders, metrics = Holders(backend.pods, settings.node_name), Metrics(ALLOCATE_RESULTS)
+        records = RecordFiles(settings.state_dir, backend.lock_of)
         self.parts = NodeParts(
             backend=backend,
             reconciler=Reconciler(Locations(settings.files, Watcher()), metrics),
             holders=holders,
-            handouts=handouts,
-            claims=Claims(holders, backend, handouts, assume_free=settings.assume_free),
+            records=records,
+            custody=Custody(holders, backend, records),
             cdi_files=CdiFiles(settings.cdi_dir),
             metrics=metrics,
         )
@@ -116,10 +114,10 @@ class Host:
                 asyncio.TaskGroup() as self._tasks,
             ):
                 self._keep("holders", parts.holders.run)
-                self._keep("claims", parts.claims.run)
-                self._keep("state file", lambda: parts.handouts.follow(watcher))
+                self._keep("custody", parts.custody.run)
+                self._keep("state file", lambda: parts.records.follow(watcher))
                 await keep_running("task", "records", self._load)
-                claim_files = ClaimFiles(parts.handouts, parts.holders, parts.cdi_files)
+                claim_files = ClaimFiles(parts.records, parts.holders, parts.cdi_files)
                 self._keep("backend", lambda: parts.backend.run(watcher, claim_files))
                 self._keep("scan", parts.reconciler.run)
                 self._keep("first configuration", lambda: self._apply_first(first))
@@ -129,7 +127,7 @@ class Host:
             raise errors.exceptions[0] from None
         finally:
             try:
-                await parts.handouts.close()
+                await parts.records.close()
                 await parts.backend.close()
             finally:
                 await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
@@ -141,8 +139,8 @@ class Host:
         self._tasks.create_task(kept, name=name)
 
     async def _load(self) -> None:
-        self.parts.reconciler.reserve(await self.parts.claims.reserved())
-        claims = self.parts.handouts.table.claims
+        self.parts.reconciler.reserve(await self.parts.custody.reserved())
+        claims = self.parts.records.table.claims
         if claims and not self.settings.policy.dra:
             fields = {"claims": len(claims)}
             _LOG.warning(
@@ -170,10 +168,10 @@ class Host:
         for resource in in_code:
             extra = {"fields": {"resource": resource.name}}
             _LOG.warning("not served from the configuration: code serves it", extra=extra)
-        config = self._without_refused(self._with_code(config))
+        config = self._with_code(config)
         changes = changes_between(self._config, config, node_name)
         here = [resource for resource in config.resources if resource.applies_to(node_name)]
-        self.parts.claims.reconfigure(here)
+        self.parts.custody.reconfigure(here)
         failures: dict[str, Exception] = {}
         for change in changes:
             try:
@@ -196,14 +194,14 @@ class Host:
             fields = {"resource": change.name, "reason": "; ".join(change.reasons)}
             _LOG.info(_DONE[change.action], extra={"fields": fields})
         served, resource = self._served.get(change.name), change.resource
-        self.switches.successors.pop(change.name, None)
+        self._successors.pop(change.name, None)
         if resource is None:
             if served is not None:
                 served.drain("removed from the configuration")
         elif served is None:
             self._start(resource)
         elif served.scanner.by_dra is not resource.uses_dra(self.settings.node_name):
-            self.switches.successors[change.name] = resource
+            self._successors[change.name] = resource
             served.drain(f"switching to {'the device plugin' if served.scanner.by_dra else 'DRA'}")
         elif change.action is not Action.KEEP:
             served.apply_spec(self._scanner(resource))
@@ -223,20 +221,6 @@ class Host:
         resources = (*(plugin.resource for plugin in self._code.values()), *kept)
         return Config(version="v1", resources=resources)
 
-    def _without_refused(self, config: Config) -> Config:
-        """Return a configuration without switches to DRA that a pod may be in the way of."""
-        if self.parts.holders.enabled or self.settings.assume_free:
-            return self.switches.refuse(config, ())
-        offered = {served.name for served in self._served.values() if served.scanner.by_dra}
-        refused = [
-            resource.name
-            for resource in config.resources
-            if resource.uses_dra(self.settings.node_name)
-            and resource.name not in offered
-            and self.parts.backend.has_served(resource.name)
-        ]
-        return self.switches.refuse(config, refused)
-
     def _scanner(self, resource: Resource) -> Scanner:
         settings = self.settings
         if code := self._code.get(resource.name):
@@ -255,5 +239,5 @@ class Host:
         served.close()
         del self._served[served.name]
         _LOG.info("resource ended", extra={"fields": {"resource": served.name}})
-        if (successor := self.switches.successors.pop(served.name, None)) is not None:
+        if (successor := self._successors.pop(served.name, None)) is not None:
             self._start(successor)

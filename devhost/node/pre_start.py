@@ -158,13 +158,18 @@ class PreStart:
         for offered in ids:
             handout = self._handouts.table.find((self._name, offered.id))
             if handout is None or handout.steps == "none":
-                raise PreStartError(
-                    f"cannot tell whether {_list_devices([offered.id])} was prepared (no record of "
-                    "its allocation): delete the pod to get a fresh device"
-                )
+                raise PreStartError(unknown_steps(offered.id))
             if handout.steps == "pending":
                 pending.append(handout)
         return pending
+
+
+def unknown_steps(device_id: str) -> str:
+    """Return why a container must not start with a device of which no record tells the steps."""
+    return (
+        f"cannot tell whether {_list_devices([device_id])} was prepared (no record of its "
+        "allocation): delete the pod to get a fresh device"
+    )
 
 
 def _list_devices(ids: Iterable[str]) -> str:

@@ -2,19 +2,22 @@
 
 A resource is read when something may have changed at a location of it, when a time has come, and
 each minute: in a thread, those of all resources at the same time; one that does not answer fails
-alone. What was found is resolved in the order of the file, in one pass at a time
-(`devhost.devices.resolve`); then each resource's devices are verified in a thread, and published.
+alone. The thread forecasts the devices, and verifies them if that is quick. What was found is
+resolved in the order of the file, in one pass at a time (`devhost.devices.resolve`). Devices that
+are not as forecast, as another resource offers a node now, are verified in a thread after that;
+then they are published.
 """
 
 import asyncio
 import functools
 import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from devhost.devices.identify import Identified
-from devhost.devices.resolve import Resolver, ScanFinding
+from devhost.devices.resolve import Resolver
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
@@ -34,6 +37,10 @@ _BURST_S, _REST_MAX_S = 0.002, 0.5
 
 T = TypeVar("T")
 _Edit = Callable[[Resolver], set[str]]
+_Finding = tuple[Identified, Snapshot, bool]
+"""A forecast, the devices that the resource has, and whether something may have changed since."""
+_Outcome = tuple[list[Identified | Exception | None], set[str]]
+"""What a pass comes to for each finding, and the resources to read again."""
 
 
 @dataclass(slots=True)
@@ -71,8 +78,8 @@ class ResourceScan:
         scanner: The compiled resource.
         found: The devices that it has, as found by the last scan.
         readers: The readers of the locations that its sources look at.
-        selection: What was read last.
-        outcome: The devices of it, when a pass has resolved it.
+        forecast: The devices as read last, if others offer the nodes that they offered before.
+        outcome: The devices, when a pass has resolved the forecast.
     """
 
     def __init__(
@@ -84,7 +91,10 @@ class ResourceScan:
     ) -> None:
         self._reconciler, self.scanner, self.found = reconciler, scanner, Snapshot()
         self._apply, self._failed = apply, failed
-        self.demand, self.selection = _Demand(), Selection()
+        self.demand = _Demand()
+        self.forecast: Identified
+        self._owners: Mapping[str, str] = {}  # of nodes that another resource offers
+        self._links_to_come = False
         self.outcome: asyncio.Future[Identified | None] | None = None
         self.readers: Sequence[LocationReader] = ()
         self._calls: BlockingCalls | None = None  # while it is enabled
@@ -171,7 +181,8 @@ class ResourceScan:
         loop, demand, scanner = asyncio.get_running_loop(), self.demand, self.scanner
         full, demand.full = demand.full, False
         try:
-            identified = await self._resolve(await self._read(scanner, demand.since))
+            forecast, snapshot = await self._read(scanner, demand.since, full=full)
+            identified = await self._resolve(forecast)
         finally:
             if demand.is_reading:
                 demand.is_reading = False
@@ -179,12 +190,11 @@ class ResourceScan:
         if identified is None:
             demand.due, demand.full = True, demand.full or full
             return None
-        snapshot = await self._call(functools.partial(scanner.verify, identified, full=full))
+        if snapshot is None or identified is not forecast or identified.truncated:
+            snapshot = await self._call(functools.partial(scanner.verify, identified, full=full))
         if snapshot is None:
-            failed = await self._resolve(scanner.failed(timeout_text()))
-            assert failed is not None  # noqa: S101 (it gets no node)
-            # Nothing has to be asked of the host.
-            snapshot = await run_in_thread("verify", functools.partial(scanner.verify, failed))
+            forecast, snapshot = await self._read_nothing(scanner)
+            await self._resolve(forecast)
         took = loop.time() - began
         await self._apply(snapshot)
         # After the list, which is sent first.
@@ -196,15 +206,33 @@ class ResourceScan:
             return min(loop.time() + POLL_S, snapshot.again_at or math.inf)
         return snapshot.again_at
 
-    async def _read(self, scanner: Scanner, since: float) -> Selection:
-        """Return what the sources find in listings that are not older than a time."""
+    async def _read(
+        self, scanner: Scanner, since: float, *, full: bool
+    ) -> tuple[Identified, Snapshot | None]:
+        """Return a forecast by listings that are not older than a time, and perhaps its snapshot.
+
+        What takes longer is left for later: others wait until a forecast was resolved.
+        """
         readers = self.readers
         for reader in readers:
             await reader.watch.start()
-        selection = await self._call(
-            lambda: scanner.select({reader.location: reader.read(since) for reader in readers})
-        )
-        return selection or scanner.failed(timeout_text())
+
+        def look() -> tuple[Identified, Snapshot | None]:
+            listings = {reader.location: reader.read(since) for reader in readers}
+            forecast = self._forecast(scanner, scanner.select(listings))
+            few = len(forecast.selection.nodes) <= _FEW and scanner.self_contained
+            return forecast, scanner.verify(forecast, full=full) if few else None
+
+        return await self._call(look) or await self._read_nothing(scanner)
+
+    async def _read_nothing(self, scanner: Scanner) -> tuple[Identified, Snapshot]:
+        """Return the same for a host that does not answer: nothing has to be asked of it."""
+        forecast = self._forecast(scanner, scanner.failed(timeout_text()))
+        return forecast, await run_in_thread("verify", functools.partial(scanner.verify, forecast))
+
+    def _forecast(self, scanner: Scanner, selection: Selection) -> Identified:
+        now, links = time.monotonic(), self._links_to_come
+        return scanner.identify(selection, self.found, now, self._owners, links_to_come=links)
 
     async def _call(self, work: Callable[[], T]) -> T | None:
         """Return the result of a call that blocks; ``None`` if the host does not answer."""
@@ -216,20 +244,25 @@ class ResourceScan:
         except TimeoutError:
             return None
 
-    async def _resolve(self, selection: Selection) -> Identified | None:
+    async def _resolve(self, forecast: Identified) -> Identified | None:
         """Return the devices, when the pass has come to them."""
-        self.selection, self.outcome = selection, asyncio.get_running_loop().create_future()
+        self.forecast, self.outcome = forecast, asyncio.get_running_loop().create_future()
         self._reconciler.wake(self)
         identified = await self.outcome
+        self.outcome = None
+        del self.forecast  # it has the devices from before
         self.demand.rereads = self.demand.rereads + 1 if identified is None else 0
+        if identified is not None and identified is not forecast:
+            owners = identified.context.owners.items()
+            self._owners = {key: owner for key, owner in owners if owner is not None}
+            self._links_to_come = identified.context.links_to_come
         return identified
 
-    def take(self) -> ScanFinding:
+    def take(self) -> _Finding:
         """Return what was found, for a pass."""
         outdated = self.demand.due and self.demand.rereads < _REREADS_MAX
-        now = asyncio.get_running_loop().time()
         self.demand.is_reading = False
-        return ScanFinding(self.scanner, self.selection, self.found, now, outdated=outdated)
+        return self.forecast, self.found, outdated
 
 
 class Reconciler:
@@ -291,6 +324,13 @@ class Reconciler:
         if waits and scan is not None and self._position(scan) > self._position(self._awaited):
             return  # behind what the last pass has ended at: nothing is ready that was not
         if self._pass is None or self._pass.done():
+            if scan is not None and not self._edits:  # most events need no task
+                ready = self._ready()
+                if ready == [scan] and len(scan.forecast.selection.nodes) <= _FEW:
+                    self._take_over(ready, _one_pass(self._resolver, (), [scan.take()]))
+                    ready = self._ready()
+                if not ready:
+                    return
             work = keep_running("task", "resolve", self._resolve_ready)
             self._pass = asyncio.create_task(work, name="resolve")
 
@@ -302,18 +342,22 @@ class Reconciler:
                 edits = tuple(self._edits)
                 findings = [scan.take() for scan in ready]
                 work = functools.partial(_one_pass, self._resolver, edits, findings)
-                few = sum(len(finding.selection.nodes) for finding in findings) <= _FEW
-                resolved, again = work() if few else await run_in_thread("resolve", work)
+                few = sum(len(forecast.selection.nodes) for forecast, *_ in findings) <= _FEW
+                outcome = work() if few else await run_in_thread("resolve", work)
                 del self._edits[: len(edits)]
-                for scan, outcome in zip(ready, resolved, strict=True):
-                    _deliver(scan, outcome)
-                for scan in filter(None, map(self._scans.get, again)):
-                    if not scan.demand.is_pending:
-                        scan.request()
+                self._take_over(ready, outcome)
         except Exception as error:  # tried again, with the same edits
             for scan in ready:
                 _deliver(scan, error)
             raise
+
+    def _take_over(self, ready: Iterable[ResourceScan], outcome: _Outcome) -> None:
+        resolved, again = outcome
+        for scan, identified in zip(ready, resolved, strict=True):
+            _deliver(scan, identified)
+        for scan in filter(None, map(self._scans.get, again)):
+            if not scan.demand.is_pending:
+                scan.request()
 
     def _ready(self) -> list[ResourceScan]:
         """Return the scans to resolve: those before which no resource may find something yet.
@@ -338,15 +382,13 @@ class Reconciler:
         return -1 if scan is None else self._positions.get(scan.name, -1)
 
 
-def _one_pass(
-    resolver: Resolver, edits: Iterable[_Edit], findings: Iterable[ScanFinding]
-) -> tuple[list[Identified | Exception | None], set[str]]:
+def _one_pass(resolver: Resolver, edits: Iterable[_Edit], findings: Iterable[_Finding]) -> _Outcome:
     """Apply edits and resolve findings; return the outcomes, and which resources to read again."""
     again = set[str]().union(*(edit(resolver) for edit in edits))
     outcomes: list[Identified | Exception | None] = []
-    for finding in findings:
+    for forecast, previous, outdated in findings:
         try:
-            identified, concerned = resolver.resolve(finding)
+            identified, concerned = resolver.resolve(forecast, previous, outdated=outdated)
         except Exception as error:  # noqa: BLE001 (a mistake of ours is that resource's alone)
             outcomes.append(error)
         else:

@@ -1,6 +1,6 @@
 """The table of all records, with indexes by node and by name; pure."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,7 +9,6 @@ from devhost.model.advertised import AdvertisedName
 from devhost.model.records import Changes, ClaimRecord, Handout, Record, RecordedNodes, RecordKey
 
 _Key = TypeVar("_Key")
-_Sized = TypeVar("_Sized", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +45,69 @@ def holdings(record: Record) -> Iterator[Holding]:
             yield Holding(name, device.nodes, device.overlap, record.driver, record.shown)
 
 
+class HoldingIndex:
+    """Holdings by node and by name, each with what it is held by."""
+
+    def __init__(self, boot: str) -> None:
+        self.boot = boot
+        self._by_node: dict[str, dict[str, dict[Holding, set[RecordKey]]]] = {}  # and by resource
+        self._by_name: dict[AdvertisedName, dict[Holding, set[RecordKey]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HoldingIndex) and self._by_name == other._by_name
+
+    def __hash__(self) -> int:
+        raise TypeError("it changes")
+
+    def resources(self, key: str) -> Iterable[str]:
+        """Return the resources of which pods were given a node, by one of its keys."""
+        return self._by_node.get(key, ())
+
+    def by_node(self, key: str, resource: str) -> Iterable[Holding]:
+        """Return what pods were given of a node as a device of a resource."""
+        return self._by_node.get(key, {}).get(resource, ())
+
+    def by_name(self, name: AdvertisedName) -> Iterable[Holding]:
+        """Return what pods were given of a device under a name."""
+        return self._by_name.get(name, ())
+
+    def record_keys(self, name: AdvertisedName) -> Iterator[RecordKey]:
+        """Yield the keys of the records of a device under a name."""
+        return (key for keys in self._by_name.get(name, {}).values() for key in keys)
+
+    def add(self, holding: Holding, record_key: RecordKey) -> None:
+        """Add what is held by a record."""
+        self._by_name.setdefault(holding.name, {}).setdefault(holding, set()).add(record_key)
+        for key in holding.node_keys(self.boot):
+            holdings = self._by_node.setdefault(key, {}).setdefault(holding.name.resource, {})
+            holdings.setdefault(holding, set()).add(record_key)
+
+    def remove(self, holding: Holding, record_key: RecordKey) -> None:
+        """Remove what was held by a record."""
+        _remove(self._by_name, holding.name, holding, record_key)
+        for key in holding.node_keys(self.boot):
+            by_resource = self._by_node[key]
+            _remove(by_resource, holding.name.resource, holding, record_key)
+            if not by_resource:
+                del self._by_node[key]
+
+
 class RecordTable:
     """All records as this process has them.
 
     Attributes:
         claims: The records of claims, by ID.
+        index: What no other pod may have because of them.
     """
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
         self.claims: dict[str, ClaimRecord] = {}
+        self.index = HoldingIndex(boot)
         self._records: dict[RecordKey, Record] = {}
-        # By node key: which holdings have the node, each with the keys of its records.
-        self._by_node: dict[str, dict[Holding, set[RecordKey]]] = {}
-        self._by_name: dict[AdvertisedName, dict[RecordKey, Record]] = {}
 
     def __iter__(self) -> Iterator[Handout]:
         return (record for record in tuple(self._records.values()) if isinstance(record, Handout))
@@ -79,23 +127,13 @@ class RecordTable:
         record = self._records.get(key)
         return record if isinstance(record, Handout) else None
 
-    def by_node(self, keys: Iterable[str]) -> Iterator[Holding]:
-        """Yield what pods were given of a node, by its keys (`NodeId.keys`)."""
-        return (holding for key in keys for holding in self._by_node.get(key, ()))
-
-    def by_name(self, name: AdvertisedName) -> Iterable[Record]:
+    def by_name(self, name: AdvertisedName) -> list[Record]:
         """Return the records of a device under a name."""
-        return self._by_name.get(name, {}).values()
+        return [self._records[key] for key in {*self.index.record_keys(name)}]
 
     def has_nodes(self, name: AdvertisedName) -> bool:
         """Whether it is recorded which nodes a device under a name has."""
-        records = self.by_name(name)
-        return any(
-            holding.nodes
-            for record in records
-            for holding in holdings(record)
-            if holding.name == name
-        )
+        return any(holding.nodes for holding in self.index.by_name(name))
 
     def handouts(self, name: AdvertisedName) -> list[Handout]:
         """Return the handouts of a device under a name."""
@@ -117,34 +155,24 @@ class RecordTable:
         """Set and end records."""
         for key, record in changes.items():
             if (former := self._records.pop(key, None)) is not None:
-                self._index(former, remove=True)
+                for holding in {*holdings(former)}:
+                    self.index.remove(holding, key)
+                if isinstance(former, ClaimRecord):
+                    del self.claims[former.id]
             if record is not None:
                 self._records[key] = record
-                self._index(record)
-
-    def _index(self, record: Record, *, remove: bool = False) -> None:
-        if isinstance(record, ClaimRecord):
-            if remove:
-                del self.claims[record.id]
-            else:
-                self.claims[record.id] = record
-        for holding in holdings(record):
-            by_key = self._by_name.setdefault(holding.name, {})
-            if remove:
-                by_key.pop(record.key, None)
-            else:
-                by_key[record.key] = record
-            _drop_empty(self._by_name, holding.name)
-            for node_key in holding.node_keys(self.boot):
-                keys = self._by_node.setdefault(node_key, {}).setdefault(holding, set())
-                if remove:
-                    keys.discard(record.key)
-                else:
-                    keys.add(record.key)
-                _drop_empty(self._by_node[node_key], holding)
-                _drop_empty(self._by_node, node_key)
+                for holding in holdings(record):
+                    self.index.add(holding, key)
+                if isinstance(record, ClaimRecord):
+                    self.claims[record.id] = record
 
 
-def _drop_empty(index: dict[_Key, _Sized], key: _Key) -> None:
-    if not index[key]:
+def _remove(
+    index: dict[_Key, dict[Holding, set[RecordKey]]], key: _Key, holding: Holding, record: RecordKey
+) -> None:
+    by_holding = index[key]
+    by_holding[holding].discard(record)
+    if not by_holding[holding]:
+        del by_holding[holding]
+    if not by_holding:
         del index[key]

@@ -11,7 +11,7 @@ from devhost.model.device import Snapshot
 from devhost.model.resource_state import State, Status
 from devhost.node.answers import CodeResource, ResourceAnswers
 from devhost.node.cdi_files import CdiFiles, CdiInjection
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler
@@ -32,8 +32,8 @@ class NodeParts:
     backend: Backend
     reconciler: Reconciler
     holders: Holders
-    handouts: RecordFiles
-    claims: Claims
+    records: RecordFiles
+    custody: Custody
     cdi_files: CdiFiles
     metrics: Metrics
 
@@ -55,25 +55,27 @@ class ServedResource:
         self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
         self.resource_status = ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
-        pre_start = PreStart(scanner, parts.handouts)
-        self.answers = ResourceAnswers(scanner, parts.claims, pre_start, parts.metrics, code)
+        pre_start = PreStart(scanner, parts.records)
+        self.answers = ResourceAnswers(scanner, parts.custody, pre_start, parts.metrics, code)
         hooks = ResourceHooks(
             self.answers,
             self._set_state,
             held=lambda: self._held,
-            other_holders=lambda: other_holders(self.scanner, parts.holders, parts.handouts),
+            other_holders=lambda: other_holders(self.scanner, parts.holders, parts.records),
+            holders_changed=lambda: parts.custody.holders_changed,
             holders_known=lambda: parts.holders.complete,
             refresh=parts.holders.refresh,
             on_left=self._publish_again,
+            save=parts.records.flush,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
         )
         self.publication = parts.backend.open(scanner.resource, hooks)
         offered_ids, request_scan = self.publication.offered_ids, self.scan.request
         injection = CdiInjection(self.name, parts.cdi_files, request_scan)
         self.devices = ResourceDevices(
-            self.answers, offered_ids, parts.claims, injection, self.scan
+            self.answers, offered_ids, parts.custody, injection, self.scan
         )
-        parts.claims.add(self.name, offered_ids, request_scan)
+        parts.custody.add(self.name, offered_ids, request_scan)
         if code is not None:
             code.started(request_scan)
 
@@ -161,7 +163,7 @@ class ServedResource:
         """Give up what a resource that has ended shares with others."""
         self.scan.close()
         self._parts.metrics.remove_resource(self.name)
-        self._parts.claims.remove(self.name)  # the last: what fails before is done again
+        self._parts.custody.remove(self.name)  # the last: what fails before is done again
 
     def _set_state(self, state: State, reason: str | None = None) -> None:
         self.resource_status.set(state, reason)
@@ -172,7 +174,7 @@ class ServedResource:
             self.answers.code.registered()
         if state is State.SERVING and reason is None:
             # Another instance may have served it until now.
-            self._parts.handouts.sync_soon()
+            self._parts.records.sync_soon()
             if self.scanner.has_cdi_file:
                 self.scan.request()
 

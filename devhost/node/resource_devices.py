@@ -10,7 +10,7 @@ from devhost.model.config import Resource
 from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.health_monitor import HealthMonitor
 from devhost.node.reconciler import ResourceScan
 from devhost.node.resource_status import ChangeLog, DeviceCount
@@ -30,14 +30,14 @@ class ResourceDevices:
         self,
         answers: ResourceAnswers,
         offered_ids: OfferedIds,
-        claims: Claims,
+        custody: Custody,
         injection: CdiInjection,
         scan: ResourceScan,
     ) -> None:
         self.offered = Snapshot()
         self.health: HealthMonitor | None = None
         self.count, self.change_log = DeviceCount(answers.name), ChangeLog(answers.name)
-        self.injection, self._claims = injection, claims
+        self.injection, self._custody = injection, custody
         self._answers, self._offered_ids, self._scan = answers, offered_ids, scan
 
     def check(self, scanner: Scanner, snapshot: Snapshot) -> None:
@@ -65,7 +65,7 @@ class ResourceDevices:
         if drain_reason is not None:
             verdict = Verdict(Cause.REMOVED, drain_reason)
             listed = with_all_leaving(snapshot, verdict, asyncio.get_running_loop().time())
-        judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._claims.judge]
+        judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._custody.judge]
         judges += [self.health.judge] if self.health is not None else []
         judges += [self.injection.judge] if scanner.has_cdi_file else []
         is_again = True
@@ -78,7 +78,7 @@ class ResourceDevices:
         self._scan.found, self.offered = listed, offered
         if len(listed.devices) < len(snapshot.devices) and drain_reason is None:
             self._scan.request()  # it does not keep the nodes of what has left from others
-        self._claims.set_listed(resource, self.offered)
+        self._custody.set_listed(resource, self.offered)
         self.change_log.update(self.offered)
 
 

@@ -91,7 +91,7 @@ class LastGoodConfig:
 def directory_lock(directory: Path) -> Iterator[None]:
     """Lock the state directory, made if it does not exist; wait for its present holder."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Not the directory itself: whoever may open that may hold its lock without end.
+    # Not the directory itself: other users may open that, and hold its lock.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(directory / LOCK, flags, 0o600)
     try:
@@ -151,7 +151,7 @@ def move_aside(path: Path, why: str) -> str:
 def replace_file(path: Path, raw: bytes, mode: int = 0o600, *, writer: str = "") -> None:
     """Replace a file, by renaming a temporary one; if that fails, the old file is still there.
 
-    Where there is no lock, the temporary one bears the name of its `writer`.
+    Where no lock is held, the name of the temporary file ends with its `writer`.
     """
     fresh = path.with_name(f".{path.name}{writer}.tmp")
     fresh.unlink(missing_ok=True)  # by a process that was killed

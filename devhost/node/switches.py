@@ -4,38 +4,11 @@ Of two backends that offer a resource, the scheduler would count the pods of one
 of the other.
 """
 
-from collections.abc import Container
-from dataclasses import dataclass, field
-
 from devhost.backends.backend import Publication
 from devhost.devices.scan import Scanner
-from devhost.model.config import Config, Resource
 from devhost.node.answers import ResourceAnswers
 from devhost.node.holders import Holders
 from devhost.node.record_files import RecordFiles
-
-
-@dataclass(slots=True)
-class Switches:
-    """The resources that go from one backend to the other.
-
-    Attributes:
-        successors: Those to be started, by name, when the other backend has ended.
-        refused: Names of those that stay with the device plugin.
-    """
-
-    successors: dict[str, Resource] = field(default_factory=dict)
-    refused: frozenset[str] = frozenset()
-
-    def refuse(self, config: Config, refused: Container[str]) -> Config:
-        """Return a configuration in which some resources stay with the device plugin."""
-        stays = {"backend": "devicePlugin"}
-        self.refused = frozenset(spec.name for spec in config.resources if spec.name in refused)
-        resources = (
-            spec.model_copy(update=stays) if spec.name in self.refused else spec
-            for spec in config.resources
-        )
-        return Config(version="v1", resources=tuple(resources))
 
 
 def other_holders(scanner: Scanner, holders: Holders, handouts: RecordFiles) -> str | None:

@@ -270,6 +270,9 @@ class _Search:
         parts = source.matcher.interfaces(device) or device.interfaces
         grows = len(parts) > 1 and not source.splits and node.subsystem != USB_NODE
         is_device = source.splits or node.subsystem == VFIO_NODE  # a group has one node
+        entity = place = node.syspath
+        if node.file is None:
+            entity, place = device.sysfs.identity(node.syspath)
         return Candidate(
             path,
             device_id,
@@ -279,16 +282,18 @@ class _Search:
                 unit=node.syspath if is_device else device.syspath,
                 label=device.name,
                 syspath=node.syspath,
+                place=place,
+                entity=entity,
                 number=node.number,
                 role=None if NO_NODE in source.subsystems else node.subsystem,
                 numa=device.syspath,
-                claims=self._claims(device, node),
+                excludes=self._excludes(device, node),
                 incomplete=incomplete,
                 grows=grows or bool(path and source.links - links.keys()),
             ),
         )
 
-    def _claims(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
+    def _excludes(self, device: SysfsDevice, node: KernelNode) -> frozenset[str]:
         """Return the nodes of a device if this is its own: libusb detaches drivers."""
         if node.subsystem != USB_NODE or NO_NODE in self._source.subsystems:
             return frozenset()

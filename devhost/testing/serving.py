@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from devhost.allocation.policy import Policy
+from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.deviceplugin.resource_lock import path_length_problem
 from devhost.config.loader import load, loads
 from devhost.devices.dry_run import ResourceReport
 from devhost.fake_kubelet.kubelet import SimulatedKubelet

@@ -78,14 +78,15 @@ class Inotify:
         """Return the descriptor, which is readable when there are events."""
         return self._descriptor
 
-    def add(self, path: str, *, writes: bool) -> int:
+    def add(self, path: str, *, writes: bool, closes: bool = False) -> int:
         """Watch a directory; return the number of its watch. May be called in any thread.
 
         It waits for the directory's filesystem. A directory that is watched already keeps its
         number, by whatever path it is reached. Raises `OSError` if it cannot be watched, the limit
         is reached, or this was closed.
         """
-        mask = inotify_c.Mask(_MASK | Flag.IN_CLOSE_WRITE if writes else _MASK)
+        mask = _MASK | (Flag.IN_CLOSE_WRITE if writes or closes else 0)
+        mask = inotify_c.Mask(mask | (Flag.IN_CLOSE_NOWRITE if closes else 0))
         add = inotify_c.inotify_add_watch
         watch = _check(add(self._descriptor, os.fsencode(path), mask), path)
         self.watches.add(watch)
@@ -138,6 +139,7 @@ class WatchTarget:
     path: str  # absolute; it may be a link to a directory, and may be missing
     recursive: bool = False  # directories below it too; links there are not followed
     writes: bool = False  # a written file is a change, too
+    closes: bool = False  # so is any file that was open
     leave_out: frozenset[str] = frozenset()  # directories below it that are not watched
 
 
@@ -203,7 +205,8 @@ class ResolvedTargets:
     def _watch(self, target: WatchTarget, path: str, entry: str = "") -> bool:
         """Watch a directory; return whether it exists."""
         try:
-            watch = self._inotify.add(path, writes=target.writes and not entry)
+            writes, closes = target.writes and not entry, target.closes and not entry
+            watch = self._inotify.add(path, writes=writes, closes=closes)
         except OSError as error:
             if error.errno in _MISSING:
                 return False

@@ -53,6 +53,26 @@ def run_in_thread(name: str, work: Callable[[], T]) -> "asyncio.Future[T]":
     return future
 
 
+def call_on_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, which the event loop runs; for a thread.
+
+    Raises:
+        TimeoutError: The loop has not run it in `PATIENCE_S`.
+        RuntimeError: The loop has closed.
+        Exception: Whatever ``work`` raises.
+    """
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    loop.call_soon_threadsafe(_settle, future, work)
+    return future.result(PATIENCE_S)
+
+
+def _settle(future: concurrent.futures.Future[T], work: Callable[[], T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 (handed to the caller)
+        future.set_exception(error)
+
+
 def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """Return the result of ``work`` in a thread; for code without an event loop.
 
@@ -62,13 +82,7 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
     """
     future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 (handed to the caller)
-            future.set_exception(error)
-
-    _POOL.submit(run)
+    _POOL.submit(lambda: _settle(future, work))
     done, _ = concurrent.futures.wait([future], seconds)
     if not done:
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
@@ -99,13 +113,19 @@ class BlockingCalls:
         self._name, self._path = name, path
         self._abandoned = 0
         self._is_serial, self._abandoned_max = serial, 1 if serial else ABANDONED_MAX
-        self._turn = asyncio.Lock() if serial else contextlib.nullcontext()
+        self._lock = asyncio.Lock()
+        self._turn = self._lock if serial else contextlib.nullcontext()
         self._cancelled: asyncio.Future[Any] | None = None  # if the last call was, and runs
 
     @property
     def hanging(self) -> bool:
         """Whether as many calls are abandoned as may be."""
         return self._abandoned >= self._abandoned_max
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether a call has to wait for others."""
+        return self._lock.locked() or (self._is_serial and self._cancelled is not None)
 
     async def run(
         self,
@@ -127,7 +147,7 @@ class BlockingCalls:
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
         began = time.monotonic()
-        limit = asyncio.timeout(None if patience == math.inf else patience)
+        limit = asyncio.timeout(patience if self._may_wait and patience < math.inf else None)
         try:
             async with limit, self._turn:
                 await self._wait_for_cancelled()

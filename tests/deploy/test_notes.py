@@ -52,24 +52,13 @@ def test_notes_without_resources_say_so(helm: Helm, config: Values, text: str) -
     assert text in helm.notes({"config": config})
 
 
-UNASKED: Values = {"podResources": {"enabled": False}}
 DEVICE_METRICS: Values = {"config": TOKENS, "metrics": {"devices": True}, "profiles": [PROFILE]}
 AWAY: Values = {"name": "one", "affinity": {"nodeAffinity": {}}, "config": TOKENS}
 # Values, and what each warning says.
 WARNINGS: list[tuple[Values, list[str]]] = [
-    # what does not go together
-    (DEVICE_METRICS | UNASKED, ["metrics.devices requires podResources.enabled"] * 2),
-    (
-        DEVICE_METRICS | UNASKED | {"profiles": [PROFILE | {"podResources": {"enabled": True}}]},
-        ["test-devhost does not know"],
-    ),
     (DEVICE_METRICS, []),
     (resource(inject="cdi", sources=[{"directory": "/etc/x"}], health="readable"), []),
     (resource() | {"deviceAccess": {"privileged": True}}, ["is privileged"]),
-    (
-        resource() | {"podResources": {"enabled": False, "assumeFree": True}},
-        ["drain the nodes before such an edit"],
-    ),
     ({"config": TOKENS, "profiles": [AWAY]}, ["profile one selects nodes by affinity"]),
     ({"profiles": [AWAY]}, []),
     ({"metrics": {"prometheusRule": {"enabled": True}}}, ["metrics.podMonitor"]),

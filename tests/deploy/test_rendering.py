@@ -155,8 +155,8 @@ REFUSED: Final[list[tuple[Values, str]]] = [
     ({"dra": {"backend": "dra"}}, "dra.backend: dra needs dra.enabled"),
     ({"dra": {"enabled": True}}, "dra.enabled: test-devhost needs cdi.enabled"),
     (
-        DRA | {"profiles": [profile(podResources={"enabled": False})]},
-        "dra.enabled: test-devhost-a needs podResources.enabled",
+        DRA | {"profiles": [profile(cdi={"enabled": False})]},
+        "dra.enabled: test-devhost-a needs cdi.enabled",
     ),
     (
         DRA | {"kubelet": {"rootDir": f"/{'a' * 60}/"}},

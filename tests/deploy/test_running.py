@@ -85,7 +85,7 @@ async def test_container_serves_kubelet_until_sigterm(
     fresh.write_text(CONFIG + "  - {name: example.com/slot, sources: [static: 3]}\n")
     fresh.replace(config / "config.yaml")
     await started.wait("example.com/slot", 3, 3, timeout=PATIENCE)
-    assert (directory / "state" / "state.json").is_file()
+    assert (directory / "state" / "records" / "example.com_null.json").is_file()
     shown = await asyncio.to_thread(containers.execute, "status")
     assert COLA in shown.stdout, shown.stderr
 

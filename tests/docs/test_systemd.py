@@ -52,7 +52,7 @@ async def test_unit_started_serves_kubelet(directory: Path) -> None:
     variables = dict(value.split("=", 1) for key, value in settings if key == "Environment")
     known = {one.envvar for one in run_command.params}
     assert set(variables) <= known
-    kubelet = SimulatedKubelet(directory / "plugins", pod_resources=directory / "pr.sock")
+    kubelet = SimulatedKubelet(directory / "plugins", directory / "pr.sock")
     await kubelet.start()
     daemon = Daemon(directory)
     daemon.wrapper = ["env", *(f"{key}={value}" for key, value in moved(variables, directory))]
@@ -66,7 +66,6 @@ async def test_unit_started_serves_kubelet(directory: Path) -> None:
 def moved(variables: dict[str, str], directory: Path) -> list[tuple[str, str]]:
     """Return the unit's variables with its places below a directory of the test."""
     places = {
-        "DEVHOST_POD_RESOURCES": f"{directory}/pr.sock",
         "DEVHOST_LISTEN": "127.0.0.1:0",
         "DEVHOST_STATUS_LISTEN": "127.0.0.1:0",
         "DEVHOST_STATE_DIR": f"{directory}/state",

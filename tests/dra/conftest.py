@@ -11,19 +11,18 @@ from tests.dra.world import PodResourcesLists, World
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    node = World(tmp_path)
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
+    node, server = World(tmp_path), grpc.aio.server()
+    pb_grpc.add_PodResourcesListerServicer_to_server(node.lists, server)
+    server.add_insecure_port(f"unix:{node.pod_resources}")
+    await server.start()
     async with node.api.running():
         yield node
+    await server.stop(None)
 
 
 @pytest.fixture
-async def lists(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PodResourcesLists]:
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
-    lists, server = PodResourcesLists(), grpc.aio.server()
-    pb_grpc.add_PodResourcesListerServicer_to_server(lists, server)
-    world.pod_resources = Path(world.directory) / "pr.sock"
-    server.add_insecure_port(f"unix:{world.pod_resources}")
-    await server.start()
-    yield lists
-    await server.stop(None)
+def lists(world: World) -> PodResourcesLists:
+    """What the pod-resources API of the node says."""
+    return world.lists

@@ -9,7 +9,7 @@ import pytest
 
 from devhost.model.records import ClaimedDevice, ClaimRecord
 from devhost.node.record_files import RecordFiles
-from tests.host.test_claims import A, B, ClaimsFixture, device, published, resource
+from tests.host.test_custody import A, B, CustodyFixture, FakeHolders, device, published, resource
 
 
 def record(uid: str, boot: str = "", **more: Any) -> ClaimRecord:
@@ -40,7 +40,7 @@ def uids(records: Iterable[ClaimRecord]) -> set[str]:
 async def test_a_node_is_held_for_as_long_as_the_claim_is_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    who = ClaimsFixture(assume_free=True)
+    who = CustodyFixture(holders=FakeHolders())
     monkeypatch.setattr(who.backend, "publisher", lambda _resource: "devhost")
     assert published(who, resource(A), device("a")) == [None]
     nodes = who.claim_nodes(resource(A), device("a"), "default/u")

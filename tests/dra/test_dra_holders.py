@@ -5,6 +5,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 
+import pytest
+
 from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.advertised import OfferedId
@@ -72,7 +74,7 @@ async def test_what_a_claim_is_given_stays_while_its_steps_run(
         await world.until(SERIAL, State.REGISTERED)
         name = world.claim("u", SERIAL, "fake-null")
         prepared = asyncio.create_task(world.kubelet.prepare(name, "u"))
-        claims, table = world.host.parts.claims, world.host.parts.handouts.table
+        claims, table = world.host.parts.custody, world.host.parts.records.table
         await eventually(lambda: len(table))
         since, holders = asyncio.get_running_loop().time(), world.host.parts.holders
         await eventually(
@@ -108,7 +110,8 @@ async def test_what_pods_have_by_the_other_backend_is_in_no_second_pod(
     kept = {key: device[key] for key in ("resource", "id", "nodes", "overlap")}
     (world.state / "records").mkdir(exist_ok=True)
     records = world.state / "records" / "example.com_serial.json"
-    records.write_text(json.dumps([{**kept, "device": device["id"]}]))
+    content = {"resource": SERIAL, "records": [{**kept, "device": device["id"]}]}
+    records.write_text(json.dumps(content))
     lists.pods.clear()
     lists.by_plugin["q1"] = SERIAL, "fake-null"
     async with world.run(SERIALS):
@@ -130,13 +133,14 @@ def reasons(world: World) -> dict[str, str | None]:
     return {"fake-null": None, **{one.id: one.reason for one in devices.values()}}
 
 
+@pytest.mark.parametrize("driver", ["devhost", "renamed"])
 async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
-    world: World, lists: PodResourcesLists
+    world: World, lists: PodResourcesLists, driver: str
 ) -> None:
     async with a_pod(world, lists, TOKENS, TOKEN, "0") as name:
         pass
     world.api.remove(f"{CLAIMS}/{name}")
-    async with world.run(TOKENS):
+    async with world.run(TOKENS, driver):
         await world.kubelet.register()
         await world.until_holders(TOKEN)
         assert [record["claim"] for record in world.records()] == ["u"], "a pod has it"

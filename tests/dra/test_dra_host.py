@@ -10,9 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from devhost.backends.dra import slices
+from devhost.backends.dra import pool, slices
 from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.pool import PoolKey, PoolWrite
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
+from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
@@ -197,6 +199,27 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
+async def test_a_change_has_only_its_pool_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def noted(key: PoolKey, devices: Any, present: Any) -> list[PoolWrite]:
+        needed = pool.writes(key, devices, present)
+        compared.add((key.name, bool(needed)))
+        return needed
+
+    compared, changed, other = set[tuple[str, bool]](), f"{NODE}/{TOKEN}", f"{NODE}/{OTHER}"
+    monkeypatch.setattr(slices, "writes", noted)
+    config = f"{TOKENS}  - {{name: {OTHER}, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
+    async with world.run(config):
+        await world.kubelet.register()
+        await eventually(lambda: {(changed, False), (other, False)} <= compared)
+        compared.clear()
+        (published,) = (each for each in world.slices() if each["spec"]["pool"]["name"] == changed)
+        world.api.remove(f"{PATH}/{published['metadata']['name']}")
+        await eventually(lambda: (changed, False) in compared)
+    assert compared == {(changed, True), (changed, False)}
+
+
 async def test_a_watch_that_has_ended_goes_on_without_another_list(world: World) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
@@ -228,7 +251,8 @@ async def test_watches_that_end_without_an_event_are_opened_ever_more_slowly(
 async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
-    writer = SliceWriter(_EndsSlowly(client, "devhost", NODE), _no_node, lambda: None)
+    ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
+    writer = SliceWriter(ends_slowly, locks, _no_node, lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_ending.wait()
     running.cancel()
@@ -255,20 +279,26 @@ async def _no_node() -> str:
     raise ApiError(500, "broken")
 
 
-async def test_without_a_lock_claims_are_prepared_and_the_other_backend_goes_on(
+async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
     world: World,
 ) -> None:
+    """The directory is there, but another plugin has put a link in it: it is not followed."""
     plugins = SimulatedKubelet(world.plugins)
     await plugins.start()
-    (world.directory / "plugins").write_text("a file")
+    lock = world.plugins / LOCKS / f"{resource_hash(TOKEN)}.lock"
+    elsewhere = world.directory / "elsewhere"
+    lock.parent.mkdir()
+    lock.symlink_to(elsewhere)
     plugin = f"  - {{name: {OTHER}, backend: devicePlugin, sources: [static: 1], allocate: {{env: {{B: b}}}}}}\n"
     async with world.run(TOKENS + plugin):
         await world.kubelet.register()
-        await world.until(TOKEN, State.WAITING, "cannot lock")
+        await world.until(TOKEN, State.BACKING_OFF, f"cannot make a lock in {world.plugins}: ")
         assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
         await plugins.wait(OTHER, 1, 1)
-        (world.directory / "plugins").unlink()
+        assert not world.published()
+        lock.unlink()
         await world.until(TOKEN, State.REGISTERED)
+        assert not elsewhere.exists()
     await plugins.stop()
 
 
@@ -391,15 +421,6 @@ def _dead_socket(path: Path) -> None:
         bound.bind(str(path))
 
 
-async def test_state_may_be_in_the_directory_of_the_driver(world: World) -> None:
-    """As in the chart, if the release is called devhost: each of the two has a lock there."""
-    world.state = world.directory / "plugins" / "devhost"
-    async with world.run(TOKENS):
-        await registered(world, TOKEN)
-        assert not (await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")).error
-        assert len(world.records()) == 1
-
-
 async def test_of_two_instances_one_publishes_and_both_prepare(world: World) -> None:
     second = World.beside(world)
     async with world.run(TOKENS):
@@ -519,7 +540,6 @@ async def test_a_cdi_file_that_could_not_be_written_at_the_start_is_written_late
         served.scan.request()
         await eventually(world.cdi_files)
         assert world.spec() == spec
-    assert not world.dra.writer.may_write, "another instance may"
 
 
 async def test_of_an_earlier_boot_nothing_is_written_before_kubelet_asks(world: World) -> None:
@@ -636,7 +656,7 @@ async def test_a_device_that_moved_while_the_disk_was_full_is_where_it_is_later(
         world.state.rename(away)
         world.state.write_text("a file")
         lead_to_zero(link)
-        handouts, served = world.host.parts.handouts, world.served(SERIAL)
+        handouts, served = world.host.parts.records, world.served(SERIAL)
         (record,) = handouts.table.claims.values()
         await eventually(lambda: record not in handouts.table and handouts.problem)
         world.state.unlink()
@@ -796,7 +816,7 @@ async def test_a_resource_that_is_removed_before_it_was_served_is_forgotten(worl
         world.reload(other)
         world.reload(TOKENS)
         await eventually(lambda: world.served(OTHER) is None)
-        assert not world.dra.has_served(OTHER)
+        assert f"{NODE}/{OTHER}" not in world.dra.writer.pools
 
 
 async def test_a_resource_that_is_added_again_is_published_again(world: World) -> None:
@@ -875,3 +895,19 @@ async def test_status_names_driver_pool_and_claims(
     print_resource(shown, wide=False)
     claims = f"driver devhost, pool {NODE}/{TOKEN}, claims: default/{name}"
     assert claims in capsys.readouterr().out
+
+
+async def test_a_claim_with_too_much_text_is_refused_and_takes_no_room(world: World) -> None:
+    """Nothing of it is kept, and its steps do not run."""
+    marks = world.directory / "marks"
+    large = TOKENS.replace('{TOKENS: "${id}"}', f"{{A: {'x' * 70_000}}}")
+    large = large.replace("3], ", f"3], preStart: [{{run: [touch, {marks}]}}], ")
+    async with world.run(large):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0")
+        problem = (await world.kubelet.prepare(name, "u")).error
+        assert "takes 68 KiB: at most 64 KiB" in problem
+        assert (world.records(), marks.exists()) == ([], False)
+        world.reload(TOKENS)
+        await eventually(lambda: world.published() == ["0", "1", "2"])
+        assert not (await world.kubelet.prepare(name, "u")).error

@@ -145,11 +145,13 @@ async def test_a_checkpoint_of_either_version_is_read(world: World, manager: Dra
         name = reserved(world, "u", TOKEN, "0", pods=["a"])
         await manager.prepare("a", name)
         await manager.kill()
-    path = world.state / "state.json"
-    entries = json.loads(path.read_text())
-    path.write_text(json.dumps([*entries, {"of": "a newer version"}]))
+    (path,) = (world.state / "claims").glob("*.json")
+    newer, other = {"of": "a newer version"}, path.with_name("devhost_other.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **newer}))
+    other.write_text(json.dumps(newer))
     async with world.run(TOKENS):
         await manager.start(running=["a"])
         await world.until(TOKEN, State.REGISTERED)
         assert not await manager.unprepare("a", name)
-        assert {"of": "a newer version"} in json.loads(path.read_text())
+        assert not path.exists()
+        assert json.loads(other.read_text()) == newer

@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 
+from devhost.backends import backend
 from devhost.backends.dra.dra_backend import DraPublication
 from devhost.fake_kubelet.dra_kubelet import node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -23,6 +24,12 @@ both = pytest.mark.parametrize(
         pytest.param(TOKENS, TOKEN, ("0", "1", "2"), id="tokens"),
     ],
 )
+
+
+@pytest.fixture(autouse=True)
+def poll_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the end of what is waited for be seen by its event alone."""
+    monkeypatch.setattr(backend, "FREE_POLL_S", 3600.0)
 
 
 @pytest.fixture
@@ -179,7 +186,7 @@ async def test_back_waits_for_a_claim_that_is_being_prepared(
         served = world.served(TOKEN)
         assert served is not None
         assert isinstance(served.publication, DraPublication)
-        pool = served.publication.pool.name
+        pool = served.publication.pool
         world.reload(by_plugin(config))
         await eventually(lambda: not world.dra.writer.has_slices(pool))
         assert not served.publication.drained
@@ -244,7 +251,6 @@ async def test_dra_waits_until_kubelet_has_told_of_all_pods(
     """After a restart of both, when nobody knows yet whom the device plugin has served."""
     async with world.run(by_plugin(TOKENS)):
         await a_plugin_pod(world, lists, plugins, TOKEN)
-    assert world.pod_resources is not None
     later = world.pod_resources.with_name("later.sock")
     listening, world.pod_resources = world.pod_resources, later
     async with world.run(TOKENS):
@@ -283,27 +289,14 @@ async def test_the_last_registration_of_a_device_plugin_is_without_steps(
         assert plugins.options(TOKEN).pre_start_required, "it has them again"
 
 
-async def test_without_pod_resources_the_device_plugin_goes_on(
-    world: World, plugins: SimulatedKubelet
-) -> None:
-    refused = f"{TOKEN}: not switched to DRA: without --pod-resources"
-    async with world.run(by_plugin(TOKENS), assume_free=False):
-        await plugins.wait(TOKEN, 3, 3)
-        world.reload(TOKENS)
-        assert world.state_of(TOKEN)[0] is State.REGISTERED
-        assert any(trouble.startswith(refused) for trouble in world.troubles())
-    async with world.run(TOKENS, assume_free=False):
-        await plugins.wait(TOKEN, 3, 3)
-        assert any(trouble.startswith(refused) for trouble in world.troubles())
-    async with world.run(TOKENS, assume_free=True):
-        await world.until_published("0", "1", "2")
-        assert not any(trouble.startswith(refused) for trouble in world.troubles())
-
-
 async def test_dra_waits_for_the_device_plugin_of_another_instance(
-    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A rollout starts one that knows DRA beside one that does not."""
+    monkeypatch.setattr(backend, "FREE_POLL_S", 0.05)
     second = World.beside(world)
     async with world.run(by_plugin(TOKENS)):
         await plugins.wait(TOKEN, 3, 3)

@@ -37,7 +37,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.api = directory, StandInApiServer()
-        self.kubelet = DraKubelet(directory)
+        self.kubelet, self.lists = DraKubelet(directory), PodResourcesLists()
         self.cdi, self.state = directory / "cdi", directory / "state"
         self.plugins, self.devices = directory / "device-plugins", directory / "devices"
         self.plugins.mkdir()
@@ -46,7 +46,7 @@ class World:
         self.host: Host
         self.dra: DraBackend
         self.url = ""
-        self.pod_resources: Path | None = None
+        self.pod_resources = directory / "pr.sock"
         self.files = HostFiles()
         self.policy = Policy(dra=True, allow_exec=True, allow_paths=("*",))
         self._names = itertools.count(1)
@@ -62,12 +62,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def run(
-        self,
-        config: str,
-        driver: str = "devhost",
-        *,
-        assume_free: bool = True,
-        with_dra: bool = True,
+        self, config: str, driver: str = "devhost", *, with_dra: bool = True
     ) -> AsyncIterator["World"]:
         """Run the host by a configuration."""
         settings = Settings(
@@ -76,12 +71,12 @@ class World:
             replace(self.policy, dra=with_dra),
             settle_s=0.0,
             state_dir=self.state,
-            assume_free=assume_free and self.pod_resources is None,
             cdi_dir=self.cdi,
         )
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
         api = ApiAddress(self.url or self.api.url, None, None)
-        self.dra = DraBackend(DraSettings(driver, NODE, self.directory, api), plugins.pods)
+        dra_settings = DraSettings(driver, NODE, self.directory, api)
+        self.dra = DraBackend(dra_settings, plugins.pods, plugins.locks)
         backend = Backends(plugins, self.dra, NODE) if with_dra else plugins
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
@@ -177,6 +172,7 @@ class PodResourcesLists(pods_grpc.PodResourcesListerServicer):
 
     async def List(self, _request: object, _context: object) -> pods.ListPodResourcesResponse:  # noqa: N802
         listed = pods.ListPodResourcesResponse()
+        listed.pod_resources.add(name="devhost", namespace="devhost")
         for name, claimed in self.pods.items():
             container = listed.pod_resources.add(name=name, namespace="default").containers.add()
             for claim_name, device in claimed:

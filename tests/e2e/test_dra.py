@@ -87,10 +87,8 @@ def published(cluster: Cluster) -> list[str]:
 
 
 def records(cluster: Cluster) -> list[Json]:
-    """Return the entries of claims in the state of the node."""
-    path = cluster.host(f"{STATE}/state.json")
-    entries: list[Json] = json.loads(path.read_text()) if path.exists() else []
-    return [entry for entry in entries if "claim" in entry]
+    """Return the records of claims in the state of the node."""
+    return [json.loads(path.read_text()) for path in cluster.host(f"{STATE}/claims").glob("*.json")]
 
 
 def claim_files(cluster: Cluster) -> list[str]:

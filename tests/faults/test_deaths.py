@@ -22,9 +22,9 @@ def remove(path: Path) -> None:
     shutil.rmtree(moved)
 
 
-def only(directory: Path, name: str) -> bool:
-    """Whether a directory, once it is there, has this file and no other; directories do not count."""
-    return [path.name for path in directory.glob("*") if path.is_file()] == [name]
+def only(directory: Path, *names: str) -> bool:
+    """Whether a directory, once it is there, has these files and no others; directories do not count."""
+    return {path.name for path in directory.glob("*") if path.is_file()} == {*names}
 
 
 @pytest.mark.parametrize("moment", ["start", "registration", "reload", "drain", "stop"])
@@ -54,7 +54,7 @@ async def test_devhost_killed_at_any_moment_is_followed_by_one_that_serves_all(
     await daemon.start(tokens(**many, a=3, b=1))
     declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3), B: numbers(1)}
     await at_rest(started, daemon, declared)
-    await until(lambda: only(daemon.state, "last-good.yaml"), "a copy, and nothing left of another")
+    await until(lambda: only(daemon.state, "last-good.yaml", "lock"), "a copy, and nothing left of another")
     assert await daemon.stop() == 0
     assert daemon.sockets() == set()
 

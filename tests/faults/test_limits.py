@@ -38,8 +38,8 @@ async def test_descriptors_for_a_part_are_retried_until_the_limit_is_raised(
     daemon.constants = {}
     daemon.code = f"""
 import resource, devhost.daemon.process
-devhost.daemon.process.raise_descriptor_limit = lambda _: None  # as if 48 were all that is allowed
-resource.setrlimit(resource.RLIMIT_NOFILE, (48, {hard}))
+devhost.daemon.process.raise_descriptor_limit = lambda _: None  # as if 64 were all that is allowed
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, {hard}))
 """
     many = {f"r{number}": 1 for number in range(40)}
     await daemon.start(tokens(**many))

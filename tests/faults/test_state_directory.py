@@ -21,7 +21,7 @@ SHORT = {"watch.threads.PATIENCE_S": 2.0, "node.state_dir.PATIENCE_S": 2.0}
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Hold the lock of a state directory, as another devhost does that hangs in a write."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    descriptor = os.open(directory / "lock", os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -13,15 +13,18 @@ from devhost.backends.backend import LockState
 from devhost.errors import AllocationError
 from devhost.model.device import FileKind, Hardware, NodeId
 from devhost.model.records import Handout, Record, RecordedNode, Steps
-from devhost.node import record_files, state_dir
+from devhost.node import record_files, record_store, state_dir
 from devhost.node.record_files import RecordFiles, boot_id
-from devhost.node.record_table import holdings
+from devhost.node.record_store import RecordStore
+from devhost.node.record_table import Holding, RecordTable, holdings
+from devhost.watch.inotify import Subscription, Watcher
+from tests.support.daemon import until
 from tests.support.devices import node, token
 
 A = "example.com/a"
 FILE = "records/example.com_a.json"
 BOOT = boot_id()
-PLACE = "/sys/devices/pci0000:00/net/eth0"
+CARD = "/sys/devices/pci0000:00/0000:00:03.0"
 
 
 def handout(device: str = "a", number: int = 64, steps: Steps = "none", **more: Any) -> Handout:
@@ -53,6 +56,10 @@ async def read(state: Path) -> set[Handout]:
     file = opened(state)
     assert await file.sync(10) is None
     return set(file.table)
+
+
+def held(file: RecordFiles, node_id: NodeId) -> set[Holding]:
+    return {holding for key in node_id.keys for holding in file.table.index.by_node(key, A)}
 
 
 async def test_handouts_that_one_instance_writes_another_reads(tmp_path: Path) -> None:
@@ -100,6 +107,33 @@ async def test_what_another_instance_serves_now_only_that_one_writes(tmp_path: P
     assert set(two.table) == await read(tmp_path) == {handout(steps="done")}
 
 
+async def test_files_are_read_when_another_instance_writes_and_not_after_own_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Counted(Subscription):
+        def notify(self) -> None:
+            events.append("")
+            super().notify()
+
+    monkeypatch.setattr(record_files, "POLL_S", 3600.0)
+    monkeypatch.setattr(record_files, "Subscription", Counted)
+    one = RecordFiles(tmp_path, lambda resource: "ours" if resource == A else "other")
+    two = RecordFiles(tmp_path, lambda resource: "other" if resource == A else "ours")
+    first, second = handout(), handout("b", resource="example.com/b")
+    await put(one, first)
+    await put(two, second)
+    async with Watcher() as watcher:
+        following = asyncio.create_task(one.follow(watcher))
+        await until(lambda: second in one.table)
+        await put(one, handout("c", 65))
+        await end(two, second)
+        await until(lambda: second not in one.table)
+        following.cancel()
+    assert len(events) == 1
+
+
 @pytest.mark.parametrize("lock", ["free", "other"])
 async def test_what_one_instance_has_ended_no_other_writes_again(
     tmp_path: Path, lock: LockState
@@ -143,7 +177,7 @@ async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and
     other = handout("b", resource="example.com/b")
 
     def check() -> Sequence[Record]:
-        if A in {holding.name.resource for holding in two.table.by_node(["char 4:64"])}:
+        if A in two.table.index.resources("char 4:64"):
             raise AllocationError("taken")
         return [other]
 
@@ -167,7 +201,7 @@ async def test_what_cannot_be_written_again_is_written_later(
     await put(file, handout(steps="done"))
     (tmp_path / FILE).unlink()
     with monkeypatch.context() as full:
-        full.setattr(record_files, "write_atomically", fail)
+        full.setattr(record_store, "write_atomically", fail)
         for _ in range(2):
             assert await file.sync(10) is None
             assert set(file.table) == {handout()}
@@ -178,14 +212,14 @@ async def test_what_cannot_be_written_again_is_written_later(
 async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, go_on, update = threading.Event(), threading.Event(), record_files._Update.run
+    entered, go_on, update = threading.Event(), threading.Event(), RecordStore.update
 
-    def slow(self: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         entered.set()
         assert go_on.wait(60)
-        return update(self)
+        return update(*arguments)
 
-    monkeypatch.setattr(record_files._Update, "run", slow)
+    monkeypatch.setattr(RecordStore, "update", slow)
     one = opened(tmp_path)
     one.set({handout().key: handout()})
     assert await asyncio.to_thread(entered.wait, 60)
@@ -234,7 +268,7 @@ async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
     path.write_text(json.dumps({"resource": A, "records": [foreign, newer]}))
     file, other = opened(tmp_path), handout("b", 65)
     await put(file, other)
-    assert [holding.name.device for holding in file.table.by_node(["char 4:64"])] == ["a"]
+    assert [holding.name.device for holding in file.table.index.by_node("char 4:64", A)] == ["a"]
     assert (file.damage, path.with_name(f"{path.name}.damaged").exists()) == (None, False)
     await end(file, other)
     assert json.loads(path.read_text())["records"] == [newer, foreign]
@@ -260,7 +294,7 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
     file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
     assert await file.give(lambda: [done], 10) is None
     with monkeypatch.context() as full:
-        full.setattr(record_files, "write_atomically", fail)
+        full.setattr(record_store, "write_atomically", fail)
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.give(lambda: [*pending, without], 10)
         assert problem == file.problem == f"{tmp_path}: No space left on device"
@@ -289,19 +323,20 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    answers, update = threading.Event(), record_files._Update.run
+    answers, update = threading.Event(), RecordStore.update
 
-    def hanging(self: Any) -> Any:
+    def hanging(*arguments: Any) -> Any:
         assert answers.wait(60)
-        return update(self)
+        return update(*arguments)
 
-    monkeypatch.setattr(record_files._Update, "run", hanging)
+    monkeypatch.setattr(RecordStore, "update", hanging)
     monkeypatch.setattr(record_files, "PATIENCE_S", 0.01)
     file, other = opened(tmp_path), handout("b", 65)
     file.set({handout().key: handout()})
     for _ in range(9):
         assert await file.sync(0.01) == record_files.NO_ANSWER
     assert file.problem == f"{tmp_path}: no answer in 0.01 s"
+    monkeypatch.setattr(record_files, "PATIENCE_S", 60.0)
     file.set({other.key: other})  # while the first attempt has not returned
     answers.set()
     assert await file.sync(10) is None
@@ -323,7 +358,7 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
     await put(opened(tmp_path), of_node(odd))
     file = opened(tmp_path)
     assert await file.sync(10) is None
-    assert set(file.table.by_node(odd.keys)) == {*holdings(of_node(odd))}
+    assert held(file, odd) == {*holdings(of_node(odd))}
 
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
@@ -333,8 +368,9 @@ def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
         "block 4:64",
     ]
     assert node("/d/x", None).id.entity == "file 5 1 0"
-    interface = token("eth0", Hardware(PLACE, "eth0", PLACE, None, "net", ""))
-    assert (interface.id.entity, interface.id.names) == (PLACE, frozenset({PLACE}))
+    place, entity = f"{CARD}/net 0", f"{CARD}/net 2"
+    at = Hardware(CARD, "eth0", f"{CARD}/net/eth0", place, entity, None, "net", CARD)
+    assert token("eth0", at).id == NodeId(entity, frozenset({place}))
 
 
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
@@ -344,7 +380,18 @@ async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> Non
         node(path, None, inode=inode).id for inode in (1, 2) for path in ("/d/x", "/d/y")
     )
     await put(file, of_node(first))
-    by_node = file.table.by_node
-    held = {*holdings(of_node(first))}
-    assert {*by_node(moved.keys)} == {*by_node(replaced.keys)} == held
-    assert not {*by_node(other.keys)}
+    given = {*holdings(of_node(first))}
+    assert held(file, moved) == held(file, replaced) == given
+    assert not held(file, other)
+
+
+def test_shares_of_a_device_are_one_holding_of_its_node() -> None:
+    """The other holders of a node are found without a look at each of its records."""
+    table = RecordTable(BOOT)
+    shares = [handout(f"a::{number}").model_copy(update={"device": "a"}) for number in range(999)]
+    table.apply({share.key: share for share in shares})
+    assert len([*table.index.by_node("char 4:64", A)]) == 1
+    table.apply({share.key: None for share in shares[1:]})
+    assert {*table.index.by_node("char 4:64", A)} == {*holdings(shares[0])}
+    table.apply({shares[0].key: None})
+    assert not table.index.resources("char 4:64")

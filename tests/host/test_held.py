@@ -3,8 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from devhost.allocation.policy import Policy
 from devhost.model.resource_state import State
 from tests.support.daemon import until
@@ -14,12 +12,6 @@ SLOT, OTHER = "example.com/slot", "example.com/other"
 WELL, ILL = "Healthy", "Unhealthy"
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask often who holds what."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
-
-
 def config(slot: str = "", other: str = "sources: [static: 1]") -> str:
     """Return a configuration with another resource, and this one if something is said of it."""
     declared = f"  - {{name: {SLOT}, prefer: packed, {slot}}}\n" if slot else ""
@@ -27,7 +19,7 @@ def config(slot: str = "", other: str = "sources: [static: 1]") -> str:
 
 
 def start(hosting: Hosting, text: str) -> None:
-    hosting.start(text, pod_resources=hosting.pod_resources, policy=Policy(allow_exec=True))
+    hosting.start(text, policy=Policy(allow_exec=True))
 
 
 async def hold(kubelet: Kubelet, *pods: str) -> None:

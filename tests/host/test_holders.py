@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from devhost.backends.podresources import PodResources
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
-from devhost.model.resource_state import HeldBy, PodHoldings
+from devhost.model.resource_state import HeldBy, PodHoldings, PodList
 from devhost.node import holders as module
 from devhost.node.holders import CONFIRM_S, POLL_S, Holders
 from tests.support.scripted_plugin import COLA, a_node, healthy
 
+NODE = "Node-1"
 NOBODY: Mapping[str, HeldBy] = {}
 ONE: Mapping[str, HeldBy] = {COLA: {OfferedId("a", "a"): frozenset({"default/one"})}}
 TWO: Mapping[str, HeldBy] = {COLA: {OfferedId("a", "a"): frozenset({"default/two"})}}
@@ -25,15 +26,23 @@ Answer = Mapping[str, HeldBy] | KubeletError
 
 
 class FakePodLister(PodResources):
-    """Answers when the test does."""
+    """Answers when the test does.
+
+    Attributes:
+        now: Which kubelet it is.
+        pods: Pods that it lists without devices.
+        unlisted: Whether kubelet's checkpoint has devices that it does not list.
+    """
 
     def __init__(self) -> None:
-        super().__init__(Path("kubelet.sock"))
+        super().__init__(Path("kubelet.sock"), Path())
         self.calls = self.now = 0
+        self.pods = frozenset({"devhost/devhost"})
+        self.unlisted = True
         self._questions: asyncio.Queue[asyncio.Future[Mapping[str, HeldBy]]] = asyncio.Queue()
         self._running = False
 
-    async def holders(self) -> tuple[object, PodHoldings]:
+    async def list_pods(self) -> PodList:
         assert not self._running, "one call at a time"
         self.calls += 1
         self._running = True
@@ -43,11 +52,14 @@ class FakePodLister(PodResources):
             before, answer = self.now, await question
             if before != self.now:
                 raise KubeletError("another kubelet has taken over")
-            return before, PodHoldings(
-                answer, {name: frozenset().union(*ids.values()) for name, ids in answer.items()}
-            )
+            by_plugin = {name: frozenset().union(*ids.values()) for name, ids in answer.items()}
+            pods = self.pods.union(*by_plugin.values())
+            return PodList(before, pods, PodHoldings(answer, by_plugin))
         finally:
             self._running = False
+
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
+        return not self.unlisted
 
     async def question(self) -> "asyncio.Future[Mapping[str, HeldBy]]":
         return await self._questions.get()
@@ -67,7 +79,7 @@ def asked() -> FakePodLister:
 
 @pytest.fixture
 def holders(asked: FakePodLister) -> Holders:
-    return Holders(asked)
+    return Holders(asked, NODE)
 
 
 @asynccontextmanager
@@ -87,16 +99,6 @@ async def turns() -> None:
     """Let all tasks go on as far as they can."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-async def test_holders_without_a_socket_are_unknown() -> None:
-    holders = Holders(None)
-    holders.subscribe(lambda: None)
-    await holders.run()
-    await holders.refresh()
-    assert holders.unavailable_reason == "devhost runs without --pod-resources"
-    assert holders.unavailable_reason is not None
-    assert holders.pods_by_id(COLA) == {}
 
 
 async def test_holders_after_a_failure_are_those_of_the_last_list(
@@ -169,7 +171,7 @@ async def test_holders_come_and_go_through_a_restart_of_kubelet(
     """The real client against the stand-in kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.01)
     path = short_path / "kubelet.sock"
-    holders, changed = Holders(PodResources(path)), asyncio.Event()
+    holders, changed = Holders(PodResources(path, short_path), NODE), asyncio.Event()
     await holders.refresh()
     assert (holders.unavailable_reason or "").endswith("kubelet.sock: no such socket")
     holders.subscribe(changed.set)
@@ -214,7 +216,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked, self.now = FakePodLister(), 1000.0
-        self.holders = Holders(self.asked)
+        self.holders = Holders(self.asked, NODE)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
     async def list(self, answer: Mapping[str, HeldBy], after: float) -> None:
@@ -255,6 +257,41 @@ async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
         await clock.list(NOBODY, CONFIRM_S)
         assert clock.unheld()
         clock.asked.now += 1
+
+
+@pytest.mark.parametrize("static", [(), ("kube-system/etcd-node-1", "ns/web-node-1")])
+async def test_holders_listed_by_a_kubelet_that_knows_static_pods_alone_free_no_device(
+    clock: Clock, static: Iterable[str]
+) -> None:
+    """For however long: its API server may be away, and it has told of no pod yet."""
+    clock.asked.pods = frozenset(static)
+    for _ in range(20):
+        await clock.list(NOBODY, POLL_S)
+        assert not clock.unheld()
+        assert not clock.holders.complete
+    clock.asked.pods |= {"ns/web-1"}
+    await clock.list(NOBODY, POLL_S)
+    assert not clock.holders.complete, "it admits them one after the other"
+    clock.asked.pods = frozenset()  # the last one may end
+    for after, unheld in ((POLL_S, False), (CONFIRM_S, True)):
+        await clock.list(NOBODY, after)
+        assert clock.holders.complete
+        assert clock.unheld() is unheld
+
+
+async def test_holders_that_are_all_that_kubelet_has_allocated_are_known_at_once(
+    clock: Clock,
+) -> None:
+    """Not so those of claims: pods may have them that kubelet does not know yet."""
+    clock.asked.pods, clock.asked.unlisted = frozenset(), False
+    for after, unheld in ((0, False), (CONFIRM_S, True)):
+        await clock.list(NOBODY, after)
+        assert clock.holders.complete
+        assert clock.unheld() is unheld
+    name, share = AdvertisedName(COLA, "a", shared=False), OfferedId("a", "a")
+    for _ in range(20):
+        await clock.list(NOBODY, POLL_S)
+        assert not clock.holders.confirmed_free(name, 0.0, share)
 
 
 async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: Clock) -> None:

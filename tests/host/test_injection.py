@@ -49,8 +49,7 @@ resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
 """
 
     def start(self, more: str = "inject: cdi", source: str | None = None) -> None:
-        socket = self.hosting.pod_resources
-        self.hosting.start(self.config(more, source), pod_resources=socket)
+        self.hosting.start(self.config(more, source))
 
     def inject(self, *names: str) -> Any:
         """Return the OCI spec of a container, with the user 1000, that gets CDI devices."""
@@ -72,12 +71,6 @@ resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
 @pytest.fixture
 def bench(directory: Path, hosting: Hosting) -> Bench:
     return Bench(directory, hosting)
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask often who holds what."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
 
 
 def named(*devices: str) -> list[str]:

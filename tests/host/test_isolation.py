@@ -85,7 +85,7 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
 ) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
     answers = cast("ClaimHandler", SimpleNamespace(pre_start_required=False))
-    directory, reasons = PluginDirectory(tmp_path / "none"), set()
+    directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:
             async with run_server(answers, DeviceList(), directory, endpoint):

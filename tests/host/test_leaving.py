@@ -119,6 +119,7 @@ async def test_leaving_id_waits_until_allocate_has_ended(
     assert (await started.capacity())[FILES] == (2, 0)
     held.release.set()
     assert (await admission)["app"]["deviceIds"][FILES]
+    await started.free("pod")
     await started.wait(FILES, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""What pods were given is known though its record is lost, or was never written."""
+"""What pods were given is known though its record is lost, or kubelet does not know the pods."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,6 @@ from tests.support.devices import reasons
 from tests.support.hosting import Hosting, Kubelet, contract
 
 ALPHA, BETA, OTHER = "example.com/alpha", "example.com/beta", "example.com/other"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask often who holds what."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
 
 
 @pytest.fixture
@@ -67,7 +61,7 @@ async def test_state_file_that_is_lost_while_devhost_runs_is_written_again(
 ) -> None:
     """After a restart with another name, the nodes still belong to the pods."""
     state = directory / "state"
-    hosting.start(config(files, ALPHA), state_dir=state, assume_free=False)
+    hosting.start(config(files, ALPHA), state_dir=state)
     await started.wait(ALPHA, 2, 2)
     await started.admit("one", {"app": {ALPHA: 1}})
     await until(lambda: len(recorded(state)) == 1, "the record")
@@ -76,7 +70,7 @@ async def test_state_file_that_is_lost_while_devhost_runs_is_written_again(
     await started.admit("two", {"app": {ALPHA: 1}})
     await until(lambda: recorded(state) == {(ALPHA, "a"), (ALPHA, "b")}, "both records")
     await hosting.stop()
-    hosting.start(config(files, BETA), state_dir=state, assume_free=False)
+    hosting.start(config(files, BETA), state_dir=state)
     await started.wait(BETA, 2, 0)
 
 
@@ -86,14 +80,14 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
 ) -> None:
     """It may be the same under a former name; tokens have no node that two pods could have."""
     state = directory / "state"
-    hosting.start(config(files, ALPHA), state_dir=state, pod_resources=hosting.pod_resources)
+    hosting.start(config(files, ALPHA), state_dir=state)
     await started.wait(ALPHA, 2, 2)
     await started.admit("one", {"app": {ALPHA: 1}})
     await hosting.stop()
     record_file(state).unlink()
     tokens = f"- {{name: {OTHER}, sources: [static: 1]}}\n"
     renamed = config(files, BETA, more=tokens)
-    host = hosting.start(renamed, state_dir=state, pod_resources=hosting.pod_resources)
+    host = hosting.start(renamed, state_dir=state)
     await started.wait(BETA, 2, 0)
     await started.wait(OTHER, 1, 1)
     for reason in reasons(host.resources[0].devices.offered).values():
@@ -103,18 +97,48 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     await started.wait(BETA, 2, 2)
 
 
+@contract
+async def test_kubelet_that_does_not_know_its_pods_yet_frees_no_device(
+    started: Kubelet, hosting: Hosting, files: Path
+) -> None:
+    """For however long its API server is away."""
+    holders = hosting.start(config(files, ALPHA)).parts.holders
+    await started.wait(ALPHA, 2, 2)
+    await started.admit("one", {"app": {ALPHA: 1}})
+    hosting.reload(config(files, BETA))
+    await started.wait(BETA, 2, 1)
+    await started.kill()
+    await started.start(knows_pods=False)
+    await started.wait(BETA, 2, 1)
+    lists, on_list = 0, holders.on_list
+
+    def count_lists() -> None:
+        nonlocal lists
+        lists += 1
+        on_list()
+
+    holders.on_list = count_lists
+    # In a second; devhost waits a tenth of it for the pods that a kubelet admits.
+    await until(lambda: lists >= 20, "many lists")
+    assert (await started.capacity())[BETA] == (2, 1)
+    await started.restart()
+    await started.wait(BETA, 2, 1)
+    await started.free("one")
+    await started.wait(BETA, 2, 2)
+
+
 async def test_device_that_a_pod_holds_is_recorded_again_under_its_name(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path
 ) -> None:
     """So that nothing waits after a start without the file, if nothing was renamed."""
     state, token = directory / "state", f"- {{name: {OTHER}, sources: [static: 1]}}\n"
-    text, options = config(files, ALPHA, more=token), {"pod_resources": hosting.pod_resources}
-    hosting.start(text, **options)
+    text = config(files, ALPHA, more=token)
+    hosting.start(text)
     await started.wait(ALPHA, 2, 2)
     await started.wait(OTHER, 1, 1)
     await started.admit("one", {"app": {ALPHA: 1, OTHER: 1}})
     await hosting.stop()
-    hosting.start(text, state_dir=state, **options)
+    hosting.start(text, state_dir=state)
     await started.wait(ALPHA, 2, 2)
     await until(lambda: len(recorded(state)) == 2, "the records")
     await started.free("one")

@@ -24,11 +24,12 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource, Step
 from devhost.model.device import HostDevice
 from devhost.model.records import Steps
-from devhost.node import pre_start, record_files
-from devhost.node.claims import Claims
+from devhost.node import pre_start, record_store
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart, StepRun
 from devhost.node.record_files import RecordFiles
+from devhost.node.record_store import RecordStore
 from devhost.node.state_dir import write_atomically
 from tests.support import devices
 from tests.support.offered import offered
@@ -66,9 +67,9 @@ class World:
 
     def new(self) -> None:
         """Go on as another process does."""
-        backend = DevicePluginBackend(Path("/nowhere"), None, 0.0)
+        backend = DevicePluginBackend(Path("/nowhere"), Path("/nowhere/pr.sock"), 0.0)
         file = RecordFiles(self.state, backend.lock_of)
-        self.claims = Claims(Holders(None), backend, file, assume_free=False)
+        self.claims = Custody(Holders(backend.pods, "node-1"), backend, file)
         self.claims.add(NAME, DeviceList(), lambda: None)
         policy = Policy(allow_exec=True)
         declaration = Declaration(self.resource, HostFiles(), policy, "node-1")
@@ -121,7 +122,7 @@ def full() -> Iterator[None]:
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    with patch.object(record_files, "write_atomically", fail):
+    with patch.object(record_store, "write_atomically", fail):
         yield
 
 
@@ -218,17 +219,17 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
-    answers, update = threading.Event(), record_files._Update.run
+    answers, update = threading.Event(), RecordStore.update
 
-    def slow(self: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         assert answers.wait(60)
-        return update(self)
+        return update(*arguments)
 
     await world.allocate("b")
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
-        disk.setattr(record_files._Update, "run", slow)
-        disk.setattr("devhost.node.claims._STEPS_S", 0.0)
+        disk.setattr(RecordStore, "update", slow)
+        disk.setattr("devhost.node.custody._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
         with pytest.raises(AllocationError, match="cannot mark b as fresh: the state directory"):
@@ -470,7 +471,7 @@ def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str
         fate = Fate(directory / "state")
         with (
             patch.object(pre_start, "run_steps", fate.world.run_steps),
-            patch.object(record_files, "write_atomically", fate.write),
+            patch.object(record_store, "write_atomically", fate.write),
         ):
             for what, one in events:
                 await getattr(fate, what)(one)

@@ -9,15 +9,17 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from devhost.backends.backend import LockState
 from devhost.config.loader import loads
 from devhost.daemon.status import readiness
 from devhost.fake_kubelet.kubelet import AdmissionError
 from devhost.model.resource_state import State
 from devhost.node.node import Host
+from devhost.node.record_files import RecordFiles
+from devhost.node.state_dir import directory_lock
 from tests.support.daemon import Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
 
@@ -130,7 +132,7 @@ async def test_second_instance_waits_on_after_a_kubelet_restart(
         await served_by(started, "old", T, 3)
     status = hosting.status(T)
     assert status.state is State.WAITING
-    assert status.reason == "another instance of devhost serves it"
+    assert status.reason == "another instance of devhost serves it by a device plugin"
     assert readiness(hosting.hosts[-1])["ready"], "else a surge update would never go on"
 
 
@@ -153,17 +155,11 @@ async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
 
 
 @pytest.fixture
-def run(
-    hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Host]:
+def run(hosting: Hosting, directory: Path) -> Callable[[str], Host]:
     """Starts an instance in which a resource of this name finds the one node that there is."""
-    monkeypatch.setattr("devhost.node.holders.POLL_S", 0.1)
     (directory / "colas" / "cola").touch()
-    options: dict[str, Any] = {
-        "state_dir": directory / "state",
-        "pod_resources": hosting.pod_resources,
-    }
-    return lambda name: hosting.start(declared(directory, name), **options)
+    state = directory / "state"
+    return lambda name: hosting.start(declared(directory, name), state_dir=state)
 
 
 def declared(directory: Path, name: str) -> str:
@@ -202,3 +198,38 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
     await started.free("first")
     await started.wait(U, 1, 1)
     await started.admit("second", {"app": {U: 1}})
+
+
+@contract
+async def test_what_was_given_late_is_written_before_another_instance_serves_it(
+    hosting: Hosting, started: Kubelet, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only who has the lock of a resource writes its records."""
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)  # kubelet's list would tell, too
+    monkeypatch.setattr("devhost.node.custody._WAIT_S", 0.0)
+    monkeypatch.setattr("devhost.node.custody._WRITE_S", 0.0)
+    saving, flush, locks = asyncio.Event(), RecordFiles.flush, list[LockState]()
+
+    async def save(files: RecordFiles) -> None:
+        locks.append(first.parts.backend.lock_of(T))
+        saving.set()
+        await flush(files)
+
+    monkeypatch.setattr(RecordFiles, "flush", save)
+    (directory / "file").touch()
+    text = f"version: v1\nresources: [{{name: {T}, sources: [{directory}/file]}}]\n"
+    state = directory / "state"
+    first = hosting.start(text, state_dir=state)
+    await hosting.until(T, State.REGISTERED)
+    hosting.start(text, state_dir=state)
+    await hosting.until(T, State.WAITING)
+    await started.wait(T, 1, 1)
+    with directory_lock(state):
+        await started.admit("pod", {"app": {T: 1}})
+        assert not list(state.glob("records/*"))
+        stopped = asyncio.create_task(hosting.stop(0))
+        await saving.wait()
+    await stopped
+    assert locks[0] == "ours"
+    await hosting.until(T, State.REGISTERED)
+    assert [path.name for path in state.glob("records/*")] == ["example.com_t.json"]

@@ -1,6 +1,7 @@
 """Files that are replaced atomically, also by two instances."""
 
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +9,9 @@ from threading import Barrier
 
 import pytest
 
+from devhost.model.records import Handout
 from devhost.node import state_dir
+from devhost.node.record_files import RecordFiles
 from devhost.node.state_dir import LastGoodConfig, directory_lock, write_atomically
 from devhost.watch.threads import run_in_time
 from tests.support.daemon import PATIENCE
@@ -61,3 +64,29 @@ def test_state_file_that_is_no_regular_file_is_refused_at_once(
     make(good.path)
     with pytest.raises(OSError, match=r"regular file|directory"):
         run_in_time(good.read, PATIENCE)
+
+
+async def test_state_directory_is_for_its_owner_alone(tmp_path: Path) -> None:
+    """Another user who can open the lock can hold it, and then nothing is recorded."""
+    ours, shared = tmp_path / "devhost", tmp_path / "shared"
+    record = Handout(resource="a.b/c", id="d", device="d", nodes=(), overlap=False)
+    for directory in (ours, shared):
+        directory.mkdir()
+        directory.chmod(0o755)
+    (shared / "of another program").touch()
+    for directory in (ours, shared):
+        files = RecordFiles(directory, lambda _resource: "ours")
+        assert await files.give(lambda: [record], PATIENCE) is None
+    modes = {
+        str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode)
+        for path in (ours, *ours.rglob("*"), shared, shared / "lock", shared / "records")
+    }
+    assert modes == {
+        "devhost": 0o700,
+        "devhost/lock": 0o600,
+        "devhost/records": 0o700,
+        "devhost/records/a.b_c.json": 0o600,
+        "shared": 0o755,
+        "shared/lock": 0o600,
+        "shared/records": 0o700,
+    }

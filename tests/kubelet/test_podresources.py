@@ -13,6 +13,8 @@ from devhost.backends import podresources
 from devhost.backends.podresources import PodResources, ServedNames
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.model.advertised import OfferedId
+from devhost.model.resource_state import PodHoldings
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy
 
 
@@ -23,11 +25,11 @@ def path(short_path: Path) -> Path:
 
 @pytest.fixture
 def client(path: Path) -> PodResources:
-    return PodResources(path)
+    return PodResources(path, path.parent)
 
 
 async def held(client: PodResources) -> Mapping[str, Mapping[str, frozenset[str]]]:
-    _, holders = await client.holders()
+    holders = (await client.list_pods()).held
     return {
         name: {offered.id: pods for offered, pods in ids.items()}
         for name, ids in holders.by_id.items()
@@ -35,8 +37,7 @@ async def held(client: PodResources) -> Mapping[str, Mapping[str, frozenset[str]
 
 
 async def test_holders_are_known_also_after_a_restart(node: Node) -> None:
-    assert node.kubelet.pod_resources is not None
-    client = PodResources(node.kubelet.pod_resources)
+    client = PodResources(node.kubelet.pod_resources, node.kubelet.plugin_dir)
     await node.registered(*healthy("a"))
     await node.registered(*healthy("a", "b"), resource=TEA)
     assert await held(client) == {}
@@ -96,17 +97,42 @@ async def test_holders_of_one_device_may_be_several(path: Path, client: PodResou
     await server.stop(None)
 
 
+@pytest.mark.parametrize(
+    ("entries", "whole"),
+    [
+        ("null", True),
+        (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"-1": ["a"], "0": ["b"]}}}}]', True),
+        (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"0": ["a", "c"]}}}}]', False),
+        (f'[{{"ResourceName": "{TEA}", "DeviceIDs": {{"0": ["a"]}}}}]', False),
+        (f'[{{"ResourceName": "{COLA}", "DeviceIDs": ["a"]}}]', False),
+        ("[", False),
+        ("1", False),
+    ],
+)
+async def test_checkpoint_has_all_that_kubelet_has_allocated(
+    path: Path, client: PodResources, entries: str, whole: bool
+) -> None:
+    """One that cannot be read may have any."""
+    pods = frozenset({"ns/one"})
+    held = PodHoldings({COLA: {OfferedId(one, one): pods for one in "ab"}}, {COLA: pods})
+    assert not await client.covers_checkpoint(held)
+    path.parent.mkdir()
+    checkpoint = path.parent / "kubelet_internal_checkpoint"
+    checkpoint.write_text(f'{{"Data": {{"PodDeviceEntries": {entries}}}, "Checksum": 1}}')
+    assert await client.covers_checkpoint(held) is whole
+
+
 async def test_socket_with_any_characters_is_found(short_path: Path) -> None:
     odd = short_path / "50% ü?#" / "kubelet.sock"
     kubelet = SimulatedKubelet(short_path / "plugins", odd)
     await kubelet.start()
-    assert await held(PodResources(odd)) == {}
+    assert await held(PodResources(odd, kubelet.plugin_dir)) == {}
     await kubelet.stop()
 
 
 async def refused(client: PodResources) -> str:
     with pytest.raises(KubeletError) as caught:
-        await client.holders()
+        await client.list_pods()
     where, _, reason = str(caught.value).partition(": ")
     assert where == str(client.socket)
     return reason
@@ -128,7 +154,10 @@ async def test_api_without_answer_is_given_up(
 
 
 async def test_socket_of_another_api_is_an_error(standin: SimulatedKubelet) -> None:
-    assert await refused(PodResources(standin.plugin_dir / "kubelet.sock")) == "Method not found!"
+    assert (
+        await refused(PodResources(standin.plugin_dir / "kubelet.sock", standin.plugin_dir))
+        == "Method not found!"
+    )
 
 
 async def test_answer_not_readable_is_an_error(path: Path, client: PodResources) -> None:
@@ -154,8 +183,7 @@ async def test_list_of_a_kubelet_that_was_replaced_meanwhile_is_an_error(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be of either, and one that has just started does not know all pods."""
-    assert node.kubelet.pod_resources is not None
-    client = PodResources(node.kubelet.pod_resources)
+    client = PodResources(node.kubelet.pod_resources, node.kubelet.plugin_dir)
     ask = client.ask
 
     async def slow(*arguments: Any) -> object:

@@ -11,6 +11,7 @@ import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
+from devhost.backends.podresources import PodResources
 from tests.support.hosting import kubelet_of
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy, listed, lister, nothing
@@ -91,12 +92,33 @@ async def test_pod_ended_during_allocate_frees_a_device_twice(
     }
 
 
+async def test_checkpoint_tells_of_devices_of_pods_that_are_not_listed(
+    node: Node, kubelet: RealKubelet
+) -> None:
+    """A kubelet that starts knows by it what pods hold, before it knows the pods."""
+    client = PodResources(kubelet.pod_resources, kubelet.plugin_dir)
+
+    async def lists_all() -> bool:
+        return await client.covers_checkpoint((await client.list_pods()).held)
+
+    await node.registered(*healthy("a", "b"))
+    assert await lists_all()
+    await kubelet.admit("one", {"app": {COLA: 1}})
+    assert await lists_all()
+    await kubelet.kill()
+    await kubelet.start(knows_pods=False)
+    await node.registered(*healthy("a", "b"))
+    assert not await lists_all()
+    await kubelet.restart()
+    assert await lists_all()
+
+
 async def test_list_shows_each_numa_node_of_a_device(node: Node, kubelet: RealKubelet) -> None:
     await node.registered(*on_nodes(a=[0, 1]))
     await kubelet.admit("one", {"x": {COLA: 1}})
     async with lister(kubelet) as stub:
         reply = await stub.List(pr.ListPodResourcesRequest())
-    devices = reply.pod_resources[0].containers[0].devices
+    devices = reply.pod_resources[-1].containers[0].devices
     assert sorted(d.topology.nodes[0].ID for d in devices) == [0, 1]
     assert [list(d.device_ids) for d in devices] == [["a"], ["a"]]
 

@@ -20,14 +20,11 @@ from tests.support.devices import reasons, skip_reasons
 
 
 class Serving:
-    """Serves plugins, and a configuration beside them, in this process.
-
-    Devices that have left the list count as free: no pod-resources API is asked.
-    """
+    """Serves plugins, and a configuration beside them, in this process."""
 
     def __init__(self, directory: Path) -> None:
         self.config = directory / "config.yaml"
-        self._plugins = directory / "plugins"
+        self._plugins, self._pod_resources = directory / "plugins", directory / "pr.sock"
         self._host: Host | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -36,16 +33,15 @@ class Serving:
     ) -> None:
         policy = Policy(enforced=True)
         files = HostFiles(str(root))
-        settings = Settings("node-1", files, policy=policy, settle_s=0.0, assume_free=True)
+        settings = Settings("node-1", files, policy=policy, settle_s=0.0)
         first, source = Config(version="v1", resources=()), None
         if config is not None:
             self.config.write_text(config)
             first = loads(config, policy=policy).require()
             source = ConfigFile(str(self.config), policy)
             source.load_first()
-        self._host = Host(
-            first, settings, DevicePluginBackend(self._plugins, None, 0.3), source, served(plugins)
-        )
+        backend = DevicePluginBackend(self._plugins, self._pod_resources, 0.3)
+        self._host = Host(first, settings, backend, source, served(plugins))
         self._task = asyncio.create_task(self._host.run())
 
     async def stop(self) -> None:

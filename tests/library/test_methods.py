@@ -13,7 +13,7 @@ from devhost.node.resource import is_registered
 from tests.library.scripted import NAME, Hang, Plain, Scripted, failing
 from tests.library.serving import Serving
 from tests.support.daemon import until
-from tests.support.devices import reasons
+from tests.support.devices import reasons, skip_reasons
 from tests.support.hosting import Kubelet, contract
 
 OTHER = "example.com/other"
@@ -57,6 +57,22 @@ async def test_devices_without_nodes_are_unhealthy(
         await standin.admit("pod", {"app": {NAME: 2}})
     plugin.changed()
     await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
+
+
+async def test_device_with_a_node_or_file_of_another_is_skipped(
+    standin: SimulatedKubelet, serving: Serving, directory: Path
+) -> None:
+    file, link, hard_link = (directory / name for name in ("file", "link", "hard-link"))
+    file.touch()
+    link.symlink_to(file)
+    hard_link.hardlink_to(file)
+    plugin = Plain([Device(path.name, paths=str(path)) for path in (file, link, hard_link)])
+    serving.start(plugin)
+    await standin.wait(NAME, 1, 1)
+    assert skip_reasons(serving.snapshot(NAME).skipped) == {
+        "link": f"node {link} also belongs to device file",
+        "hard-link": f"node {hard_link} also belongs to device file",
+    }
 
 
 async def test_changed_in_any_thread_asks_for_devices(started: Kubelet, serving: Serving) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from devhost import DevicePlugin
-from devhost.backends.deviceplugin.resource_lock import path_length_problem
+from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
 from devhost.errors import ConfigError, DevhostError
 from devhost.testing import (
     HostTree,

@@ -39,7 +39,7 @@ REST_S = 60.0  # for a loaded machine; the polls behind the watches are put off 
 _POLL_S = 0.005
 _SLOW_S = 1.5 * LEAVE_AFTER_S
 _HOLDERS_POLL_S = 0.05
-_PARTIAL_S = 0.04  # less than the time after which devhost trusts the list of a new kubelet
+_PARTIAL_S = 0.15  # its API server may be away for longer than devhost waits
 _JUST_S = LEAVE_AFTER_S / 12
 # The loop's, grpc's, and those that wait for short work.
 _NOT_OURS = ("asyncio_", "asyncio-", "ThreadPoolExecutor", "_poll_wrapper", "idle")
@@ -208,9 +208,7 @@ class Bench:
     """One kubelet, and one devhost or two; each may be away.
 
     Attributes:
-        asked: Whether devhost asks the kubelet what pods hold.
         durable: Whether it keeps records beyond its end.
-        assume_free: Whether what left the list counts as free, where it is not asked.
         instances: Those that run, the one that serves first.
     """
 
@@ -220,14 +218,14 @@ class Bench:
         for path in (self.plugins, self.config.parent, root / "d0", root / "d1", root / "t"):
             path.mkdir()
         self.listener = Listener()
-        pod_resources = root / "pr.sock"
+        self.pod_resources = root / "pr.sock"
         self.kubelet: Kubelet = (
-            RealKubelet(binary, self.plugins, pod_resources=pod_resources)
+            RealKubelet(binary, self.plugins, self.pod_resources)
             if binary
-            else HeardKubelet(self.plugins, pod_resources, self.listener)
+            else HeardKubelet(self.plugins, self.pod_resources, self.listener)
         )
         self.kubelet_is_there = False
-        self.asked, self.durable, self.assume_free = False, False, True
+        self.durable = False
         self.instances: list[Running] = []
         self.errors = Errors()
         logging.getLogger("devhost").addHandler(self.errors)
@@ -272,13 +270,11 @@ class Bench:
         loaded, copy = source.load_first()
         used = loaded.config or (copy.config if copy else None)
         assert used is not None, "a devhost without any configuration"
-        pod_resources = self.root / "pr.sock" if self.asked else None
-        backend = DevicePluginBackend(self.plugins, pod_resources, LEAVE_AFTER_S)
+        backend = DevicePluginBackend(self.plugins, self.pod_resources, LEAVE_AFTER_S)
         settings = Settings(
             NODE,
             settle_s=0.0,
             state_dir=self.root / "records" if self.durable else None,
-            assume_free=self.assume_free,
             cdi_dir=self.root / "cdi",
         )
         host = Host(used, settings, backend, source)

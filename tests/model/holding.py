@@ -7,7 +7,7 @@ were there before devhost started.
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
@@ -50,7 +50,7 @@ class Pod:
 def second_may_come(machine: Sequence) -> bool:
     """Whether a second instance would know what the first one has handed out."""
     bench = machine.bench
-    return both_run(machine) and bench.asked and bench.durable and len(bench.hosts) == 1
+    return both_run(machine) and bench.durable and len(bench.hosts) == 1
 
 
 def two_run(machine: Sequence) -> bool:
@@ -58,17 +58,16 @@ def two_run(machine: Sequence) -> bool:
 
 
 class HoldingMachine(Sequence):
-    """A sequence in which devhost may not assume that what has left the list is free."""
+    """A sequence with pods that live on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.bench.assume_free = False
         self.living: dict[str, Pod] = {}  # those of `pods`, and former ones
         self.sharing: set[str] = set()  # resources with overlap, now or a moment ago
 
-    @initialize(declared=CONFIG, asked=st.booleans(), durable=MOSTLY)
-    def begin(self, declared: list[Declared], asked: bool, durable: bool) -> None:
-        self.bench.asked, self.bench.durable = asked, durable
+    @initialize(declared=CONFIG, durable=MOSTLY)
+    def begin(self, declared: list[Declared], durable: bool) -> None:
+        self.bench.durable = durable
 
         async def begin() -> None:
             self.path("a0").touch()
@@ -76,7 +75,7 @@ class HoldingMachine(Sequence):
             self.path("k0").symlink_to(self.path("a0"))
             await self.start(declared)
 
-        self.run(begin(), f"begin({declared}, {asked=}, {durable=})")
+        self.run(begin(), f"begin({declared}, {durable=})")
 
     def note_lists(self) -> None:
         super().note_lists()
@@ -104,23 +103,12 @@ class HoldingMachine(Sequence):
     async def plug(self, name: str) -> None:
         """Or unplug."""
         if self.path(name).is_symlink() or self.path(name).exists():
-            if not self.path(name).is_symlink() and not self.bench.asked:
-                self._lose(str(self.path(name).resolve()))
             self.path(name).unlink()
         elif name == "k0":
             self.path(name).symlink_to(self.path("a0"))
         else:
             self.touch(name)
         self.nudge()
-
-    def _lose(self, path: str) -> None:
-        """Take a node that goes from all pods: without pod-resources its record ends.
-
-        What comes at its path is another node.
-        """
-        for name, pod in self.living.items():
-            nodes = {device: places - {path} for device, places in pod.nodes.items()}
-            self.living[name] = replace(pod, nodes=nodes)
 
     # ── pods ──
 
@@ -212,7 +200,7 @@ class HoldingMachine(Sequence):
         while self.pods:
             await self.bench.kubelet.free(self.pods.popitem()[0])
         end = time.monotonic() + REST_S
-        while self.bench.asked and (left := self._withheld()):
+        while left := self._withheld():
             assert time.monotonic() < end, f"{left}\n{self.seen()}"
             await asyncio.sleep(0.01)
 

@@ -160,7 +160,7 @@ class Sequence(RuleBasedStateMachine):
     @property
     def may_drain(self) -> set[str]:
         """The resources that are served as long as pods hold them."""
-        return {name for name, _ in self.pods.values()} if self.bench.asked else set()
+        return {name for name, _ in self.pods.values()}
 
     def note_change(self) -> None:
         """Take over what was just done."""

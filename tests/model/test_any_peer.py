@@ -52,7 +52,7 @@ class ServedHost:
         self.loop.run_until_complete(self._start())
 
     async def _start(self) -> None:
-        self._kubelet = SimulatedKubelet(self.plugins)
+        self._kubelet = SimulatedKubelet(self.plugins, self._hosting.pod_resources)
         await self._kubelet.start()
         self._hosting.start(CONFIG)
         for name, count in COUNTS.items():

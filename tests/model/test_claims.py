@@ -80,14 +80,14 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.ended: dict[tuple[AdvertisedName, NodeId], float] = {}  # when
         self.present = set[AdvertisedName]()
 
-    @initialize(asked=MOSTLY, disk_fills=st.booleans())
-    def begin(self, asked: bool, disk_fills: bool) -> None:
+    @initialize(disk_fills=st.booleans())
+    def begin(self, disk_fills: bool) -> None:
         # What could not be written before the end of a process is known by pod-resources alone,
         # and of a device by its ID: so it keeps that.
-        self.disk_fills = asked and disk_fills
+        self.disk_fills = disk_fills
         if self.disk_fills:
             self.finds |= {B: {"1": ("/dev/second-x",)}, SHARING: {"1": ("/dev/y",)}}
-        self.node = Node(self.directory / "state", NUMBERS, asked=asked)
+        self.node = Node(self.directory / "state", NUMBERS)
         self.patches.enter_context(self.node.virtual_time(self.runner.get_loop()))
         self.run(self.start(ALL))
 
@@ -182,9 +182,11 @@ class ClaimsMachine(RuleBasedStateMachine):
             await self.node.tick()
             self.check()
 
-    @step(hidden=st.sampled_from([0.0, 4.0, POLL_S - 1]))
-    async def restart_kubelet(self, hidden: float) -> None:
-        self.node.kubelet.restart(0.0 if self.disk_fills else hidden)
+    @step(away=st.sampled_from([0.0, 25.0]), hidden=st.sampled_from([0.0, 4.0, POLL_S - 1]))
+    async def restart_kubelet(self, away: float, hidden: float) -> None:
+        """With an API server that may be away."""
+        away, hidden = (0.0, 0.0) if self.disk_fills else (away, hidden)
+        self.node.kubelet.restart(away, hidden)
 
     @step(available=st.booleans())
     async def answer_pod_resources(self, available: bool) -> None:
@@ -250,23 +252,16 @@ class ClaimsMachine(RuleBasedStateMachine):
                 ended_at = self.ended.get((owner, node), -1.0)
                 is_known = ended_at >= self.node.kubelet.allocated_at.get(owner, 0.0)
                 if not is_known and not any((owner, key) in kept for key in node.keys):
-                    self.has_ended(owner, node.names, present)
+                    self.has_ended(owner, present)
                 self.ended[owner, node] = self.node.kubelet.now
 
-    def has_ended(
-        self, owner: AdvertisedName, names: frozenset[str], present: AbstractSet[AdvertisedName]
-    ) -> None:
+    def has_ended(self, owner: AdvertisedName, present: AbstractSet[AdvertisedName]) -> None:
         kubelet = self.node.kubelet
         allocated_at = kubelet.allocated_at.get(owner, 0.0)
         if kubelet.refused_at.get(owner, -1.0) >= allocated_at:
             return  # another process may have read what was withdrawn with the refusal
-        on_offer = any(owner in dict(process.allocatable()) for process in self.node.processes)
         if owner not in present:  # else what is withheld is refused: no time has to pass
             assert kubelet.is_settled(owner, kubelet.now), f"kubelet can allocate {owner}"
-        if not self.node.asked:
-            assert not on_offer
-            assert names.isdisjoint(self.node.host.present), f"{owner}: maybe a pod has it"
-            return
         # Of one kubelet: that it has restarted is known to a process by its next list.
         lists = [listed for listed in kubelet.pod_lists if listed.at >= allocated_at]
         by_kubelet = [

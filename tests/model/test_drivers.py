@@ -245,10 +245,11 @@ class Sequence:
     async def start_pods(self, which: int, count: int) -> None:
         """Start some at a time, each by another instance if that can be."""
         work: list[Coroutine[Any, Any, object]] = []
-        owners = {} if self.node.disk_is_full else self.node.locks  # else nobody else would know
         ids = [
-            (owner, name, free)
-            for name, owner in sorted(owners.items())
+            (process, name, free)
+            for process in self.node.instances
+            for name in process.served
+            if process.locks.get(name).held and not self.node.disk_is_full  # others would not know
             for free in self.node.kubelet.free_ids(name)
         ]
         for number in range(which, which + count):
@@ -329,7 +330,7 @@ class Sequence:
                 continue
             claim = kubelet.claims[pod]
             if self.node.disk_is_full and claim.answer is not None and not self.is_written(claim):
-                continue  # it was lost, and is written again by whoever knows it
+                continue  # it was lost, and is written again by who knows it
             if drivers := self.of_driver(claim):
                 claim.numbers = frozenset()
                 assert not await drivers[-1].unprepare(claim)

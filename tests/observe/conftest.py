@@ -14,7 +14,6 @@ def daemon(daemon: Daemon, directory: Path) -> Daemon:
     """A process that is not started yet."""
     daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
     daemon.constants = {
-        "node.holders.POLL_S": 0.05,
         "backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3,
     }
     return daemon

@@ -73,7 +73,9 @@ async def test_metrics_of_a_process_are_of_the_contract(daemon: Daemon, started:
     port = await port_of(daemon)
 
     sent = "devhost_list_updates_total"
-    said = await until_metrics(port, lambda it: it.value(sent, resource_name=A) == 1)
+    await until_metrics(port, lambda it: it.value(sent, resource_name=A) == 1)
+    used = "devhost_devices_in_use"
+    said = await until_metrics(port, lambda it: it.value(used, resource_name=A) == 0)
     assert labels(said) == OF_A_RESOURCE | OF_THE_HOST
     assert said.value("devhost_devices", resource_name=A, health="Healthy") == 3
     assert said.value("devhost_devices", resource_name=A, health="Unhealthy") == 0
@@ -121,7 +123,7 @@ async def test_metrics_of_cdi_and_holders(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     (directory / "colas" / "x").touch()
-    daemon.flags += ["--pod-resources", str(directory / "pr.sock"), "--metrics-devices"]
+    daemon.flags += ["--metrics-devices"]
     daemon.flags += ["--allow-path", f"{directory}/**"]
     await daemon.start(
         f"version: v1\nresources:\n  - name: {A}\n    inject: cdi\n"

@@ -101,7 +101,6 @@ async def test_edit_of_sources_accepts_fewer(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
     """Of the options that find devices, or of a resource that has some of them from now on."""
-    daemon.flags = [*daemon.flags, "--assume-free"]  # one device goes to another resource
     port = await with_two(daemon, started, directory)
     daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
     await started.wait(A, 1, 1)

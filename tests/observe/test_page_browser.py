@@ -319,8 +319,7 @@ async def test_page_of_a_real_run(
         (root / place).mkdir(parents=True)
         for name in names:
             (root / place / name).touch()
-    daemon.flags += ["--root", str(root), "--node-name", "node-1", "--pod-resources"]
-    daemon.flags += [str(directory / "pr.sock")]
+    daemon.flags += ["--root", str(root), "--node-name", "node-1"]
     await daemon.start(CONFIG)
     await started.wait("myway5.com/cola", 6, 6)
     await started.wait("example.com/license", 3, 3)

@@ -41,10 +41,7 @@ async def test_status_shows_devices_health_and_what_is_missing(
     port = await status_port_of(daemon)
     said = await until_status(port, lambda it: resource(it).get("registered"))
     assert (said["nodeName"], said["ready"], said["troubles"]) == ("node-7", True, [])
-    assert said["kubelet"] == {
-        "podResources": "devhost runs without --pod-resources",
-        "restarts": 0,
-    }
+    assert said["kubelet"] == {"podResources": "known", "restarts": 0}
     one = resource(said)
     assert (one["state"], one["streams"]) == ("Registered", 1)
     assert (one["capacity"], one["allocatable"]) == (1, 1)
@@ -132,7 +129,6 @@ async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) ->
 async def test_status_of_held_devices_names_pods(
     daemon: Daemon, started: Kubelet, directory: Path
 ) -> None:
-    daemon.flags += ["--pod-resources", str(directory / "pr.sock")]
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)

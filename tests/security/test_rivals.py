@@ -42,7 +42,7 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
     """Serve the resource by another plugin than devhost, with two devices."""
     device_list = DeviceList()
     device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
-    plugins = PluginDirectory(directory / "plugins")
+    plugins = PluginDirectory(directory / "plugins", directory / "pr.sock")
     async with run_server(Vendor(), device_list, plugins, "vendor.sock"):
         try:
             await plugins.kubelet.register(GPU, "vendor.sock")
@@ -70,7 +70,7 @@ async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
     """It says why; other resources are served."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
-        hosting.start(config("editor", 8), pod_resources=hosting.pod_resources)
+        hosting.start(config("editor", 8))
         await started.wait(OTHER, 1, 1)
         await until(lambda: hosting.status(GPU).reason == REASON, "why it waits")
         assert hosting.status(GPU).state is State.WAITING
@@ -88,11 +88,11 @@ async def test_resource_that_another_plugin_serves_is_served_with_its_flag(
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         loose = Policy(allow_resources=("*",))
-        hosting.start(config("a", 8), pod_resources=hosting.pod_resources, policy=loose)
+        hosting.start(config("a", 8), policy=loose)
         await until(lambda: hosting.status(GPU).reason == REASON, "why it waits")
         await hosting.stop()
         literal = Policy(allow_resources=(GPU, OTHER))
-        hosting.start(config("b", 8), pod_resources=hosting.pod_resources, policy=literal)
+        hosting.start(config("b", 8), policy=literal)
         await hosting.until(GPU, State.REGISTERED)
 
 
@@ -103,7 +103,7 @@ async def test_resource_that_devhost_served_before_does_not_wait(
 ) -> None:
     """After a restart kubelet knows its names, with a state directory and without."""
     for state in (None, None, directory / "state", directory / "state", None):
-        hosting.start(config("editor", 8), pod_resources=hosting.pod_resources, state_dir=state)
+        hosting.start(config("editor", 8), state_dir=state)
         await started.wait(GPU, 8, 8)
         if kubelet_restarts:
             await started.restart()

@@ -47,12 +47,11 @@ async def left(hosting: Hosting, name: str = "x") -> None:
     await until(skipped, "the tenant's link is left to the other resource")
 
 
-@pytest.mark.parametrize("assume_free", [False, True])
 async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path, assume_free: bool
+    standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
     """Though the tenant's resource is the first in the file, a reload follows, and all is scanned."""
-    hosting.start(config(directory), assume_free=assume_free)
+    hosting.start(config(directory))
     await standin.wait(HSM, 1, 1)
     await standin.admit("victim", {"app": {HSM: 1}})
     (directory / "tenant" / "x").symlink_to(node)

@@ -16,14 +16,15 @@ from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.backends.backend import Backend, LockState, OfferedIds, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.podresources import Claimed, _by_resource
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, KubeletError
+from devhost.model import resource_state
 from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
-from devhost.model.resource_state import PodHoldings
 from devhost.node import state_dir
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.record_files import POLL_S, RecordFiles
 from devhost.node.record_table import RecordTable
@@ -98,20 +99,31 @@ class Kubelet:
         self.refused_at: dict[AdvertisedName, float] = {}
         self.pods: dict[int, Pod] = {}
         self.pod_lists: list[PodList] = []
+        self.api_server_at = 0.0  # since when it reaches the API server
+        self._checkpoint: set[tuple[str, str]] = set()
         self._admitted = 0
 
     def list_pods(self) -> pods.ListPodResourcesResponse:
-        """Return the pods that it shows."""
+        """Return the pods that it shows, devhost's own among them."""
         if not self.available:
             raise KubeletError("away")
         shown = {key: pod for key, pod in self.pods.items() if pod.hidden_until <= self.now}
         names = frozenset(pod.name for pod in shown.values())
         self.pod_lists.append(PodList(self.number, self.now, names))
         listed = pods.ListPodResourcesResponse()
+        if self.api_server_at <= self.now:
+            listed.pod_resources.add(namespace="devhost", name="devhost")
         for key, pod in shown.items():
             container = listed.pod_resources.add(name=f"pod-{key}").containers.add()
             container.devices.add(resource_name=pod.name.resource, device_ids=[pod.advertised_id])
         return listed
+
+    def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
+        """Return whether these are all devices in the checkpoint."""
+        return all(offered_id(key) in held.by_id.get(name, ()) for name, key in self._checkpoint)
+
+    def _write_checkpoint(self) -> None:
+        self._checkpoint = {(pod.name.resource, pod.advertised_id) for pod in self.pods.values()}
 
     def receive(self, name: str, healthy: dict[str, bool]) -> None:
         """Take a list of devices."""
@@ -121,14 +133,19 @@ class Kubelet:
             else:
                 self.unhealthy_since.setdefault((name, advertised_id), self.now)
         self.lists[name] = healthy
+        self._write_checkpoint()
 
-    def restart(self, hidden_s: float) -> None:
-        """Be another one, which has no lists, and does not show its pods for so long."""
+    def restart(self, away_s: float, hidden_s: float) -> None:
+        """Be another one, which has no lists.
+
+        Its API server is away for so long, and it does not show all its pods for so much longer.
+        """
         self.number += 1
+        self.api_server_at = self.now + away_s
         self.lists.clear()
         self.unhealthy_since.clear()
         for pod in self.pods.values():
-            pod.hidden_until = self.now + hidden_s
+            pod.hidden_until = self.api_server_at + hidden_s
 
     def free_ids(self, name: str) -> list[str]:
         """Return the IDs of a resource that it may allocate."""
@@ -158,6 +175,7 @@ class Kubelet:
         self._admitted += 1
         self.pods[self._admitted] = Pod(owner, advertised_id, device, self.host.boot)
         self.allocated_at[owner] = self.now
+        self._write_checkpoint()
         return True
 
 
@@ -173,10 +191,16 @@ class PodLists:
         """Whether kubelet waits for an Allocate."""
         return self._kubelet.allocating
 
-    async def holders(self) -> tuple[object, PodHoldings]:
-        """Return which pods hold devices."""
+    async def list_pods(self) -> resource_state.PodList:
+        """Return the pods, and which devices they hold."""
         answer = self._kubelet.list_pods().SerializeToString()
-        return self._kubelet.number, _by_resource(self.claimed_ids(), answer)
+        return resource_state.PodList(
+            self._kubelet.number, *_by_resource(self.claimed_ids(), answer)
+        )
+
+    async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
+        """Return whether these are all devices in kubelet's checkpoint."""
+        return self._kubelet.covers_checkpoint(held)
 
 
 @dataclass
@@ -203,8 +227,8 @@ class FakeBackend:
 
     restarts, leave_after = 0, LEAVE_AFTER_S
 
-    def __init__(self, node: "Node", process: "Process") -> None:
-        self._node, self._process, self.pods = node, process, process.pods
+    def __init__(self, process: "Process") -> None:
+        self._process, self.pods = process, process.pods
 
     def open(self, resource: Resource, _hooks: object) -> "FakePublication":
         """Return the list of a resource."""
@@ -216,10 +240,7 @@ class FakeBackend:
 
     def lock_of(self, name: str) -> LockState:
         """Return who serves a resource."""
-        owner = self._node.locks.get(name)
-        if owner is None:
-            return "free"
-        return "ours" if owner is self._process else "other"
+        return self._process.locks.lock_of(name)
 
     def locked_by_other(self, name: str) -> bool:
         """Whether another process serves a resource."""
@@ -227,7 +248,7 @@ class FakeBackend:
 
     def has_served(self, name: str) -> bool:
         """Whether devhost has served a resource."""
-        return name in self._node.served
+        return self._process.locks.get(name).has_served
 
 
 class FakePublication:
@@ -243,16 +264,17 @@ class Process:
 
     def __init__(self, node: "Node") -> None:
         self.node, self.kubelet, self.pods = node, node.kubelet, PodLists(node.kubelet)
-        self.holders = Holders(self.pods if node.asked else None)
+        self.locks = ResourceLocks(node.state_dir.parent)
+        self.holders = Holders(self.pods, "node-1")
         self.backend = self.make_backend()
         self.file = RecordFiles(node.state_dir, self.backend.lock_of)
-        self.claims = Claims(self.holders, self.backend, self.file, assume_free=False)
+        self.claims = Custody(self.holders, self.backend, self.file)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def make_backend(self) -> Backend:
         """Return what offers its devices."""
-        return cast("Backend", FakeBackend(self.node, self))
+        return cast("Backend", FakeBackend(self))
 
     @property
     def handouts(self) -> RecordTable:
@@ -309,11 +331,13 @@ class Process:
 
     def _take_lock(self, served: "Served") -> bool:
         """Return whether this process is the one that serves a resource by a device plugin."""
-        name = served.resource.name
-        if not isinstance(served.offered_ids, DeviceList):
-            return False
-        self.node.served.add(name)
-        return self.node.locks.setdefault(name, self) is self
+        lock = self.locks.get(served.resource.name)
+        has_lock = isinstance(served.offered_ids, DeviceList) and (
+            lock.join(self) or lock.acquire(self, "")
+        )
+        if has_lock:
+            lock.set_served(True)
+        return has_lock
 
     def find(self, name: str, finds: Finds) -> None:
         """Let the sources of a resource match these devices; they are found when it is scanned."""
@@ -380,6 +404,8 @@ class Process:
 
     async def tick(self) -> None:
         """Do what is due: read the records, let IDs leave, end what is drained, scan, send."""
+        for look in [*self.locks.looks]:
+            look()
         if self.kubelet.now % POLL_S == 0:
             self.file.sync_soon()
         for name, served in tuple(self.served.items()):
@@ -389,6 +415,7 @@ class Process:
                 if offered_ids.remove_unlisted(self.kubelet.now):
                     self._publish(served, served.found)
             if served.draining and offered_ids.drained:
+                await self.file.flush()
                 self._end(served)
                 continue
             forgets = any(not device.is_present for device in served.found.devices.values())
@@ -401,10 +428,17 @@ class Process:
         name = served.resource.name
         self.claims.remove(name)
         del self.served[name]
-        self.node.unlock(self, name)
+        self.unlock(name, is_drained=True)
         if served.successor is not None:
             self._serve(served.successor)
             self.served[name].finds = served.finds
+
+    def unlock(self, name: str, *, is_drained: bool = False) -> None:
+        """Let another process serve a resource, of which kubelet has no devices meanwhile."""
+        lock = self.locks.get(name)
+        if lock.held:
+            self.kubelet.lists.pop(name, None)
+        lock.release(self, remove=is_drained)
 
     def send(self, served: Served, device_list: DeviceList) -> None:
         """Have kubelet receive the list of a resource, if it is another one."""
@@ -429,7 +463,7 @@ class Process:
     def allocatable(self) -> Iterator[tuple[AdvertisedName, set[int]]]:
         """Yield what a pod could get of it now: the name, and the numbers of its nodes."""
         for name, served in self.served.items():
-            listed = self.kubelet.lists.get(name, {}) if self.node.locks.get(name) is self else {}
+            listed = self.kubelet.lists.get(name, {}) if self.locks.get(name).held else {}
             for advertised_id, healthy in listed.items():
                 owner = advertised_name(name, advertised_id)
                 device = served.offered.devices.get(owner.device)
@@ -440,14 +474,12 @@ class Process:
 class Node:
     """The host, its kubelet, and the processes of devhost on it."""
 
-    def __init__(self, state_dir: Path, numbers: Mapping[str, int], *, asked: bool) -> None:
-        self.state_dir, self.asked = state_dir, asked
+    def __init__(self, state_dir: Path, numbers: Mapping[str, int]) -> None:
+        self.state_dir = state_dir
         state_dir.mkdir()
         self.host = Host(dict(numbers), set(numbers))
         self.kubelet = Kubelet(self.host)
         self.processes: list[Process] = []
-        self.served: set[str] = set()  # by any process, ever
-        self.locks: dict[str, Process] = {}  # who serves a resource by a device plugin
         self._is_full = False
 
     @contextmanager
@@ -461,7 +493,7 @@ class Node:
                 raise OSError(28, "No space left on device")
             write(path, raw)
 
-        disk = patch("devhost.node.record_files.write_atomically", write_if_room)
+        disk = patch("devhost.node.record_store.write_atomically", write_if_room)
         with boot, disk, patch.object(loop, "time", lambda: self.kubelet.now):
             yield
 
@@ -477,13 +509,7 @@ class Node:
         self.processes.remove(process)
         await (process.kill() if kill else process.stop())
         for name in process.served:
-            self.unlock(process, name)
-
-    def unlock(self, process: Process, name: str) -> None:
-        """Let another process serve a resource, of which kubelet has no devices meanwhile."""
-        if self.locks.get(name) is process:
-            del self.locks[name]
-            self.kubelet.lists.pop(name, None)
+            process.unlock(name)
 
     def fill_disk(self, *, full: bool) -> None:
         """Let the state directory take no file, or let it."""
@@ -500,7 +526,7 @@ class Node:
             await self.end(process, kill=True)
         self.host.boot += "1"
         self.host.numbers = dict(numbers)
-        self.kubelet.restart(0.0)
+        self.kubelet.restart(0.0, 0.0)
 
     async def tick(self) -> None:
         """Let half a second pass."""

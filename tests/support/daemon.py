@@ -21,7 +21,8 @@ BY_EVENTS = {"node.config_file.POLL_S": 3600.0, "node.reconciler.RESCAN_S": 3600
 UNBOUND = {
     "model.limits.LISTS_BURST": 1e9,
     "node.resource_status._EVERY_S": 0.0,
-    "node.claims._WAIT_S": 5.0,  # the machine may be busy
+    "node.custody._WAIT_S": 5.0,  # the machine may be busy
+    "node.holders.POLL_S": 0.05,
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
 PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
@@ -56,6 +57,7 @@ class Daemon:
 
     def __init__(self, directory: Path) -> None:
         self.plugins, self.state = directory / "plugins", directory / "state"
+        self.pod_resources = directory / "pr.sock"
         self.config = directory / "etc" / "config.yaml"
         self.constants: dict[str, float] = BY_EVENTS
         self.code = ""
@@ -85,7 +87,7 @@ class Daemon:
         self._process = await asyncio.create_subprocess_exec(
             *(*self.wrapper, sys.executable, *begin, "run", str(self.config)),
             *("--plugin-dir", str(self.plugins), "--state-dir", str(self.state)),
-            *("--log-format", "json", *self.flags),
+            *("--pod-resources", str(self.pod_resources), "--log-format", "json", *self.flags),
             stdout=DEVNULL,
             stderr=self.stderr,
             limit=LONGEST_LINE,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 from unittest.mock import patch
 
-from devhost.allocation.cdi import DeviceNode, OwnedEdits
+from devhost.allocation.cdi import CdiNode, OwnedEdits
 from devhost.allocation.policy import Policy
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2 as pods
@@ -151,7 +151,7 @@ class Handler:
             nodes.append(device_node(spec, numbers[spec.host_path]))
         return OwnedEdits(by_device, {"env": env} if env else {})
 
-    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[DeviceNode]:
+    async def locate(self, nodes: Sequence[DeviceSpec]) -> Sequence[CdiNode]:
         return []
 
 
@@ -176,7 +176,7 @@ class DraProcess(Process):
 
     def make_backend(self) -> Backend:
         settings = DraSettings(self.driver, NODE, self.node.state_dir, ApiAddress("", None, None))
-        self.dra = DraBackend(settings, cast("Any", self.pods))
+        self.dra = DraBackend(settings, cast("Any", self.pods), self.locks)
         return cast("Backend", Backends(super().make_backend(), self.dra, NODE))
 
     async def start(self) -> None:
@@ -202,7 +202,9 @@ class DraProcess(Process):
             other_holders=lambda: other_holders(scanner, self.holders, self.file),
             holders_known=lambda: self.holders.complete,
             refresh=self.holders.refresh,
+            holders_changed=lambda: self.claims.holders_changed,
             on_left=lambda: None,
+            save=self.file.flush,
             exclusive=False,
         )
 
@@ -222,7 +224,7 @@ class DraProcess(Process):
         for served in self.served.values():
             if isinstance(publication := served.offered_ids, DraPublication):
                 pool = publication.pool
-                for device in pool.devices or ():
+                for device in (pool.devices or ()) if pool.has_lock else ():
                     shares = device.get("capacity", {}).get("shares", {}).get("value", "1")
                     yield Published(self.driver, pool.name, str(device["name"]), int(shares))
 
@@ -277,7 +279,7 @@ class DraNode(Node):
     kubelet: DraKubelet
 
     def __init__(self, state_dir: Path, numbers: Mapping[str, int]) -> None:
-        super().__init__(state_dir, numbers, asked=True)
+        super().__init__(state_dir, numbers)
         self.kubelet = DraKubelet(self.host)
         self.cdi_dir = state_dir.parent / "cdi"
         self._uids = itertools.count(1)
@@ -304,12 +306,11 @@ class DraNode(Node):
     # ── claims ──
 
     def free(self) -> list[Published]:
-        """Return the devices in slices that a pod can get: of a driver the first process writes."""
-        writers = {process.driver: process for process in reversed(self.instances)}
+        """Return the devices in slices that a pod can get."""
         given = [claim.published for claim in self.kubelet.claims.values()]
         return [
             place
-            for process in writers.values()
+            for process in self.instances
             for place in process.published()
             if sum(other[:3] == place[:3] for other in given) < place.shares
         ]

@@ -128,6 +128,14 @@ class HostTree(testing.HostTree):
             if not link.exists():
                 link.unlink()
 
+    def rename_interface(self, name: str, new: str) -> None:
+        """Give a network interface another name, as udev has the kernel do it."""
+        link = self.at(f"/sys/class/net/{name}")
+        place = link.resolve()
+        place.rename(place.with_name(new))
+        link.unlink()
+        _relative(self, f"/sys/class/net/{new}", f"/{place.relative_to(self.root)}/../{new}")
+
 
 class Kernel:
     """Sends events of a host that is a directory, to those who listen to the kernel meanwhile."""

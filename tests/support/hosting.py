@@ -39,8 +39,8 @@ def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kub
     """
     plugins, socket = directory / "plugins", directory / "pr.sock"
     if binary is None:
-        return SimulatedKubelet(plugins, pod_resources=socket)
-    return RealKubelet(binary, plugins, pod_resources=socket, numa_nodes=numa_nodes)
+        return SimulatedKubelet(plugins, socket)
+    return RealKubelet(binary, plugins, socket, numa_nodes=numa_nodes)
 
 
 class Hosting:
@@ -69,25 +69,19 @@ class Hosting:
         *,
         state_dir: Path | None = None,
         pod_resources: Path | None = None,
-        assume_free: bool | None = None,
         cdi_dir: Path | None = None,
         policy: Policy | None = None,
         root: str | Path = "/",
     ) -> Host:
-        """Start a host.
-
-        Without pod-resources, devices that have left the list count as free by default.
-        """
-        if assume_free is None:
-            assume_free = pod_resources is None
-        backend = DevicePluginBackend(self.plugins, pod_resources, self.leave_after)
+        """Start a host."""
+        socket = pod_resources or self.pod_resources
+        backend = DevicePluginBackend(self.plugins, socket, self.leave_after)
         settings = Settings(
             "node-1",
             HostFiles(str(root)),
             policy or Policy(),
             self.settle_s,
             state_dir=state_dir,
-            assume_free=assume_free,
             cdi_dir=cdi_dir or self.cdi,
         )
         host = Host(config, settings, backend)

@@ -8,6 +8,7 @@ OF_A_RESOURCE: Final = {
     "devhost_allocations_total": {"resource_name", "result"},
     "devhost_devices": {"resource_name", "health"},
     "devhost_devices_expected": {"resource_name"},
+    "devhost_devices_in_use": {"resource_name"},
     "devhost_devices_missing": {"resource_name"},
     "devhost_discovery_duration_seconds": {"resource_name"},
     "devhost_discovery_errors_total": {"resource_name"},
@@ -28,10 +29,9 @@ OF_THE_HOST: Final = {
     "devhost_log_lines_dropped_total": set[str](),
     "devhost_uevent_overruns_total": set[str](),
 }
-# With --pod-resources and --metrics-devices.
+# With --metrics-devices.
 OF_HOLDERS: Final = {
     "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
-    "devhost_devices_in_use": {"resource_name"},
 }
 METRICS: Final = OF_A_RESOURCE | OF_THE_HOST | OF_HOLDERS
 HISTOGRAMS: Final = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}

@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 import pytest
 
@@ -60,6 +60,14 @@ class KubeletDied(Exception):  # noqa: N818 - what happened, not a kind of error
     """The process ended, with the last lines of its log: a panic shows here."""
 
 
+OWN_POD: Final = {
+    "uid": "devhost",
+    "name": "devhost",
+    "namespace": "devhost",
+    "containers": [{"name": "devhost", "limits": {}}],
+}
+
+
 class Hint(NamedTuple):
     """NUMA nodes whose devices would do for a container."""
 
@@ -70,24 +78,23 @@ class Hint(NamedTuple):
 class RealKubelet:
     """A kubelet in a directory of its own, which outlives its kills and restarts.
 
-    With ``pod_resources``, the path of a socket, it serves the kubelet's own pod-resources API
-    there while it runs. A kill leaves a dead socket behind, as a kubelet's end does.
+    It serves the kubelet's own pod-resources API at the socket ``pod_resources`` while it runs. A
+    kill leaves a dead socket behind, as a kubelet's end does.
     """
 
     def __init__(
         self,
         binary: Path,
         plugin_dir: Path,
+        pod_resources: Path,
         *,
-        pod_resources: Path | None = None,
         numa_nodes: int = 0,
     ) -> None:
         self.plugin_dir = plugin_dir
         self.pod_resources = pod_resources
         self.version = binary_version(binary)  # for what has changed between versions
         self._command = [str(binary), "--dir", str(plugin_dir), "-v", "4"]
-        if pod_resources is not None:
-            self._command += ["--pod-resources", str(pod_resources)]
+        self._command += ["--pod-resources", str(pod_resources)]
         if numa_nodes:
             self._command += ["--numa-nodes", str(numa_nodes)]
         self._pods: dict[str, dict[str, Any]] = {}  # the active ones, by name
@@ -112,8 +119,11 @@ class RealKubelet:
         """The end of what the process has logged."""
         return "\n".join(self._log)
 
-    async def start(self) -> None:
-        """Start the process, with the pods that an earlier one has admitted."""
+    async def start(self, *, knows_pods: bool = True) -> None:
+        """Start the process, with the pods that an earlier one has admitted.
+
+        While its API server is away it does not know them.
+        """
         if self._process is not None:
             raise RuntimeError("the kubelet was started already")
         self._log.clear()
@@ -126,8 +136,9 @@ class RealKubelet:
             asyncio.create_task(self._read_log(process)),
         ]
         try:
-            await self._call("pods", pods=list(self._pods.values()))
-            await self._call("start")
+            known = [OWN_POD, *self._pods.values()] if knows_pods else []
+            await self._call("pods", pods=known)
+            await self._call("start", sourcesReady=knows_pods)
         except BaseException:
             await self.kill()
             raise

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
-from devhost.devices.identify import OwnerOf, ScanContext, identify
+from devhost.devices.identify import OwnerOf, Owners, ScanContext, identify
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
@@ -48,7 +48,8 @@ def snapshot_of(
 ) -> Snapshot:
     """Return the next snapshot of a resource alone."""
     constants, settle_s = scanner.constants, scanner.settle_s
-    context = ScanContext(scanner.resource, previous, owner_of, now, settle_s, constants)
+    owners = Owners(owner_of)
+    context = ScanContext(scanner.resource, previous, owners, now, settle_s, constants)
     return scanner.verify(identify(found, context), full=full)
 
 

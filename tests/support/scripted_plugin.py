@@ -192,13 +192,12 @@ async def a_node(kubelet: Kubelet) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def lister(kubelet: Kubelet) -> AsyncIterator["pr_grpc.PodResourcesListerAsyncStub"]:
-    assert kubelet.pod_resources is not None
     async with open_channel(kubelet.pod_resources) as channel:
         yield pr_grpc.PodResourcesListerStub(channel)
 
 
 async def listed(kubelet: Kubelet) -> Listed:
-    """What pod-resources shows."""
+    """What pod-resources shows, but for devhost's own pod."""
     async with lister(kubelet) as stub:
         reply = await stub.List(pr.ListPodResourcesRequest(), timeout=60)
     return {
@@ -207,4 +206,5 @@ async def listed(kubelet: Kubelet) -> Listed:
             for container in pod.containers
         }
         for pod in reply.pod_resources
+        if pod.namespace != "devhost"
     }

@@ -18,12 +18,24 @@ from devhost.config.loader import loads
 from devhost.devices.dry_run import report
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.model.device import HostDevice
+from devhost.model.device import HostDevice, NodeId
 from devhost.model.template import variables
 from tests.support.devices import reason_of
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
+from tests.support.scanning import look
 
+INTERFACES: Final = """
+pci 0000:00:03.0 8086:10fb class=020000
+  net eth0 ifindex=2 dev_port=0 dev_id=0x0
+  net eth1 ifindex=3 dev_port=1 dev_id=0x0
+pci 0000:00:04.0 1d50:606f class=0c0900
+  net can0 ifindex=4 dev_port=0 dev_id=0x0
+  net can1 ifindex=5 dev_port=0 dev_id=0x0
+dir virtual
+  net dummy0 ifindex=6 dev_port=0 dev_id=0x0
+  net dummy1 ifindex=7 dev_port=0 dev_id=0x0
+"""
 GOLDEN: Final = sorted(Path(__file__).with_name("hardware").iterdir())
 
 pytestmark = needs_root
@@ -89,3 +101,87 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
     )
     scanner = Scanner(declared, HostFiles(), Policy(), "node", settle_s=0.0)
     assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}
+
+
+def without_file(tree: HostTree, subsystem: str = "net") -> dict[str, NodeId]:
+    """Return the identity of each device of a class, by the kernel's name."""
+    nodes = look(tree.root, f"sysfs: {{subsystem: {subsystem}, node: none}}").nodes
+    return {node.variables["name"]: node.id for node in nodes}
+
+
+def same(before: dict[str, NodeId], after: dict[str, NodeId], *, same_boot: bool) -> set[str]:
+    """Return which names before and after may be of one device."""
+    return {
+        f"{name} {other}"
+        for name, former in before.items()
+        for other, node_id in after.items()
+        if not former.keys_in(same_boot=same_boot).isdisjoint(node_id.keys)
+    }
+
+
+def test_interfaces_that_swap_their_names_are_the_same(tmp_path: Path) -> None:
+    """Also those that share a port, or that nothing carries: by the number of the interface."""
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(INTERFACES)
+    before = without_file(tree)
+    assert same(before, before, same_boot=True) == {f"{name} {name}" for name in before}
+    for kind in ("eth", "can", "dummy"):
+        tree.rename_interface(f"{kind}0", "rename0")
+        tree.rename_interface(f"{kind}1", f"{kind}0")
+        tree.rename_interface("rename0", f"{kind}1")
+    after = without_file(tree)
+    assert before["eth0"] == after["eth1"]
+    assert before["eth1"] == after["eth0"]
+    for name, other in (("can0", "can1"), ("can1", "can0"), ("dummy0", "dummy1")):
+        assert before[name].entity == after[other].entity
+
+
+@pytest.mark.parametrize("same_boot", [True, False])
+def test_interface_that_comes_back_is_known_by_its_port_or_by_its_name(
+    tmp_path: Path, same_boot: bool
+) -> None:
+    """From another network namespace, or after a boot, and with another number."""
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(INTERFACES)
+    before = without_file(tree)
+    for name in before:
+        tree.unplug(name)
+    again = re.sub(r"ifindex=(.)", r"ifindex=1\1", INTERFACES)
+    tree.hardware(re.sub("eth(.)", r"lan\1", again))
+    assert same(before, without_file(tree), same_boot=same_boot) == {
+        "eth0 lan0", "eth1 lan1", "can0 can0", "can1 can1", "dummy0 dummy0", "dummy1 dummy1"
+    }  # fmt: skip
+
+
+def test_interface_is_the_same_when_another_comes_to_its_port(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(INTERFACES)
+    tree.unplug("can1")
+    before = without_file(tree)
+    tree.rename_interface("can0", "can7")
+    tree.hardware("pci 0000:00:04.0 1d50:606f\n  net can1 ifindex=9 dev_port=0 dev_id=0x0\n")
+    twins = without_file(tree)
+    assert same({"can0": before["can0"]}, twins, same_boot=True) == {"can0 can7"}
+    tree.unplug("can7")
+    assert same({"can7": twins["can7"]}, without_file(tree), same_boot=True) == set()
+
+
+def test_interface_that_nothing_carries_is_not_the_next_one(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware("dir virtual\n  net tap0 ifindex=2 dev_port=0\n")
+    before = without_file(tree)
+    tree.unplug("tap0")
+    tree.hardware("dir virtual\n  net tap1 ifindex=3 dev_port=0\n")
+    assert same(before, without_file(tree), same_boot=True) == set()
+
+
+def test_device_that_is_counted_is_known_by_what_carries_it(tmp_path: Path) -> None:
+    """Such as a Bluetooth adapter, which has no file either."""
+    tree = HostTree(tmp_path / "host")
+    tree.hardware("platform serial0\n  bluetooth hci0\nplatform serial1\n  bluetooth hci1\n")
+    before = without_file(tree, "bluetooth")
+    tree.unplug("hci0")
+    tree.unplug("hci1")
+    tree.hardware("platform serial0\n  bluetooth hci1\nplatform serial1\n  bluetooth hci2\n")
+    after = without_file(tree, "bluetooth")
+    assert same(before, after, same_boot=True) == {"hci0 hci1", "hci1 hci2"}

@@ -61,7 +61,7 @@ def test_kubelet_problem_says_why(kubelet: KubeletSocket, monkeypatch: pytest.Mo
 
 def test_plugin_directory_may_be_away_for_ten_seconds(tmp_path: Path) -> None:
     """Since it was first missed; what it was before does not count."""
-    plugins = PluginDirectory(tmp_path / "plugins")
+    plugins = PluginDirectory(tmp_path / "plugins", tmp_path / "pr.sock")
     for began in (100.0, 200.0):
         plugins._check(began)
         plugins._check(began + 9.9)

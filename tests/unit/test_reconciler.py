@@ -1,15 +1,17 @@
 """In which order findings are resolved, and how many IDs each resource may have."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
-from devhost.devices.resolve import Resolver, ScanFinding
+from devhost.devices.identify import Identified
+from devhost.devices.resolve import Resolver
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model import config, limits
@@ -18,10 +20,14 @@ from devhost.node import reconciler
 from devhost.node.locations import Locations
 from devhost.node.reconciler import Reconciler, ResourceScan
 from devhost.observe.metrics import Metrics
+from devhost.watch import threads
+from devhost.watch.threads import run_in_thread
+from tests.support.scanning import selected
 
 
-def declared(name: str, count: int) -> config.Resource:
-    text = f"version: v1\nresources: [{{name: e.com/{name}, sources: [static: {count}]}}]"
+def declared(name: str, count: int, source: str = "static: {}") -> config.Resource:
+    sources = f"[{{{source.format(count)}}}]"
+    text = f"version: v1\nresources: [{{name: e.com/{name}, sources: {sources}}}]"
     (resource,) = loads(text).require().resources
     return resource
 
@@ -128,9 +134,9 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     resolved = []
     resolve = Resolver.resolve
 
-    def noted(self: Resolver, finding: ScanFinding) -> object:
-        resolved.append(finding.scanner.resource.name[-1])
-        return resolve(self, finding)
+    def noted(self: Resolver, forecast: Identified, *found: Snapshot, outdated: bool) -> object:
+        resolved.append(forecast.context.resource.name[-1])
+        return resolve(self, forecast, *found, outdated=outdated)
 
     monkeypatch.setattr(Resolver, "resolve", noted)
     monkeypatch.setattr(reconciler, "ORDER_WAIT_S", 60.0)
@@ -144,6 +150,66 @@ async def test_findings_are_resolved_in_the_order_of_the_file(
     first.set()
     await at.until_applied("abc")
     assert resolved == ["a", "b", "c"]
+
+
+async def test_an_event_takes_one_call_in_a_thread(
+    at: Resources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = []
+
+    def counted(name: str, work: Callable[[], object]) -> "asyncio.Future[object]":
+        names.append(name)
+        return run_in_thread(name, work)
+
+    monkeypatch.setattr(threads, "run_in_thread", counted)
+    monkeypatch.setattr(reconciler, "run_in_thread", counted)
+    at.declare("a")
+    await at.until_applied("a")
+    at.scans["a"].request()
+    await at.until_applied("a")
+    assert names == ["scan e.com/a"] * 2
+
+
+def test_a_forecast_comes_true_if_others_offer_what_it_was_made_by(tmp_path: Path) -> None:
+    """Then its devices are those that were verified: the same object."""
+    (tmp_path / "n0").touch()
+    resolver, scanners = Resolver(), []
+    for name in "ab":
+        resource, files = declared(name, 0, "glob: /n*"), HostFiles(str(tmp_path))
+        scanners.append(Scanner(resource, files, Policy(), "node", settle_s=0.0))
+    resolver.reconfigure([scanner.resource for scanner in scanners])
+    none = Snapshot()
+    first, second = (scanner.identify(selected(scanner), none, 0.0) for scanner in scanners)
+    assert resolver.resolve(first, none)[0] is first
+    resolved, _ = resolver.resolve(second, none)
+    assert resolved is not None
+    assert [*second.devices] == ["n0"]
+    assert not resolved.devices
+    owners = {key: owner for key, owner in resolved.context.owners.items() if owner}
+    again = scanners[1].identify(second.selection, none, 0.0, owners)
+    assert resolver.resolve(again, none)[0] is again
+    resolver.release("e.com/a")
+    resolved, _ = resolver.resolve(again, none)
+    assert resolved is not None
+    assert [*resolved.devices] == ["n0"]
+    found = Snapshot(resolved.devices)
+    later, _ = resolver.resolve(resolved, found)
+    assert later is not None
+    assert later.context.previous is found, "it has other devices since the forecast"
+
+
+def test_a_node_waits_for_a_link_of_a_resource_before_in_spite_of_a_forecast() -> None:
+    links, resource = declared("a", 0, "dev: m/by-id/*"), declared("b", 0, "dev: 'null'")
+    resolver = Resolver()
+    scanner = Scanner(resource, HostFiles(), Policy(), "node", settle_s=60.0)
+    previous = Snapshot(scanned=True)
+    forecast = scanner.identify(selected(scanner), previous, 0.0)
+    resolver.reconfigure([links, resource])
+    resolved, _ = resolver.resolve(forecast, previous)
+    assert resolved is not None
+    assert [*forecast.devices] == ["null"]
+    assert not resolved.devices
+    assert [*resolved.settling] == ["/dev/null"]
 
 
 async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(

@@ -2,49 +2,69 @@
 
 import os
 import shutil
+import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from devhost.backends.deviceplugin.resource_lock import (
-    ResourceLock,
-    ResourceLocks,
+from devhost.backends.deviceplugin.plugin_sockets import (
     fresh_name,
     link_socket,
     path_length_problem,
+    remove_dead_sockets,
     server_socket,
 )
+from devhost.backends.resource_lock import (
+    LOCKS,
+    ResourceLock,
+    ResourceLocks,
+    publisher_number,
+    resource_hash,
+)
+from devhost.watch.inotify import Inotify
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
+ME = "a user"
+
+
+def file_of(directory: Path, resource: str) -> Path:
+    return directory / LOCKS / f"{resource_hash(resource)}.lock"
 
 
 def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
-    assert first.acquire(), "it has it already"
-    assert not second.acquire()
-    assert (first.locked_by_other, second.locked_by_other) == (False, True)
-    assert ResourceLock(tmp_path, U).acquire()
-    first.release()
-    assert not second.locked_by_other
-    assert second.acquire()
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
+    assert first.acquire(ME, "")
+    assert first.acquire(ME, ""), "it has it already"
+    assert not second.acquire(ME, "")
+    assert (first.other_publisher, second.other_publisher) == (None, 0)
+    assert ResourceLock(tmp_path, resource_hash(U)).acquire(ME, "")
+    first.release(ME)
+    assert second.other_publisher is None
+    assert second.acquire(ME, "")
 
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
     """While one asks all the time, another takes it and gives it up, each time."""
-    lock, asking, ended = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T), threading.Event()
+    lock, asking, ended = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+        threading.Event(),
+    )
 
     def ask() -> None:
         while not ended.is_set():
-            _ = asking.locked_by_other
+            _ = asking.other_publisher
 
     thread = threading.Thread(target=ask)
     thread.start()
     try:
         for _ in range(2000):
-            assert lock.acquire()
-            lock.release()
+            assert lock.acquire(ME, "")
+            lock.release(ME)
     finally:
         ended.set()
         thread.join()
@@ -52,28 +72,120 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
 def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     """To open it does not wait for a writer."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
+    assert first.acquire(ME, "")
     (path,) = (tmp_path / "devhost-locks").iterdir()
-    first.release()
+    first.release(ME)
     path.unlink()
     os.mkfifo(path)
-    assert first.acquire()
-    assert second.locked_by_other
-    assert not second.acquire()
+    assert first.acquire(ME, "")
+    assert second.other_publisher == 0
+    assert not second.acquire(ME, "")
 
 
 def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
     """Who waits for it meanwhile takes the next file: never two have the lock."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
-    first.release()
-    assert first.exists
-    assert first.acquire()
-    first.release(remove=True)
-    assert not first.exists
-    assert second.acquire()
-    assert not first.acquire()
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
+    assert first.acquire(ME, "")
+    first.release(ME)
+    path = file_of(tmp_path, T)
+    assert path.exists()
+    assert first.acquire(ME, "")
+    first.release(ME, remove=True)
+    assert not path.exists()
+    assert second.acquire(ME, "")
+    assert not first.acquire(ME, "")
+
+
+def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
+    """By a pool that is deleted, beside a device plugin: others see the device plugin."""
+    lock, other = ResourceLock(tmp_path, resource_hash(T)), ResourceLock(tmp_path, resource_hash(T))
+    assert not lock.join("pool")
+    assert lock.acquire("plugin", "")
+    assert lock.join("pool")
+    lock.release("plugin", remove=True)
+    assert not other.acquire(ME, "")
+    assert other.holder == "a device plugin"
+    lock.release("pool")
+    assert other.acquire(ME, "")
+
+
+def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
+    """To code by what the kernel knows of the lock, whatever is in the file."""
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
+    assert first.acquire(ME, "gpu.example.com")
+    assert not second.acquire(ME, "")
+    assert second.holder == "DRA (driver gpu.example.com)"
+    assert first.acquire(ME, ""), "the other backend goes on in this process"
+    assert second.holder == "a device plugin"
+    file_of(tmp_path, T).write_bytes(b"DRA (driver \x1b[31m\xff\n" + b"x" * 4096)
+    assert second.holder.startswith("DRA (driver \\x1b[31m")
+    assert second.holder.isprintable()
+    assert len(second.holder) < 300
+    assert second.other_publisher == publisher_number("")
+    assert first.acquire(ME, "gpu.example.com")
+    assert second.other_publisher == publisher_number("gpu.example.com")
+
+
+def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> None:
+    """Else two that wait would wake each other without end."""
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
+    assert first.acquire(ME, "")
+    assert not second.acquire(ME, "")
+    inotify = Inotify()
+    inotify.add(str(tmp_path / LOCKS), writes=False, closes=True)
+    assert not second.acquire(ME, "")
+    assert (second.other_publisher, second.holder) == (0, "a device plugin")
+    assert inotify.read() == []
+    first.release(ME)
+    assert [event.name for event in inotify.read()] == [file_of(tmp_path, T).name]
+    inotify.close()
+
+
+@pytest.mark.parametrize("place", ["", "/{}.lock"])
+def test_links_of_others_in_the_place_of_a_lock_are_not_followed(
+    tmp_path: Path, place: str
+) -> None:
+    lock, elsewhere = ResourceLock(tmp_path, resource_hash(T)), tmp_path / "elsewhere"
+    path = tmp_path / (LOCKS + place.format(resource_hash(T)))
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(elsewhere)
+    if not place:
+        elsewhere.mkdir()
+    with pytest.raises(OSError, match=r": devhost-locks or a file in it is a link"):
+        lock.acquire(ME, "")
+    assert not elsewhere.exists() or not [*elsewhere.iterdir()]
+
+
+def test_directory_and_files_of_locks_are_for_nobody_else(tmp_path: Path) -> None:
+    """What has another name, too, stays as it is: it may be anything."""
+    locks, linked = tmp_path / LOCKS, tmp_path / "linked"
+    locks.mkdir(mode=0o755)
+    linked.write_text("content")
+    linked.chmod(0o644)
+    for resource, is_linked in ((T, False), (U, True)):
+        lock = ResourceLock(tmp_path, resource_hash(resource))
+        path = file_of(tmp_path, resource)
+        if is_linked:
+            path.hardlink_to(linked)
+        else:
+            path.touch(mode=0o644)
+        assert lock.acquire(ME, "")
+        assert stat.S_IMODE(path.stat().st_mode) == (0o644 if is_linked else 0o600)
+    assert linked.read_text() == "content"
+    assert stat.S_IMODE(locks.stat().st_mode) == 0o700
 
 
 def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
@@ -86,33 +198,36 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
         return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
 
     locks = ResourceLocks(tmp_path)
-    own, elsewhere = locks.get(T), ResourceLock(tmp_path, V)
-    assert own.acquire()
-    assert elsewhere.acquire()
+    own, elsewhere = locks.get(T), ResourceLock(tmp_path, resource_hash(V))
+    assert own.acquire(ME, "")
+    assert elsewhere.acquire(ME, "")
     dead = made(T) + made(U)
     kept = [*made(V), tmp_path / fresh_name(T), tmp_path / server_socket(T)]
     kept += [tmp_path / "kubelet.sock", tmp_path / "devhost-of-somebody.sock"]
     for path in dead + kept:
         path.touch()
-    locks.remove_dead_sockets()
+    remove_dead_sockets(locks)
     assert [path for path in dead if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
 
 
 def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     """Else two would have the lock, each of another file."""
-    first, second = ResourceLock(tmp_path, T), ResourceLock(tmp_path, T)
-    assert first.acquire()
+    first, second = (
+        ResourceLock(tmp_path, resource_hash(T)),
+        ResourceLock(tmp_path, resource_hash(T)),
+    )
+    assert first.acquire(ME, "")
     shutil.rmtree(tmp_path / "devhost-locks")
-    assert second.acquire()
-    assert not first.acquire()
-    second.release()
-    assert first.acquire()
+    assert second.acquire(ME, "")
+    assert not first.acquire(ME, "")
+    second.release(ME)
+    assert first.acquire(ME, "")
 
 
 def test_resource_lock_without_the_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot make a lock in .*/gone: No such file or directory"):
-        ResourceLock(tmp_path / "gone", T).acquire()
+        ResourceLock(tmp_path / "gone", resource_hash(T)).acquire(ME, "")
 
 
 def test_linked_socket_has_a_fresh_name_until_the_end(tmp_path: Path) -> None:

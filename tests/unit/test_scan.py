@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from devhost.allocation.policy import Policy
 from devhost.devices import scan
 from devhost.model import config, names
-from devhost.model.device import Cause, Skipped, Snapshot
+from devhost.model.device import Cause, FileKind, Skipped, Snapshot
 from devhost.sources.selection import Selection
 from devhost.testing import HostTree
 from tests.support.devices import reasons, skip_reasons
@@ -192,6 +192,29 @@ def test_scan_reused_inode_is_another_file(tmp_path: Path) -> None:
         states = reasons(host.scan(after=1, found=replace(survey, nodes=nodes)))
         assert host.replaced == replaced
         assert {name for name, reason in states.items() if reason is None} == {"b", "other"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "links", "found"),
+    [
+        (FileKind.FILE, 2, {"a"}),
+        (FileKind.FILE, 1, {"a", "b"}),
+        (FileKind.DIRECTORY, 2, {"a", "b"}),
+    ],
+)
+def test_scan_equal_inodes_are_one_file_where_it_has_several_names(
+    tmp_path: Path, kind: FileKind, links: int, found: set[str]
+) -> None:
+    """Some filesystems give different files one number; a directory is named by those in it, too."""
+    host = Scans(tmp_path, "sources: [directory: /x]")
+    host.make("x/a", "x/b")
+    survey = selected(host.scanner)
+    nodes = tuple(
+        replace(one, state=replace(one.state, kind=kind, stamp=(5, 1, 9), links=links))
+        for one in survey.nodes
+        if one.state
+    )
+    assert host.scan(found=replace(survey, nodes=nodes)).devices.keys() == found
 
 
 def test_scan_device_left_out_by_one_source_leaves_though_another_finds_a_dangling_link(

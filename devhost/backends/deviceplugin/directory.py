@@ -13,10 +13,11 @@ import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import LockState
+from devhost.backends.backend import LockState, run_together
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S
-from devhost.backends.deviceplugin.resource_lock import ResourceLocks
+from devhost.backends.deviceplugin.plugin_sockets import remove_dead_sockets
 from devhost.backends.podresources import PodResources, ServedNames
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.sockets import (
     SocketIdentity,
     connect_error,
@@ -46,17 +47,14 @@ class PluginDirectory:
 
     `served_names` tells which resources have a device plugin. `concurrency` limits how many start a
     server or register at a time: if a thousand did, memory would grow for good, and kubelet's calls
-    would have to wait. `socket` is that of kubelet's pod-resources, where it may be asked which
-    pods hold devices.
+    would have to wait. `socket` is that of kubelet's pod-resources.
     """
 
-    def __init__(
-        self, path: Path, socket: Path | None = None, leave_after: float = LEAVE_AFTER_S
-    ) -> None:
+    def __init__(self, path: Path, socket: Path, leave_after: float = LEAVE_AFTER_S) -> None:
         self.path, self.leave_after = path, leave_after
-        self.pods = PodResources(socket) if socket else None
-        self.inflight_since = self.pods.inflight_since if self.pods else []
-        self.served_names = ServedNames(self.pods) if self.pods else None
+        self.pods = PodResources(socket, path)
+        self.inflight_since = self.pods.inflight_since
+        self.served_names = ServedNames(self.pods)
         self.kubelet, self.locks = KubeletSocket(path), ResourceLocks(path)
         self.concurrency = asyncio.Semaphore(_CONCURRENT_MAX)
         self._gone_since = math.inf
@@ -68,18 +66,15 @@ class PluginDirectory:
 
     def locked_by_other(self, resource: str) -> bool:
         """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.locks.get(resource).locked_by_other
+        return self.locks.lock_of(resource) == "other"
 
     def lock_of(self, resource: str) -> LockState:
         """Return who serves a resource; may be asked in any thread."""
-        lock = self.locks.get(resource)
-        if lock.held:
-            return "ours"
-        return "other" if lock.locked_by_other else "free"
+        return self.locks.lock_of(resource)
 
     def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-        return self.locks.get(resource).exists
+        """Whether pods may have devices of a resource by a device plugin of devhost."""
+        return self.locks.get(resource).has_served
 
     async def run(self, watcher: Watcher, _records: object = None) -> None:
         """Watch the directory; check it regularly too, in case the watch missed something.
@@ -88,6 +83,9 @@ class PluginDirectory:
             BackendGoneError: The directory was removed and the path leads to no new one; a
                 container's mount of it cannot heal.
         """
+        await run_together(self._follow(watcher), self.locks.run(watcher))
+
+    async def _follow(self, watcher: Watcher) -> None:
         subscription = Subscription(watcher, self.kubelet.check)
         targets = frozenset({WatchTarget(str(self.path))})
         clock = asyncio.get_running_loop().time
@@ -95,12 +93,12 @@ class PluginDirectory:
             while True:
                 await subscription.watch(targets)
                 self._check(clock())
-                self.locks.freed.clear()
+                freed = self.locks.freed
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
-                    await run_in_thread("dead sockets", self.locks.remove_dead_sockets)
+                    await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
-                        await self.locks.freed.wait()
+                        await freed.wait()
         finally:
             subscription.close()
 

@@ -18,7 +18,7 @@ from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
 from devhost.backends.backend import PluginHandler, ResourceHooks
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
-from devhost.backends.deviceplugin.resource_lock import link_socket, server_socket
+from devhost.backends.deviceplugin.plugin_sockets import link_socket, server_socket
 from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.backends.sockets import SERVER_OPTIONS, SocketIdentity, start_server
 from devhost.errors import KubeletError
@@ -35,7 +35,6 @@ STABLE_AFTER_S: Final = 10.0  # a stream that lived so long was no failure
 # a registration that failed for us, so after a failure there is always a pause.
 _PAUSES_S: Final = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FAILURE_PAUSE_S: Final = 1.0
-_LOCKED: Final = "another instance of devhost serves it"
 _TAKEN: Final = (
     "another device plugin on this node serves {0}: remove it, or allow both with "
     "--allow-resource {0}"
@@ -128,9 +127,6 @@ class Registration:
 
     async def run(self) -> None:
         """Serve and register until cancelled."""
-        while (reason := self._hooks.other_holders()) is not None:
-            self._set_waiting(reason)
-            await asyncio.sleep(_LEAVE_POLL_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_registered(), name=f"register {self._name}")
             await self._remove_unlisted()
@@ -148,8 +144,9 @@ class Registration:
             ended = self.offered_ids.streams.last_answer_at
             try:
                 await asyncio.sleep(ended + _AFTER_CALL_S - asyncio.get_running_loop().time())
+                await self._hooks.save()
             finally:
-                self._lock.release(remove=self.offered_ids.drained)
+                self._lock.release(self, remove=self.offered_ids.drained)
 
     async def _register_once(self, server: contextlib.AsyncExitStack) -> None:
         """Register until that has to be done again, with another `server` if that is in doubt."""
@@ -158,8 +155,10 @@ class Registration:
         try:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
-            set_waiting = functools.partial(self._set_waiting, _LOCKED)
-            await directory.locks.wait_until_locked(self._lock, set_waiting)
+            await directory.locks.wait_until_locked(self._lock, self, "", self._set_waiting)
+            # Claims may have devices of it, also by who had the lock before.
+            await self._hooks.wait_until_free(self._set_waiting)
+            self._lock.set_served(True)
             identity = await directory.kubelet.wait_until_reachable(self._set_waiting)
             await self._wait_until_unserved()
             if self._servicer is None or self._servicer.is_stale:
@@ -184,11 +183,10 @@ class Registration:
 
     async def _wait_until_unserved(self) -> None:
         """Wait while another device plugin than devhost serves the resource."""
-        served_names = self._directory.served_names
-        if served_names is None or not self._hooks.exclusive:
+        if not self._hooks.exclusive:
             return
         pause = _TAKEN_POLL_S
-        while await served_names.is_served(self._name):
+        while await self._directory.served_names.is_served(self._name):
             if pause > _TAKEN_POLL_S:
                 self._set_waiting(_TAKEN.format(self._name))
             await asyncio.sleep(pause)

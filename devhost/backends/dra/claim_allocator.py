@@ -1,23 +1,17 @@
 """Chooses the devices of new claims, and finds where those of recorded claims are now."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from devhost.allocation.cdi import DeviceNode, Edits
+from devhost.allocation.cdi import CdiNode, Edits
 from devhost.backends.backend import ClaimHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.device import HostDevice, Node
-from devhost.model.records import (
-    ClaimedDevice,
-    ClaimRecord,
-    RecordedNode,
-    RecordedNodes,
-    merged_nodes,
-)
+from devhost.model.device import HostDevice
+from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes, with_new_nodes
 
 
 class HeldError(AllocationError):
@@ -130,29 +124,11 @@ class ClaimAllocator:
             for name in (own, common) if record.boot != boot else ():
                 if name in entries:
                     entries[name] = await self._with_located_paths(device, entries[name])
-            nodes = () if device.admin else self._nodes(device, entries.get(own, {}), listed, boot)
+            nodes = tuple(node for node in device.nodes if node.boot == boot)
+            if listed is not None and listed.is_present and not device.admin:
+                nodes = with_new_nodes(nodes, listed, boot)
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
-
-    def _nodes(
-        self, device: ClaimedDevice, entry: Edits, listed: HostDevice | None, boot: str
-    ) -> RecordedNodes:
-        """Return the nodes of a device in a boot, by what its containers get."""
-        nodes = tuple(node for node in device.nodes if node.boot == boot)
-        same = listed is not None and listed.located.keys() >= {*device.places.values()}
-        if listed is not None and same and listed.is_present:
-            return merged_nodes(nodes, listed, boot)
-        # An edit has given its ID to another device, or nobody looks for it.
-        entities = {*map(claim_content.entity, claim_content.device_nodes(entry))}
-        missing = entities - {node.entity for node in nodes}
-        present = {node.id.entity: node.id for node in self._present_nodes()}
-        found = (RecordedNode.of(present[entity], boot) for entity in missing & present.keys())
-        return (*nodes, *found)
-
-    def _present_nodes(self) -> Iterator[Node]:
-        for handler in self._handlers.values():
-            for device in filter(lambda listed: listed.is_present, handler.devices.values()):
-                yield from device.owned_nodes
 
     def _find_device(self, device: ClaimedDevice) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
@@ -168,9 +144,9 @@ class ClaimAllocator:
         entry: Edits,
         listed: HostDevice | None,
         boot: str,
-    ) -> Mapping[str, DeviceNode]:
+    ) -> Mapping[str, CdiNode]:
         """Return the nodes of a device where they are now, by path in the container."""
-        moved: dict[str, DeviceNode] = {}
+        moved: dict[str, CdiNode] = {}
         for node in claim_content.device_nodes(entry):
             path = node["path"]
             if (place := device.places.get(path)) is not None:
@@ -184,7 +160,7 @@ class ClaimAllocator:
         return moved
 
     def _find_by_name(
-        self, record: ClaimRecord, device: ClaimedDevice, node: DeviceNode
+        self, record: ClaimRecord, device: ClaimedDevice, node: CdiNode
     ) -> tuple[tuple[int, int], str]:
         """Return the number and the path of a node of another boot, by what lasts of it."""
         former = claim_content.entity(node), record.boot
@@ -194,9 +170,11 @@ class ClaimAllocator:
             if (recorded.entity, recorded.boot) == former
             for name in recorded.names
         }
-        for present in self._present_nodes():
-            if present.state and present.state.number and names & present.id.names:
-                return present.state.number, present.state.realpath
+        for handler in self._handlers.values():
+            for host_device in filter(lambda listed: listed.is_present, handler.devices.values()):
+                for present in host_device.owned_nodes:
+                    if present.state and present.state.number and names & present.id.names:
+                        return present.state.number, present.state.realpath
         raise AllocationError(_not_there(device, node["path"]))
 
     async def _with_located_paths(self, device: ClaimedDevice, entry: Edits) -> Edits:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from devhost.allocation.cdi import DeviceNode, Edits, OwnedEdits
+from devhost.allocation.cdi import CdiNode, Edits, OwnedEdits
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.allocation import DeviceSpec
 from devhost.model.device import FileKind, HostDevice
-from devhost.model.records import ClaimedDevice, ClaimRecord, merged_nodes
+from devhost.model.records import ClaimedDevice, ClaimRecord, with_new_nodes
 
 _Json = dict[str, Any]
 _EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
@@ -44,7 +44,7 @@ class Scope(NamedTuple):
         if device.admin:
             return {"places": places}
         former = tuple(node for node in device.nodes if node.boot == boot)
-        return {"places": places, "nodes": merged_nodes(former, present, boot)}
+        return {"places": places, "nodes": with_new_nodes(former, present, boot)}
 
 
 def scopes(claim: _Json, driver: str) -> list[list[Result]]:
@@ -95,8 +95,8 @@ def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> C
     for number, device in enumerate(record.devices):
         scope, device_id = brought[device.scope], offered_id(device.id).device
         own, common = own_entry(record.claim, number), common_entry(record.claim, device.scope)
-        entries[own] = scope.edits.by_device.get(device_id, {})
         entries[common] = scope.edits.common
+        entries[own] = scope.edits.by_device.get(device_id, {})
         is_first = (device.scope, device.request) not in seen
         seen.add((device.scope, device.request))
         names = (own, common) if is_first else (own,)
@@ -126,7 +126,7 @@ def device_nodes(entry: Edits) -> Sequence[Any]:
     return entry.get("deviceNodes", ())
 
 
-def with_nodes(entry: Edits, moved: Mapping[str, DeviceNode]) -> Edits:
+def with_nodes(entry: Edits, moved: Mapping[str, CdiNode]) -> Edits:
     """Return an entry with device nodes instead of others, by path in the container."""
     if not moved:
         return entry
@@ -134,7 +134,7 @@ def with_nodes(entry: Edits, moved: Mapping[str, DeviceNode]) -> Edits:
     return {**entry, "deviceNodes": nodes}
 
 
-def moved_node(node: DeviceNode, number: tuple[int, int], path: str) -> DeviceNode:
+def moved_node(node: CdiNode, number: tuple[int, int], path: str) -> CdiNode:
     """Return a device node with its number and path on the host."""
     major, minor = number
     kept = {key: value for key, value in node.items() if key != "hostPath"}
@@ -142,7 +142,7 @@ def moved_node(node: DeviceNode, number: tuple[int, int], path: str) -> DeviceNo
     return {**kept, "major": major, "minor": minor, **host_path}
 
 
-def spec_of(node: DeviceNode) -> DeviceSpec:
+def spec_of(node: CdiNode) -> DeviceSpec:
     """Return what was allocated as a device node."""
     return DeviceSpec(
         node.get("hostPath", node["path"]),
@@ -154,7 +154,7 @@ def spec_of(node: DeviceNode) -> DeviceSpec:
     )
 
 
-def entity(node: DeviceNode) -> str:
+def entity(node: CdiNode) -> str:
     """Return the identity of a device node in its boot (`NodeId.entity`)."""
     kind = FileKind.BLOCK if node["type"] == "b" else FileKind.CHAR
     return f"{kind.value} {node['major']}:{node['minor']}"

@@ -63,7 +63,7 @@ class ClaimUpkeep:
         clock = asyncio.get_running_loop().time
         while True:
             self._claims.conflict.clear()
-            gone = [record for record in self._claims if await self._is_gone(record)]
+            gone = [record for record in self._claims.all_drivers() if await self._is_gone(record)]
             since = clock()
             while gone and clock() < since + _CONFIRM_S:
                 for record in [record for record in gone if _is_unused(record, records, since)]:
@@ -72,7 +72,7 @@ class ClaimUpkeep:
                         continue  # it was allocated again meanwhile
                     fields = {"claim": record.shown, "uid": record.claim}
                     _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
-                    await attempt("ending", _name(record), self._claims.unprepare(record.claim))
+                    await attempt("ending", _name(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_S):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimHandler, ClaimRecords, LockState, PodLister, ResourceHooks
+from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -20,6 +20,7 @@ from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices,
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
 from devhost.backends.podresources import ClaimedId, PodResources
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
@@ -27,8 +28,7 @@ from devhost.model.device import Snapshot
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
-_FREE_POLL_S: Final = 0.2  # while the other backend's pods have devices
-_LOCKED: Final = "another instance of devhost publishes its devices"
+_RETRY_S: Final = 1.0  # after a lock that could not be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +42,28 @@ class DraSettings:
 
 
 class DraBackend:
-    """The devices that DRA offers for a process (a `devhost.backends.backend.Backend`)."""
+    """The devices that DRA offers for a process (a `devhost.backends.backend.ClaimBackend`)."""
 
     leave_after = 0.0  # what is not in a slice is not prepared
 
-    def __init__(self, settings: DraSettings, pods: PodResources | None) -> None:
-        self.settings, self._api = settings, ApiClient(settings.api)
+    def __init__(self, settings: DraSettings, pods: PodResources, locks: ResourceLocks) -> None:
+        self.settings, self.locks, self._api = settings, locks, ApiClient(settings.api)
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
         self.changed = asyncio.Event()  # another one after each change
         sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
         slices = NodeSlices(self._api, driver, node_name)
-        self.writer = SliceWriter(slices, self.versions.read_node, self.report_change)
+        self.writer = SliceWriter(slices, locks, self.versions.read_node, self.report_change)
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
         self.registrar = Registrar(sockets, servicer, self._kubelet_answered)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
-        if pods is not None:
-            pods.claimed_ids = functools.partial(
-                _claimed_ids, driver, self._publications, self.claims
-            )
+        self.pods = pods
+        pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
 
     # ── for the node ──
-
-    @property
-    def pods(self) -> PodLister | None:
-        """Nobody of its own: kubelet has one list, which device plugins ask for."""
-        return None
 
     @property
     def restarts(self) -> int:
@@ -79,7 +72,7 @@ class DraBackend:
 
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
-        publication = DraPublication(self, pool_name(self.settings.node_name, resource.name), hooks)
+        publication = DraPublication(self, resource.name, hooks)
         self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
@@ -102,42 +95,26 @@ class DraBackend:
         """Return the driver."""
         return self.settings.driver
 
-    def lock_of(self, _resource: str) -> LockState:
-        """Return who serves a resource by a device plugin: nobody here."""
-        return "free"
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost serves a resource; may be asked in any thread."""
-        return self.has_served(resource) and self.registrar.sockets.lock.locked_by_other
-
-    def has_served(self, resource: str) -> bool:
-        """Whether an instance of devhost has served a resource on this node."""
-        return pool_name(self.settings.node_name, resource) in self._publications
-
     async def run(self, _watcher: Watcher, records: ClaimRecords) -> None:
         """Serve kubelet and publish devices until cancelled."""
         await self.claims.begin(records)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._become_writer())
-                tasks.create_task(self.registrar.run())
-                tasks.create_task(self.writer.run())
-                tasks.create_task(self.upkeep.run(records))
-        finally:
-            self.writer.may_write = False
-            self.registrar.sockets.lock.release()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._remove_dead_sockets())
+            tasks.create_task(self.registrar.run())
+            tasks.create_task(self.writer.run())
+            tasks.create_task(self.upkeep.run(records))
 
     async def close(self) -> None:
         """End what is running."""
         await self._api.close()
 
-    async def _become_writer(self) -> None:
-        await self.registrar.sockets.wait_until_locked()
-        self.writer.may_write = True
-        self.writer.compare_soon()
-        self.report_change()
-        with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
-            await self.registrar.sockets.remove_dead()
+    async def _remove_dead_sockets(self) -> None:
+        """Remove what instances that were killed have left, now and when one has freed a lock."""
+        while True:
+            freed = self.locks.freed
+            with contextlib.suppress(OSError):  # no registry: kubelet has not started yet
+                await self.registrar.sockets.remove_dead()
+            await freed.wait()
 
     def report_change(self) -> None:
         """Wake the publications, whose states may have changed."""
@@ -158,8 +135,9 @@ class DraPublication:
         blocked: Why no claim is given any of them yet, if that is so: then none is offered.
     """
 
-    def __init__(self, backend: DraBackend, pool: str, hooks: ResourceHooks) -> None:
-        self.handler, self.pool = hooks.handler, ResourcePool(pool)
+    def __init__(self, backend: DraBackend, resource: str, hooks: ResourceHooks) -> None:
+        pool = pool_name(backend.settings.node_name, resource)
+        self.handler, self.pool = hooks.handler, ResourcePool(pool, backend.locks.get(resource))
         self._backend, self._hooks = backend, hooks
         self._snapshot, self._replicas = Snapshot(), 1
         self._devices: Sequence[SliceDevice] = ()
@@ -174,25 +152,46 @@ class DraPublication:
     async def run(self) -> None:
         """Show its state until cancelled; then it is removed, if it has ended."""
         self._backend.add(self)
-        shown: tuple[State, str | None] | None = None
         try:
-            await self._wait_until_free()
             while True:
-                if shown != self._state:
-                    shown = self._state
-                    self._hooks.set_state(*shown)
-                await self._backend.changed.wait()
+                try:
+                    await self._backend.writer.wait_until_locked(self.pool, self._show_wait)
+                except OSError as error:
+                    self._hooks.set_state(State.BACKING_OFF, str(error))
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                await self._wait_until_free()
+                await self._show_state()
         finally:
             if self.drained:
                 self._backend.remove(self)
+            self.pool.has_lock = False
+            self.pool.lock.release(self.pool)
+
+    def _show_wait(self, reason: str) -> None:
+        """Show who has the lock; kubelet may ask this instance for claims all the same."""
+        self._offer(self._hooks.other_holders())
+        self._hooks.set_state(State.WAITING, reason)
 
     async def _wait_until_free(self) -> None:
         """Wait while pods have devices by the other backend."""
-        while (reason := self._hooks.other_holders()) is not None:
+
+        def waiting(reason: str) -> None:
             self._offer(reason)
             self._hooks.set_state(State.WAITING, reason)
-            await asyncio.sleep(_FREE_POLL_S)
+
+        await self._hooks.wait_until_free(waiting)
+        self.pool.lock.set_served(False)
         self._offer(None)
+
+    async def _show_state(self) -> None:
+        """Show its state until the lock is lost."""
+        shown: tuple[State, str | None] | None = None
+        while self.pool.has_lock:
+            if shown != self._state:
+                shown = self._state
+                self._hooks.set_state(*shown)
+            await self._backend.changed.wait()
 
     @property
     def _state(self) -> tuple[State, str | None]:
@@ -201,8 +200,6 @@ class DraPublication:
             return State.WAITING, reason
         if self.pool.problem is not None:
             return State.BACKING_OFF, self.pool.problem
-        if not writer.may_write:
-            return State.WAITING, registrar.sockets.lock_problem or _LOCKED
         return (State.REGISTERED if self.pool.is_published else State.SERVING), None
 
     @property
@@ -270,7 +267,7 @@ class DraPublication:
         backend = self._backend
         return not (
             self.device_ids
-            or backend.writer.has_slices(self.pool.name)
+            or backend.writer.has_slices(self.pool)
             or backend.claims.uses(self.handler.name)
         )
 
@@ -283,8 +280,8 @@ def _claimed_ids(
     for pool, publication in publications.items():
         for name, ids in publication.ids.items():
             claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
-    for record in claims:
+    for record in claims.all_drivers():
         for device in record.devices:
-            key = ClaimedId(driver, device.pool, device.device, device.share or "")
+            key = ClaimedId(record.driver, device.pool, device.device, device.share or "")
             claimed[key] = device.resource, offered_id(device.id)
     return claimed

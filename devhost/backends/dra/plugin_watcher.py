@@ -2,7 +2,8 @@
 
 Kubelet finds a socket below plugins_registry, also after its own restart, asks it for the driver
 and says whether it has registered that (k8s.io/kubernetes v1.37.1 pkg/kubelet/pluginmanager). It
-takes a socket's name for what was there before, so each server has a name of its own.
+takes a socket's name for what was there before, so each server has a name of its own. Of two
+instances of a driver it calls the newer.
 """
 
 import asyncio
@@ -22,7 +23,6 @@ import grpc
 from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
-from devhost.backends.file_lock import FileLock
 from devhost.backends.sockets import (
     SERVER_OPTIONS,
     SOCKET_PATH_MAX,
@@ -34,27 +34,15 @@ from devhost.watch.threads import run_in_thread
 _SERVICES: Final = ("v1.DRAPlugin",)
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
-_LOCK_POLL_S: Final = 0.05
 _LISTEN_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
 
 class DriverSockets:
-    """The places of a driver's sockets in kubelet's directory, and the driver's lock.
-
-    Who has the lock publishes the slices: of two instances of devhost, kubelet calls the newer.
-
-    Attributes:
-        driver: Its name.
-        lock_problem: Why the lock cannot be taken, though nobody may have it.
-    """
+    """The places of a driver's sockets in kubelet's directory."""
 
     def __init__(self, kubelet_dir: Path, driver: str) -> None:
-        self.directory = kubelet_dir / "plugins" / driver
         self.registry = kubelet_dir / "plugins_registry"
-        # Not of the directory itself: it may be that of the state, which has a lock of its own.
-        self.lock = FileLock(self.directory / "publishing.lock")
-        self.lock_problem: str | None = None
         self.driver = driver
 
     def fresh_path(self) -> Path:
@@ -68,19 +56,6 @@ class DriverSockets:
         if length <= SOCKET_PATH_MAX:
             return None
         return f"a socket's path has {length} bytes, more than {SOCKET_PATH_MAX}"
-
-    async def wait_until_locked(self) -> None:
-        """Take the lock, when no other process has it."""
-        while not self._take_lock():  # noqa: ASYNC110 (of another process: no event)
-            await asyncio.sleep(_LOCK_POLL_S)
-
-    def _take_lock(self) -> bool:
-        try:
-            self.directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            taken, self.lock_problem = self.lock.acquire(), None
-        except OSError as error:  # a full disk is no reason not to prepare claims
-            taken, self.lock_problem = False, f"cannot lock {self.directory}: {error.strerror}"
-        return taken
 
     async def remove_dead(self) -> None:
         """Remove the sockets that instances which were killed have left; may raise `OSError`.

@@ -62,7 +62,7 @@ class PreparedClaims:
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver = api, driver
         self.handlers: dict[str, ClaimHandler] = {}
-        self._allocator = ClaimAllocator(pool_of, self.handlers, self._all)
+        self._allocator = ClaimAllocator(pool_of, self.handlers, self.all_drivers)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self.unwritten: set[str] = set()
@@ -71,8 +71,7 @@ class PreparedClaims:
 
     def __iter__(self) -> Iterator[ClaimRecord]:
         """Yield the records of this driver."""
-        records = self.records.by_id.values() if self.records is not None else ()
-        return (record for record in tuple(records) if record.driver == self._driver)
+        return (record for record in self.all_drivers() if record.driver == self._driver)
 
     def of_resource(self, resource: str) -> list[ClaimRecord]:
         """Return the records that have a device of a resource."""
@@ -124,13 +123,23 @@ class PreparedClaims:
             record = await self._find(uid)
             await self._loaded.write_file(_file_name(self._driver, uid), None)
             if record is not None:
-                self.unwritten.discard(record.id)
-                self._loaded.drop(record)
-                await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
+                await self._drop(record)
             return record
 
-    def _all(self) -> tuple[ClaimRecord, ...]:
-        return tuple(self._loaded.by_id.values())
+    async def end(self, record: ClaimRecord) -> None:
+        """End the record of a claim of any driver, which may not run any longer."""
+        async with self._lock(record.claim):
+            await self._loaded.write_file(_file_name(record.driver, record.claim), None)
+            await self._drop(record)
+
+    async def _drop(self, record: ClaimRecord) -> None:
+        self.unwritten.discard(record.id)
+        self._loaded.drop(record)
+        await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
+
+    def all_drivers(self) -> tuple[ClaimRecord, ...]:
+        """Return the records of all drivers; none before they have been read."""
+        return tuple(self.records.by_id.values()) if self.records is not None else ()
 
     @property
     def _loaded(self) -> ClaimRecords:

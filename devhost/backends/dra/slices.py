@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +21,11 @@ from devhost.backends.dra.pool import (
     PoolWrite,
     SliceDevice,
     named_slice,
+    pool_name,
     pool_of,
     writes,
 )
+from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
 
 _Json = dict[str, Any]
@@ -40,6 +42,10 @@ class ResourcePool:
     """The pool of a resource, and how far the API server has it.
 
     Attributes:
+        lock: That of the resource: who has it writes the pool.
+        has_lock: Whether it was taken, and not seen to be lost since.
+        is_dead: Whether another process has it that does not publish by this driver: then what
+            there is of the pool goes.
         devices: Those that pods may be given, in order; ``None`` before the first look.
         published: Those that the API server has.
         problem: Why the last write failed.
@@ -47,6 +53,9 @@ class ResourcePool:
     """
 
     name: str
+    lock: ResourceLock
+    has_lock: bool = False
+    is_dead: bool = False
     devices: Sequence[SliceDevice] | None = None
     published: Sequence[SliceDevice] | None = None
     problem: str | None = None
@@ -69,9 +78,10 @@ class NodeSlices:
     """The slices of a driver on a node, as they were read or written last."""
 
     def __init__(self, api: ApiClient, driver: str, node_name: str) -> None:
-        self._api, self._driver, self._node_name = api, driver, node_name
+        self._api, self.driver, self._node_name = api, driver, node_name
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._by_name: dict[str, _Json] = {}
+        self._compared: dict[str, str] = {}  # the node's UID, by pool that has what is wanted
         self._version = ""  # of the list
         self._turns = asyncio.Semaphore(_POOLS_AT_ONCE)
 
@@ -83,11 +93,22 @@ class NodeSlices:
         """The names of the pools that have slices."""
         return set(map(pool_of, self._by_name.values()))
 
+    def resource_of(self, pool: str) -> str:
+        """Return whose pool it is: a device says it, where the name of the pool is a hash."""
+        slices = self._of_pool(pool).values()
+        devices = (device for one in slices for device in one["spec"].get("devices") or ())
+        attributes = (device.get("attributes", {}).get("resource", {}) for device in devices)
+        for name in (attribute.get("string", "") for attribute in attributes):
+            if pool_name(self._node_name, name) == pool:
+                return str(name)
+        return pool.partition("/")[2]
+
     async def read(self) -> None:
         """Read all of them, or raise `ApiError`."""
         listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
         with reading_answer():
             self._by_name = dict(map(named_slice, listed.get("items") or ()))
+            self._compared.clear()
             self._version = str(listed["metadata"]["resourceVersion"])
 
     async def follow(self, on_change: Callable[[bool], None]) -> None:
@@ -109,22 +130,35 @@ class NodeSlices:
 
     def _take(self, kind: str, name: str, content: _Json) -> bool:
         former = self._by_name.get(name)
+        for changed in filter(None, (former, content)):
+            self._compared.pop(pool_of(changed), None)
         if kind == "DELETED":
             return self._by_name.pop(name, None) is not None
         if former is None or former["metadata"] != content["metadata"]:  # else it is our write
             self._by_name[name] = content
         return False
 
+    def is_written(self, pool: ResourcePool, node_uid: str) -> bool:
+        """Whether a pool was compared, and nothing has changed since."""
+        is_published = pool.has_lock and pool.is_published
+        return is_published and self._compared.get(pool.name) == node_uid
+
     async def write(self, pool: ResourcePool, node_uid: str) -> bool:
         """Write what differs from the devices of a pool; return whether there was anything.
 
         A failure is a problem of the pool; if the slices were others, the watch will show them.
         """
-        key = PoolKey(self._driver, self._node_name, node_uid, pool.name)
+        key = PoolKey(self.driver, self._node_name, node_uid, pool.name)
         async with self._turns:
-            if (devices := pool.devices) is None:
+            devices = pool.devices if pool.has_lock else () if pool.is_dead else None
+            if devices is None:
                 return False
             needed = writes(key, devices, self._of_pool(pool.name))
+            if needed and pool.has_lock and not pool.lock.held:
+                pool.has_lock = False  # its file was removed
+                return False
+            if not needed:
+                self._compared[pool.name] = node_uid
             try:
                 left_out = [await self._send(write) for write in needed]
             except ApiError as error:
@@ -162,28 +196,30 @@ class SliceWriter:
     published; `on_change` is called when a pool may have another state.
 
     Attributes:
-        pools: Those that are wanted, by name; and, without devices, those that nobody has.
+        pools: Those of the resources of this process, by name.
         problem: Why nothing can be written.
-        may_write: Whether this instance is the one that publishes.
     """
 
     def __init__(
         self,
         slices: NodeSlices,
+        locks: ResourceLocks,
         read_node: Callable[[], Awaitable[str]],
         on_change: Callable[[], None],
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
         self.pools: dict[str, ResourcePool] = {}
+        self._unowned: dict[str, ResourcePool] = {}  # those that have slices, but no resource here
+        self._locks, self._number = locks, publisher_number(slices.driver)
+        locks.looks.append(self._take_unowned)
         self.problem: str | None = "the API server was not asked yet"
-        self.may_write = False
         self._is_read = False  # whether all slices that there may be were read or written
         self._changed, self._is_node_read = asyncio.Event(), False
         self._failures = 0  # in a row
 
-    def has_slices(self, pool: str) -> bool:
+    def has_slices(self, pool: ResourcePool) -> bool:
         """Whether the API server may have slices of a pool that this instance has to delete."""
-        return self.may_write and (not self._is_read or pool in self._slices.pools)
+        return pool.has_lock and (not self._is_read or pool.name in self._slices.pools)
 
     def compare_soon(self) -> None:
         """Compare what is there with what is wanted."""
@@ -201,18 +237,22 @@ class SliceWriter:
 
     async def run(self) -> None:
         """Read, follow and write until cancelled."""
-        while True:
-            try:
-                await self._slices.read()
-                self._is_read = True
-                self.read_node_soon()
-                await run_together(self._slices.follow(self._take_change), self._write_changes())
-            except DevhostError as error:
-                self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
-                self._failures += 1
-                if self._failures > 1:  # else it may only be that a watch could not go on
-                    self._set_problem(str(error))
-            await asyncio.sleep(_jitter(self._failures))
+        try:
+            while True:
+                try:
+                    await self._slices.read()
+                    self._is_read = True
+                    self.read_node_soon()
+                    changes = self._slices.follow(self._take_change)
+                    await run_together(changes, self._write_changes())
+                except DevhostError as error:
+                    self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
+                    self._failures += 1
+                    if self._failures > 1:  # else it may only be that a watch could not go on
+                        self._set_problem(str(error))
+                await asyncio.sleep(_jitter(self._failures))
+        finally:
+            self._release(self._unowned)
 
     async def _write_changes(self) -> None:
         """Write what differs after each change, and after a pause what has failed."""
@@ -227,7 +267,12 @@ class SliceWriter:
                 self._is_node_read = True
                 node_uid = await self._read_node()
             self._failures, self.problem = 0, None
-            pools = self._pools_to_compare() if self.may_write else ()
+            self._find_unowned()
+            every = *self.pools.values(), *self._unowned.values()
+            for pool in every:
+                if pool.is_dead:  # since the last look an instance of the driver may have it
+                    self._set_lock(pool, is_taken=False)
+            pools = [pool for pool in every if not self._slices.is_written(pool, node_uid)]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
@@ -235,12 +280,46 @@ class SliceWriter:
             if any(task.result() for task in written):
                 await asyncio.sleep(_BETWEEN_WRITES_S)
 
-    def _pools_to_compare(self) -> Sequence[ResourcePool]:
-        """Return the pools; also those that nobody has, once all have been looked at."""
+    def _find_unowned(self) -> None:
+        """Find the pools that no resource here has, once all resources have been looked at."""
+        unowned = self._slices.pools - self.pools.keys()
+        self._release(self._unowned.keys() - unowned)
         if all(pool.devices is not None for pool in self.pools.values()):
-            unowned = self._slices.pools - self.pools.keys()
-            self.pools |= {name: ResourcePool(name, ()) for name in unowned}
-        return [*self.pools.values()]
+            for name in unowned - self._unowned.keys():
+                lock = self._locks.get(self._slices.resource_of(name))
+                self._unowned[name] = ResourcePool(name, lock, devices=())
+            self._take_unowned()
+
+    def _release(self, names: Iterable[str]) -> None:
+        for name in [*names]:
+            pool = self._unowned.pop(name)
+            pool.lock.release(pool)
+
+    def _take_unowned(self) -> None:
+        """Take the locks of pools that are to be deleted, where no other instance has them."""
+        for pool in self._unowned.values():
+            if not pool.has_lock:
+                with contextlib.suppress(OSError):
+                    lock = pool.lock
+                    is_taken = lock.join(pool) or lock.acquire(pool, self._slices.driver)
+                    self._set_lock(pool, is_taken=is_taken)
+
+    def _set_lock(self, pool: ResourcePool, *, is_taken: bool) -> None:
+        was_dead, pool.has_lock = pool.is_dead, is_taken
+        pool.is_dead = not is_taken and pool.lock.other_publisher not in (None, self._number)
+        if is_taken or (pool.is_dead and not was_dead):
+            self.compare_soon()
+
+    async def wait_until_locked(self, pool: ResourcePool, show: Callable[[str], None]) -> None:
+        """Wait while another instance of devhost publishes the resource, or raise `OSError`."""
+
+        def waiting(reason: str) -> None:
+            show(reason)
+            self._set_lock(pool, is_taken=False)
+
+        driver = self._slices.driver
+        await self._locks.wait_until_locked(pool.lock, pool, driver, waiting)
+        self._set_lock(pool, is_taken=True)
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:

@@ -85,8 +85,7 @@ async def node(
 ) -> AsyncIterator[Node]:
     """kubelet; devhost is not started, and no stick is plugged in."""
     del sticks
-    daemon.flags.append("--assume-free")  # the tests end their pods, and nobody says what pods hold
-    async with RealKubelet(real_binary, directory / "plugins") as kubelet:
+    async with RealKubelet(real_binary, directory / "plugins", daemon.pod_resources) as kubelet:
         yield Node(kubelet, daemon)
         await daemon.kill()
 

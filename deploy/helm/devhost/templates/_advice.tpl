@@ -4,9 +4,6 @@ validate` knows what its configuration needs of the values.
 */}}
 {{- define "devhost.advice" -}}
 {{- $advice := list }}
-{{- if and (not .values.podResources.enabled) .values.podResources.assumeFree }}
-{{- $advice = append $advice (printf "With podResources.assumeFree %s may give a device to a second pod after its resource is renamed: drain the nodes before such an edit, or set podResources.enabled." .name) }}
-{{- end }}
 {{- if .values.deviceAccess.privileged }}
 {{- $advice = append $advice (printf "%s is privileged (deviceAccess.privileged): protect its configuration and its image like the nodes themselves." .name) }}
 {{- end }}

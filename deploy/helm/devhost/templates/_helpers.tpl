@@ -58,7 +58,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 `config`, and one for each profile. `values` are the chart's values merged with the profile's.
 */}}
 {{- define "devhost.instances" -}}
-{{- range $key := list "allow" "cdi" "config" "deviceAccess" "dra" "hostRoot" "http" "image" "kubelet" "log" "metrics" "networkPolicy" "podAnnotations" "podLabels" "podResources" "probes" "securityContext" "serviceAccount" }}
+{{- range $key := list "allow" "cdi" "config" "deviceAccess" "dra" "hostRoot" "http" "image" "kubelet" "log" "metrics" "networkPolicy" "podAnnotations" "podLabels" "probes" "securityContext" "serviceAccount" }}
 {{- if not (kindIs "map" (index $.Values $key)) }}
 {{- fail (printf "%s: has no value; remove the key, or set what belongs below it" $key) }}
 {{- end }}
@@ -67,7 +67,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- fail (printf "http: port and statusPort are both %v" .Values.http.port) }}
 {{- end }}
 {{- $fullname := include "devhost.fullname" . }}
-{{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "podResources" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "command" "args" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
+{{- $keys := list "hostPaths" "hostRoot" "allow" "deviceAccess" "cdi" "kubelet" "log" "podAnnotations" "podLabels" "podSecurityContext" "securityContext" "resources" "priorityClassName" "tolerations" "nodeSelector" "affinity" "updateStrategy" "terminationGracePeriodSeconds" "probes" "command" "args" "extraArgs" "extraEnv" "extraVolumes" "extraVolumeMounts" }}
 {{- $given := dict }}
 {{- range $keys }}
 {{- $_ := set $given . (index $.Values .) }}
@@ -205,10 +205,8 @@ are replaced.
 {{- if not (.capabilities.APIVersions.Has "resource.k8s.io/v1") }}
 {{- fail "dra.enabled: the cluster does not have resource.k8s.io/v1; devhost needs Kubernetes 1.36 or newer for it" }}
 {{- end }}
-{{- range $key := list "podResources" "cdi" }}
-{{- if not (index $values $key).enabled }}
-{{- fail (printf "dra.enabled: %s needs %s.enabled" $.instance.name $key) }}
-{{- end }}
+{{- if not $values.cdi.enabled }}
+{{- fail (printf "dra.enabled: %s needs cdi.enabled" .instance.name) }}
 {{- end }}
 {{- /* The path of a Unix socket has at most 107 bytes, of which devhost's names of sockets take 37. */}}
 {{- if gt (add (len (trimSuffix "/" $values.kubelet.rootDir)) (len $values.dra.driver)) 70 }}

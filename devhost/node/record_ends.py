@@ -3,15 +3,16 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.backends.backend import OfferedIds
+from devhost.model.advertised import AdvertisedName
 from devhost.model.device import HostDevice
 from devhost.model.records import Handout, RecordKey
 from devhost.node.holders import Holders
 from devhost.node.listed_nodes import present_keys
-from devhost.node.record_table import Holding
 
 _POLL_S: Final = 10.0  # at most: what another instance serves has no event
 
@@ -40,17 +41,15 @@ class _Life:
     Attributes:
         allocated_at: When it was allocated last, as far as this process can tell.
         ended_at: From when kubelet cannot allocate it.
-        gone: The nodes that have gone from the device (`NodeId.lasting`).
         offered: The device on offer that has its node.
     """
 
     allocated_at: float | None = None
     ended_at: float | None = None
-    gone: frozenset[str] = frozenset()
     offered: HostDevice | None = None
 
 
-class ClaimEnds:
+class RecordEnds:
     """Finds the handouts that have ended, by the lists of kubelet and by what pods hold."""
 
     def __init__(
@@ -59,11 +58,9 @@ class ClaimEnds:
         holders: Holders,
         boot: str,
         leave_after: float,
-        *,
-        assume_free: bool,
     ) -> None:
         self._listings, self._holders, self._boot = listings, holders, boot
-        self._leave_after, self._assume_free = leave_after, assume_free
+        self._leave_after = leave_after
         self._lives: dict[RecordKey, _Life] = {}
 
     def handed_out(self, handouts: Iterable[Handout]) -> None:
@@ -71,16 +68,6 @@ class ClaimEnds:
         now = asyncio.get_running_loop().time()
         for handout in handouts:
             self._life(handout).allocated_at = now
-
-    def observe(self, handout: Handout, device: HostDevice) -> None:
-        """Record whether the nodes of a handout have gone from its device."""
-        gone = set[str]()
-        for handed in handout.nodes:
-            keys = handed.keys(self._boot)
-            nodes = [node for node in device.owned_nodes if not keys.isdisjoint(node.id.keys)]
-            if nodes and not device.is_leaving and not any(map(device.has, nodes)):
-                gone.add(handed.id.lasting)
-        self._life(handout).gone = frozenset(gone)
 
     def forget(self, keys: Iterable[RecordKey]) -> None:
         """Forget the times of handouts that have ended."""
@@ -101,31 +88,26 @@ class ClaimEnds:
         return free, pause
 
     def rest(self, handout: Handout) -> Handout | None:
-        """Return what stays of a handout that has ended, or of which nodes have gone.
+        """Return what stays of a handout that has ended.
 
-        A pod may still start its containers again: its steps stay where pod-resources cannot be
-        asked, and while its name is listed, as pod-resources does not show init containers. Where
-        it cannot be asked, nodes stay of which not all have gone.
+        A pod may still start its containers again: its steps stay while its name is listed, as
+        pod-resources does not show init containers.
         """
-        name, gone = handout.name, self._life(handout).gone
-        if self._holders.enabled:
-            gone = frozenset[str]()
-            listing = self._listings.get(name.resource)
-            keeps_steps = listing is not None and listing.offered_ids.lists(
-                name.device, shared=name.shared
-            )
-        else:
-            keeps_steps = True
-        nodes = tuple(node for node in handout.nodes if gone and node.id.lasting not in gone)
-        if not nodes and (handout.steps == "none" or not keeps_steps):
+        name, listing = handout.name, self._listings.get(handout.resource)
+        is_listed = listing is not None and listing.offered_ids.lists(
+            name.device, shared=name.shared
+        )
+        if handout.steps == "none" or not is_listed:
             return None
-        return handout.model_copy(update={"nodes": nodes})
+        return handout.model_copy(update={"nodes": ()})
 
-    def is_allocatable(self, handout: Handout | Holding, listing: ListedResource) -> bool:
-        """Whether an Allocate may begin, or run, by a handout's name."""
-        device, name = listing.devices.get(handout.name.device), handout.name
+    def is_allocatable(
+        self, name: AdvertisedName, node_keys: AbstractSet[str], listing: ListedResource
+    ) -> bool:
+        """Whether an Allocate of nodes may begin, or run, by a name."""
+        device = listing.devices.get(name.device)
         if device and name.shared is listing.shared and (keys := present_keys(device)):
-            return not keys.isdisjoint(handout.node_keys(self._boot))
+            return not keys.isdisjoint(node_keys)
         now = asyncio.get_running_loop().time()
         return listing.offered_ids.may_allocate(name.device, now, shared=name.shared)
 
@@ -148,7 +130,7 @@ class ClaimEnds:
                     life.allocated_at = now + self._leave_after
                 return life.allocated_at
             life.offered = None
-            if self.is_allocatable(handout, listing):
+            if self.is_allocatable(handout.name, handout.node_keys(self._boot), listing):
                 life.ended_at = now
                 return math.inf
         if life.ended_at is None:
@@ -173,9 +155,7 @@ class ClaimEnds:
 
     def _is_free(self, handout: Handout, since: float) -> bool:
         """Whether no pod has what was handed out, by what kubelet says since a time."""
-        name, life = handout.name, self._life(handout)
-        if not self._holders.enabled:
-            return bool(life.gone) or (self._assume_free and life.offered is None)
+        name = handout.name
         if self._holders.confirmed_free(name, since):
             return True
         if not self._holders.pods_of_device(name):

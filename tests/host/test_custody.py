@@ -1,6 +1,7 @@
 """Which nodes are withheld, and until when."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from devhost.model.config import Resource
 from devhost.model.device import Hardware, HostDevice
 from devhost.model.records import Steps
 from devhost.model.resource_state import HeldBy
-from devhost.node import claims as claims_module
+from devhost.node import custody as custody_module
 from devhost.node import record_files
-from devhost.node.claims import Claims
+from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.record_files import RecordFiles
 from devhost.node.state_dir import directory_lock
@@ -31,10 +32,8 @@ A, B = "example.com/a", "example.com/b"
 class FakeHolders(Holders):
     """Says of every device which pods hold it."""
 
-    enabled = True
-
     def __init__(self, *pods: str) -> None:
-        super().__init__(None)
+        super().__init__(FakeBackend().pods, "node-1")
         self.pods = list(pods)
 
     def confirmed_free(self, *_: object, **__: object) -> bool:
@@ -47,10 +46,8 @@ class FakeHolders(Holders):
 class FakeList(Holders):
     """Says which pods hold which devices."""
 
-    enabled = True
-
     def __init__(self, by_name: Mapping[AdvertisedName, HeldBy]) -> None:
-        super().__init__(None)
+        super().__init__(FakeBackend().pods, "node-1")
         self._by_name = by_name
 
     @property
@@ -65,7 +62,7 @@ class FakeBackend(DevicePluginBackend):
     """Says which resources another instance serves, and which devhost has served."""
 
     def __init__(self, leave_after: float = 0.0) -> None:
-        super().__init__(Path("/nowhere"), None, leave_after)
+        super().__init__(Path("/nowhere"), Path("/nowhere/pr.sock"), leave_after)
         self.locked: set[str] = set()
         self.served: set[str] = set()
 
@@ -87,7 +84,7 @@ def device(name: str, inode: int = 1, path: str = "/dev/x", number: int = 64) ->
     return devices.device(name, devices.node(path, (4, number), inode=inode, changed=inode))
 
 
-class ClaimsFixture(Claims):
+class CustodyFixture(Custody):
     """The claims of a process with two resources, and with their file."""
 
     def __init__(
@@ -95,13 +92,11 @@ class ClaimsFixture(Claims):
         state: Path | None = None,
         holders: Holders | None = None,
         *,
-        assume_free: bool = False,
         leave_after: float = 0.0,
     ) -> None:
         self.backend = FakeBackend(leave_after)
         self.file = RecordFiles(state, self.backend.lock_of)
-        holders = holders or Holders(None)
-        super().__init__(holders, self.backend, self.file, assume_free=assume_free)
+        super().__init__(holders or Holders(self.backend.pods, "node-1"), self.backend, self.file)
         for name in (A, B):
             self.add(name, DeviceList(0.0), lambda: None)
 
@@ -116,14 +111,14 @@ class ClaimsFixture(Claims):
         await self.hand_out(declared, by_id, offered(*by_id), steps=steps, waited=waited)
 
 
-def published(who: Claims, declared: Resource, *found: HostDevice) -> list[str | None]:
+def published(who: Custody, declared: Resource, *found: HostDevice) -> list[str | None]:
     """Publish devices, and return why they are unhealthy."""
     judged = who.judge(declared, snapshot(*found))
     who.set_listed(declared, judged)
     return list(reasons(judged).values())
 
 
-async def allocated(who: ClaimsFixture, declared: Resource, one: HostDevice) -> bool:
+async def allocated(who: CustodyFixture, declared: Resource, one: HostDevice) -> bool:
     """Publish a device, allocate it if it is healthy, and return whether that was so."""
     if published(who, declared, one) == [None]:
         await who.give(declared, one)
@@ -155,19 +150,21 @@ def send(device_list: DeviceList, stream: Stream, one: HostDevice) -> None:
 async def test_claims_offer_what_was_allocated_under_one_name(
     tmp_path: Path, later: Resource, again: HostDevice, free: bool, restarted: bool
 ) -> None:
-    first = ClaimsFixture(tmp_path)
+    first = CustodyFixture(tmp_path)
     assert await allocated(first, resource(A), device("a"))
     second = first
     if restarted:
-        second = ClaimsFixture(tmp_path)
+        second = CustodyFixture(tmp_path)
         assert await second.reserved() == {A: {"/dev/x"}}
     assert await allocated(second, later, again) is free
 
 
 async def test_claims_withhold_hardware_without_a_node_under_another_name() -> None:
     """What is owned is a place in the kernel, such as that of a network interface."""
-    at = Hardware("/sys/0", "pci 0", "/sys/0/net/n", None, "net", "/sys/0")
-    found, who = devices.device("n", devices.token("n", at)), ClaimsFixture()
+    at = Hardware(
+        "/sys/0", "pci 0", "/sys/0/net/n", "/sys/0/net 0", "/sys/0/net 2", None, "net", "/sys/0"
+    )
+    found, who = devices.device("n", devices.token("n", at)), CustodyFixture()
     assert await allocated(who, resource(A), found)
     assert not await allocated(who, resource(B), found)
     assert await allocated(who, resource(A), found)
@@ -175,7 +172,7 @@ async def test_claims_withhold_hardware_without_a_node_under_another_name() -> N
 
 async def test_claims_withhold_what_was_not_allocated_until_its_id_left_the_list() -> None:
     """No pod has it; once its former name has left the kubelet's list, it is anybody's."""
-    who, device_list, looks = ClaimsFixture(), DeviceList(0.0), asyncio.Event()
+    who, device_list, looks = CustodyFixture(), DeviceList(0.0), asyncio.Event()
     who.add(A, device_list, lambda: None)
     who.add(B, DeviceList(0.0), looks.set)
     published(who, resource(A), device("a"))
@@ -200,7 +197,7 @@ async def test_claims_of_two_instances_that_allocate_one_node_refuse_the_second(
     tmp_path: Path,
 ) -> None:
     """Both offer it, because neither has a record when it learns of it; the second looks again."""
-    one, two, looks = ClaimsFixture(tmp_path), ClaimsFixture(tmp_path), asyncio.Event()
+    one, two, looks = CustodyFixture(tmp_path), CustodyFixture(tmp_path), asyncio.Event()
     two.add(B, DeviceList(0.0), looks.set)
     assert published(one, resource(A), device("a")) == [None]
     assert published(two, resource(B), device("b")) == [None]
@@ -214,7 +211,7 @@ async def test_claims_of_two_instances_that_allocate_one_node_refuse_the_second(
 
 
 async def test_claims_write_once_for_two_allocates_of_a_device(tmp_path: Path) -> None:
-    who = ClaimsFixture(tmp_path)
+    who = CustodyFixture(tmp_path)
     assert await allocated(who, resource(A), device("a"))
     written = (tmp_path / "records/example.com_a.json").stat().st_ino
     assert await allocated(who, resource(A), device("a"))
@@ -228,7 +225,7 @@ async def test_claims_share_nodes_by_overlap(
     tmp_path: Path, former: str, later: str, declared: bool
 ) -> None:
     """Where both are declared one of them is enough, as everywhere; else both have to say so."""
-    who = ClaimsFixture(tmp_path)
+    who = CustodyFixture(tmp_path)
     one, two = resource(A, overlap=former), resource(B, overlap=later)
     who.reconfigure([one, two])
     assert await allocated(who, one, device("a"))
@@ -239,7 +236,7 @@ async def test_claims_share_nodes_by_overlap(
 
 async def test_claims_with_a_slow_state_directory_write_nodes_later(tmp_path: Path) -> None:
     """An Allocate does not fail for that, nor wait long, together with what it has waited."""
-    who = ClaimsFixture(tmp_path)
+    who = CustodyFixture(tmp_path)
     with directory_lock(tmp_path):
         await who.give(resource(A), device("a"), waited=60.0)
     assert await who.file.sync(60) is None
@@ -250,8 +247,8 @@ async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mark of a former pod has to be replaced."""
-    monkeypatch.setattr(claims_module, "_STEPS_S", 60.0)
-    who = ClaimsFixture(tmp_path)
+    monkeypatch.setattr(custody_module, "_STEPS_S", 60.0)
+    who = CustodyFixture(tmp_path)
     await who.give(resource(A), device("a"), steps="pending")
     (handout,) = who.file.table
     assert await who.file.give(lambda: [handout.with_steps("done")], 60) is None
@@ -263,11 +260,11 @@ async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
     assert who.recorded == {"a pending"}
 
 
-async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> ClaimsFixture:
+async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> CustodyFixture:
     """Return the claims after a boot, before which a resource was given a device."""
-    assert await allocated(ClaimsFixture(state), resource(A), device("a"))
+    assert await allocated(CustodyFixture(state), resource(A), device("a"))
     monkeypatch.setattr(record_files, "boot_id", lambda: "another")
-    after = ClaimsFixture(state)
+    after = CustodyFixture(state)
     await after.reserved()
     return after
 
@@ -284,7 +281,7 @@ async def test_claims_after_a_boot_know_a_node_by_its_path(
     assert published(after, resource(B), device("b", number=77, path="/dev/z")) != [None]
     assert published(after, resource(B), device("b", path="/dev/x")) == [None]
     await after.reserved()
-    again = ClaimsFixture(tmp_path)
+    again = CustodyFixture(tmp_path)
     await again.reserved()
     assert published(again, resource(B), device("b", number=77, path="/dev/z")) != [None]
 
@@ -301,7 +298,7 @@ async def test_claims_after_a_boot_keep_the_path_of_what_is_found_elsewhere(
 async def test_claims_free_a_node_that_no_pod_holds_and_have_others_scanned() -> None:
     """And not before it has left the list."""
     told, looks = FakeHolders("default/pod"), asyncio.Event()
-    who = ClaimsFixture(None, told)
+    who = CustodyFixture(None, told)
     who.add(B, DeviceList(0.0), looks.set)
     published(who, resource(A), device("a"))
     await who.give(resource(A), device("a"), steps="pending")
@@ -320,7 +317,7 @@ async def test_claims_free_a_node_that_no_pod_holds_and_have_others_scanned() ->
 
 async def test_claims_that_have_ended_keep_the_steps_of_an_id_that_is_listed() -> None:
     """An init container holds it, which pod-resources does not show, and may start again."""
-    who, device_list = ClaimsFixture(None, FakeHolders()), DeviceList(0.0)
+    who, device_list = CustodyFixture(None, FakeHolders()), DeviceList(0.0)
     who.add(A, device_list, lambda: None)
     device_list.update({"a": AdvertisedDevice(True)})
     published(who, resource(A), device("a"))
@@ -337,7 +334,7 @@ async def test_claims_that_have_ended_keep_the_steps_of_an_id_that_is_listed() -
 async def test_claims_record_the_nodes_again_of_an_id_that_only_has_steps() -> None:
     """A pod that was not shown is shown now; what is known of its steps stays."""
     name, pods = AdvertisedName(A, "a", shared=False), frozenset({"default/pod"})
-    who = ClaimsFixture(None, FakeList({name: {OfferedId("a", "a"): pods}}))
+    who = CustodyFixture(None, FakeList({name: {OfferedId("a", "a"): pods}}))
     published(who, resource(A), device("a"))
     await who.give(resource(A), device("a"), steps="pending")
     (whole,) = who.file.table
@@ -349,7 +346,7 @@ async def test_claims_record_the_nodes_again_of_an_id_that_only_has_steps() -> N
 async def test_claims_withhold_a_node_that_another_device_of_the_resource_has_now() -> None:
     """Though the device that a pod has is there, with its other node."""
     x, y = (devices.node(f"/dev/{name}", (4, number)) for name, number in (("x", 1), ("y", 2)))
-    former, who = devices.device("a", x, y), ClaimsFixture(None)
+    former, who = devices.device("a", x, y), CustodyFixture(None)
     published(who, resource(A), former)
     await who.give(resource(A), former)
     lacking = missing(former, 0.0, remaining={"/dev/y"})
@@ -361,7 +358,7 @@ async def test_claims_withhold_a_node_that_another_device_of_the_resource_has_no
 async def test_claims_free_a_node_on_offer_that_no_pod_holds() -> None:
     """It is recorded again when it is allocated again; so the records are as many as held nodes."""
     told = FakeHolders("default/pod")
-    who = ClaimsFixture(None, told)
+    who = CustodyFixture(None, told)
     assert await allocated(who, resource(A), device("a"))
     who.end_free()
     assert who.recorded
@@ -379,7 +376,7 @@ async def test_claims_withhold_nodes_while_pods_hold_what_is_not_recorded_of_dev
     """What another device plugin gave to pods is none of ours."""
     name = AdvertisedName(held, "gone", shared=False)
     pods = {name: {OfferedId("gone", "gone"): frozenset({"default/pod"})}}
-    who = ClaimsFixture(None, FakeList(pods))
+    who = CustodyFixture(None, FakeList(pods))
     who.backend.served.add(A)
     await who.reserved()
     (reason,) = published(who, resource(B), device("b"))
@@ -387,57 +384,26 @@ async def test_claims_withhold_nodes_while_pods_hold_what_is_not_recorded_of_dev
     assert published(who, resource(B, overlap="allow"), device("b")) == [None]
 
 
-async def test_claims_without_pod_resources_keep_what_is_on_offer() -> None:
-    """Nobody tells whether a pod has it."""
-    who = ClaimsFixture(assume_free=True)
-    assert await allocated(who, resource(A), device("a"))
-    who.end_free()
-    assert who.recorded
-
-
-async def test_claims_without_pod_resources_free_what_went_away() -> None:
-    """A node that is no longer found is nobody's."""
-    who = ClaimsFixture()
-    assert await allocated(who, resource(A), device("a"))
-    published(who, resource(A))
-    who.end_free()
-    assert published(who, resource(B), device("b")) != [None]
-    published(who, resource(A), missing(device("a"), 1.0))
-    who.end_free()
-    assert published(who, resource(B), device("b")) == [None]
-
-
-async def test_claims_without_pod_resources_keep_what_is_left_of_a_missing_device() -> None:
-    """Of a group one part is gone: the other one's node is there, and may be in a pod."""
-    who = ClaimsFixture()
-    card, port = device("a"), device("b", number=65, path="/dev/y")
-    both = devices.device("a", *card.nodes, *port.nodes)
-    assert await allocated(who, resource(A), both)
-    published(who, resource(A), missing(both, 1.0, remaining={"/dev/y"}))
-    who.end_free()
-    assert published(who, resource(B), card) == [None]
-    handed_out = f"withheld: it was handed out as {A} a, and without --pod-resources devhost"
-    (reason,) = published(who, resource(B), port)
-    assert str(reason).startswith(handed_out)
-    assert "--assume-free" in str(reason)
-
-
-async def test_claims_without_pod_resources_withhold_a_node_that_was_exchanged() -> None:
+async def test_claims_withhold_a_node_that_was_exchanged() -> None:
     """Its former device is listed with another node: what a pod was given is this one."""
-    who, device_list = ClaimsFixture(), DeviceList(0.0)
+    who, device_list = CustodyFixture(), DeviceList(0.0)
     who.add(A, device_list, lambda: None)
     assert await allocated(who, resource(A), device("a"))
     device_list.update({"a": AdvertisedDevice(True)})
     published(who, resource(A), device("a", number=65, path="/dev/y"))
     (reason,) = published(who, resource(B), device("b"))
-    assert str(reason).startswith(f"withheld: it was handed out as {A} a, and without")
+    waits = f"withheld: it was handed out as {A} a: waiting until no pod holds that"
+    assert reason == f"{waits} (pod-resources unavailable: not asked yet)"
 
 
 async def test_claims_wait_as_long_as_an_id_has_to_before_a_node_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a resource that is gone: another instance's Allocate may still run."""
-    who, now = ClaimsFixture(assume_free=True, leave_after=10.0), asyncio.get_running_loop().time()
+    who, now = (
+        CustodyFixture(holders=FakeHolders(), leave_after=10.0),
+        asyncio.get_running_loop().time(),
+    )
     assert await allocated(who, resource(A), device("a"))
     looks = asyncio.Event()
     who.add(B, DeviceList(0.0), looks.set)
@@ -455,7 +421,7 @@ async def test_claims_of_two_devices_that_exchange_their_nodes_wait_for_pods_alo
     held: bool,
 ) -> None:
     """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
-    who, declared = ClaimsFixture(assume_free=True), resource(A)
+    who, declared = CustodyFixture(holders=FakeHolders()), resource(A)
     first = [device("a"), device("b", number=65, path="/dev/y")]
     assert published(who, declared, *first) == [None, None]
     if held:
@@ -465,14 +431,14 @@ async def test_claims_of_two_devices_that_exchange_their_nodes_wait_for_pods_alo
     if held:
         handed_out = "withheld: it was handed out as example.com/a"
         assert [str(one).startswith(handed_out) for one in seen] == [True, True]
-        who.end_free()  # by `assume_free`
+        who.end_free()  # no pod has them
         seen = published(who, declared, *exchanged)
     assert seen == [None, None]
 
 
 async def test_claims_free_the_node_of_a_missing_device_that_stays_listed() -> None:
     """Its node has another name now, in another resource: free once kubelet has it unhealthy."""
-    device_list, who = DeviceList(0.0), ClaimsFixture(assume_free=True)
+    device_list, who = DeviceList(0.0), CustodyFixture(holders=FakeHolders())
     who.add(A, device_list, lambda: None)
     stream = device_list.streams.open(lambda: None)
     was, other = device("a"), device("b", path="/dev/y")
@@ -493,7 +459,7 @@ async def test_claims_free_the_node_of_a_missing_device_that_stays_listed() -> N
 
 async def test_claims_take_two_nodes_of_one_number_in_one_resource_for_two_devices() -> None:
     """Both are there, so the file means that; under another resource they are that number."""
-    who, declared = ClaimsFixture(), resource(A)
+    who, declared = CustodyFixture(), resource(A)
     twins = [device("a"), device("b", path="/dev/y")]
     assert published(who, declared, *twins) == [None, None]
     await who.give(declared, twins[0])
@@ -506,7 +472,7 @@ async def test_claims_take_two_nodes_of_one_number_in_one_resource_for_two_devic
 
 async def test_claims_withhold_what_another_instance_serves() -> None:
     """Its kubelet's list may have the former name, which this process does not know."""
-    who = ClaimsFixture(assume_free=True)
+    who = CustodyFixture(holders=FakeHolders())
     assert await allocated(who, resource(A), device("a"))
     published(who, resource(A))
     who.backend.locked.add(A)
@@ -524,9 +490,32 @@ async def test_claims_wait_for_one_device_without_a_record_in_whatever_order_it_
     seen = set[str | None]()
     for names in (held, held[::-1]):
         pods = {name: {OfferedId(name.device, name.device): frozenset({"p"})} for name in names}
-        who = ClaimsFixture(holders=FakeList(pods))
+        who = CustodyFixture(holders=FakeList(pods))
         who.backend.served.add("example.com/gone")
         await who.reserved()
         seen.update(published(who, resource(A), device("a")))
     (reason,) = seen
     assert "example.com/gone x is held by p, and no record says" in str(reason)
+
+
+async def test_publication_costs_what_its_own_devices_cost() -> None:
+    """However many names a node has, and however many of them pods were given."""
+
+    async def count_calls(names: int) -> int:
+        who, calls = CustodyFixture(), 0
+        named = [device(f"d{number}", path=f"/dev/x{number}") for number in range(names)]
+        published(who, resource(A), *named)
+        for one in named[::2]:
+            await who.give(resource(A), one)
+
+        def count(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(count)
+        assert not any(published(who, resource(A), *named))
+        published(who, resource(B), *named)
+        sys.setprofile(None)
+        return calls
+
+    assert await count_calls(400) < 2.5 * await count_calls(200)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from devhost.config.loader import loads
-from devhost.devices.node_claims import NodeClaims
+from devhost.devices.node_offers import NodeOffers
 from devhost.model.config import Resource
 
 GOLDEN: Final = Path(__file__).with_name("ownership.txt")
@@ -29,24 +29,24 @@ class File:
     """The resources of a file, and which of them were to be read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]], order: str = "abc") -> None:
-        self.claims, self.again, self.sharing = NodeClaims(reserved), set[str](), set[str]()
+        self.nodes, self.again, self.sharing = NodeOffers(reserved), set[str](), set[str]()
         self.reorder(order)
         self.again.clear()
 
     def reorder(self, order: Iterable[str]) -> None:
         self.order = list(order)
-        self.again |= self.claims.reconfigure(
+        self.again |= self.nodes.reconfigure(
             [resource(n, shares=n in self.sharing) for n in self.order]
         )
 
-    def claim(self, name: str, offers: Iterable[str], skipped: Iterable[str] = ()) -> None:
+    def offer(self, name: str, offers: Iterable[str], skipped: Iterable[str] = ()) -> None:
         self.again.discard(name)
-        self.again |= self.claims.claim(name, offers, skipped, ())
+        self.again |= self.nodes.offer(name, offers, skipped, ())
 
     def find(self, name: str, found: set[str]) -> set[str]:
-        """Claim what nobody else has; return that."""
-        skipped = {key for key in found if self.claims.owner(name, key)}
-        self.claim(name, found - skipped, skipped)
+        """Offer what nobody else has; return that."""
+        skipped = {key for key in found if self.nodes.owner(name, key)}
+        self.offer(name, found - skipped, skipped)
         return found - skipped
 
     def step(self, step: str) -> None:
@@ -62,12 +62,12 @@ class File:
                 self.reorder(self.order)
                 self.again.clear()
             case [name, "fails"]:
-                self.again |= self.claims.claim(name, (), (), self.claims.reserved(name))
+                self.again |= self.nodes.offer(name, (), (), self.nodes.reserved(name))
             case [name, _, *words]:
                 offers, _, left = " ".join(words).partition("and leaves")
                 if "leaves" in step and "offers" not in step:
                     offers, left = "", offers
-                self.claim(name, offers.split(), left.split())
+                self.offer(name, offers.split(), left.split())
 
 
 def shown(case: str) -> str:
@@ -81,7 +81,7 @@ def shown(case: str) -> str:
             file.step(step)
             keys.update(re.findall(r"\b[m-p]\b", step))
         owners = " ".join(
-            f"{key}:{''.join(file.claims.owner(one, key) or '.' for one in sorted(file.order))}"
+            f"{key}:{''.join(file.nodes.owner(one, key) or '.' for one in sorted(file.order))}"
             for key in sorted(keys)
         )
         again, file.again = file.again, set()
@@ -89,7 +89,7 @@ def shown(case: str) -> str:
     return head
 
 
-def test_claims_are_as_the_golden_file_shows() -> None:
+def test_offers_are_as_the_golden_file_shows() -> None:
     text = GOLDEN.read_text()
     head, *cases = re.split(r"^(?=== )", text, flags=re.MULTILINE)
     now = head + "".join(map(shown, cases))
@@ -146,7 +146,7 @@ def assign(
 
 
 class Driven(File):
-    """Claims of resources that find nodes, until nothing has to be read again."""
+    """Offers of resources that find nodes, until nothing has to be read again."""
 
     def __init__(self, reserved: Mapping[str, Collection[str]]) -> None:
         super().__init__(reserved, NAMES)
@@ -189,7 +189,7 @@ HSM_BEHIND = [
     [("find", "b", {"o"}), ("find", "a", {"o"}), ("order", "bacd", 3)], {"a": {"o"}, "c": {"o"}}
 )
 @given(st.lists(step, max_size=8), st.dictionaries(st.sampled_from(NAMES), found))
-def test_claims_are_those_of_one_function_for_all(
+def test_offers_are_those_of_one_function_for_all(
     steps: list[Any], before: Mapping[str, set[str]]
 ) -> None:
     at = Driven(before)
@@ -206,7 +206,7 @@ def test_claims_are_those_of_one_function_for_all(
         elif kind == "share" and at.sharing != what:
             at.sharing = set(what)
             at.reorder(at.order)
-        reserved = {n: set(at.claims.reserved(n)) for n in at.order}
+        reserved = {n: set(at.nodes.reserved(n)) for n in at.order}
         readings = at.settle()
         finds = {name: at.found[name] for name in at.order}
         waiting = {n: keys & finds[n] if n in at.read else keys for n, keys in reserved.items()}

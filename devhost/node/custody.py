@@ -27,18 +27,21 @@ from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.model.records import (
+    CLAIM,
     Handout,
     Record,
     RecordedNode,
     RecordedNodes,
     Steps,
-    merged_nodes,
+    nodes_of,
+    with_new_nodes,
 )
-from devhost.node.claim_conflicts import ClaimConflicts, advertised_name
-from devhost.node.claim_ends import ClaimEnds, ListedResource
+from devhost.node.conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.holders import Holders
+from devhost.node.pre_start import unknown_steps
+from devhost.node.record_ends import ListedResource, RecordEnds
 from devhost.node.record_files import RecordFiles
-from devhost.node.record_table import Holding, holdings
+from devhost.node.record_table import Holding, HoldingIndex, holdings
 
 _TICK_S: Final = 0.5  # at least, between two looks for claims that have ended
 _WAIT_S: Final = 0.25  # in all, an Allocate waits for a reload and the state directory
@@ -47,33 +50,21 @@ _STEPS_S: Final = 1.0  # for the latter, where it fails without
 _LOAD_S: Final = 2.0
 
 
-class Claims:
-    """The claims on nodes, as one process knows them. All methods belong to the event loop.
+class Custody:
+    """The claims on nodes, as one process knows them. All methods belong to the event loop."""
 
-    With `assume_free` an ID that has left the list counts as held by no pod, where pod-resources
-    cannot be asked.
-    """
-
-    def __init__(
-        self,
-        holders: Holders,
-        backend: Backend,
-        handouts: RecordFiles,
-        *,
-        assume_free: bool,
-    ) -> None:
+    def __init__(self, holders: Holders, backend: Backend, files: RecordFiles) -> None:
         self._holders, self._backend = holders, backend
-        self._file, self._table = handouts, handouts.table
+        self._files, self._table = files, files.table
         self._listings: dict[str, ListedResource] = {}
-        self._ends = ClaimEnds(
-            self._listings, holders, self._table.boot, backend.leave_after, assume_free=assume_free
-        )
-        self._conflicts = ClaimConflicts(self._table, self._listings, self._ends, holders, backend)
+        self._ends = RecordEnds(self._listings, holders, self._table.boot, backend.leave_after)
+        self._conflicts = Conflicts(self._table, self._listings, self._ends, holders, backend)
         self._pause = min(_TICK_S, backend.leave_after / 3)
         self._due = asyncio.Event()  # a claim may have ended, or a record may be missing
-        handouts.on_change = self._records_changed
+        self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
+        files.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
-        holders.on_list = self._due.set
+        holders.on_list = self._report_holders
 
     # ── resources ──
 
@@ -82,7 +73,7 @@ class Claims:
         self._conflicts.overlap = {
             resource.name: resource.overlap == "allow" for resource in resources
         }
-        self._file.sync_soon()  # a resource may have another name now
+        self._files.sync_soon()  # a resource may have another name now
         self._rescan_withheld()  # a device may wait for one that shares its nodes now
 
     def add(self, name: str, offered_ids: OfferedIds, rescan: Callable[[], None]) -> None:
@@ -98,7 +89,7 @@ class Claims:
 
     async def reserved(self) -> Mapping[str, frozenset[str]]:
         """Read the records; return, by resource, the nodes (`Node.key`) that are its own."""
-        await asyncio.gather(self._file.sync(_LOAD_S), self._holders.refresh())
+        await asyncio.gather(self._files.sync(_LOAD_S), self._holders.refresh())
         self._record_held()
         nodes: dict[str, frozenset[str]] = {}
         for holding in self._table.holdings():
@@ -113,14 +104,14 @@ class Claims:
         """Return a snapshot in which devices are unhealthy whose nodes others may have."""
         former = self._listings[resource.name].devices
         may_change = self._conflicts.possible
+        rivals = Rivals(self._conflicts, resource, snapshot.devices)
         devices = dict[str, HostDevice]()
         for device in snapshot.devices.values():
             is_new = may_change or former.get(device.id) is not device
-            if is_new and device.healthy and not device.is_leaving:
-                reason = self._conflicts.reason(resource, device, snapshot.devices)
-                if reason is not None:
-                    verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
-                    devices[device.id] = replace(device, verdict=verdict)
+            is_judged = is_new and device.healthy and not device.is_leaving
+            if is_judged and (reason := rivals.find_reason(device)) is not None:
+                verdict = Verdict(Cause.WITHHELD, f"withheld: {reason}")
+                devices[device.id] = replace(device, verdict=verdict)
         return replace(snapshot, devices={**snapshot.devices, **devices}) if devices else snapshot
 
     def set_listed(self, resource: Resource, offered: Snapshot) -> None:
@@ -143,12 +134,11 @@ class Claims:
         """
         boot = self._table.boot
         for handout in self._table.handouts(name):
-            self._ends.observe(handout, device)
             if device.is_present:
                 renewed = tuple(_renewed(node, device, boot) for node in handout.nodes)
-                nodes = merged_nodes(renewed, device, boot) if renewed else ()
+                nodes = with_new_nodes(renewed, device, boot) if renewed else ()
                 if nodes != handout.nodes:
-                    self._file.set({handout.key: handout.model_copy(update={"nodes": nodes})})
+                    self._files.set({handout.key: handout.model_copy(update={"nodes": nodes})})
                     self._rescan_withheld()
 
     # ── Allocate ──
@@ -189,9 +179,9 @@ class Claims:
 
         if not any(handout.nodes for handout in new) and steps == "none":
             # No other pod can have what has no node: do not wait.
-            self._file.set({handout.key: handout for handout in check()})
+            self._files.set({handout.key: handout for handout in check()})
             return
-        problem = await self._file.give(check, within)
+        problem = await self._files.give(check, within)
         if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
             raise AllocationError(f"{resource.name}: cannot mark {shown} as fresh: {problem}")
@@ -200,10 +190,15 @@ class Claims:
         """Return the nodes that a claim is given with a device.
 
         Raises:
-            AllocationError: Others have the device.
+            AllocationError: Others have the device, or its pods have it already, without a record,
+                so that it cannot be told which steps were run.
         """
         self._conflicts.refuse(resource, [device], claim)
-        return merged_nodes((), device, self._table.boot)
+        name = advertised_name(resource, device)
+        holds = any(shown == claim for _, shown in self._holders.claims(name))
+        if holds and resource.pre_start and not self._table.by_name(name):
+            raise AllocationError(f"{resource.name}: {unknown_steps(device.id)}")
+        return nodes_of(device, self._table.boot)
 
     def _handout(
         self,
@@ -218,11 +213,12 @@ class Claims:
         Nodes that it had before stay; so do its steps, without others.
         """
         former = self._table.find((resource, advertised_id))
+        nodes = (*(former.nodes if former else ()), *nodes_of(device, self._table.boot))
         return Handout(
             resource=resource,
             id=advertised_id,
             device=device.id,
-            nodes=merged_nodes(former.nodes if former else (), device, self._table.boot),
+            nodes=tuple({(node.boot, node.id.lasting): node for node in nodes}.values()),
             overlap=overlap,
             steps=steps or (former.steps if former else "none"),
         )
@@ -235,8 +231,8 @@ class Claims:
             self._due.clear()
             self._record_held()
             pause = self.end_free()
-            if self._file.problem is not None:
-                self._file.sync_soon()
+            if self._files.problem is not None:
+                self._files.sync_soon()
                 pause = 0.0
             await asyncio.sleep(self._pause)
             with contextlib.suppress(TimeoutError):
@@ -257,7 +253,7 @@ class Claims:
             and not locked_by_other(handout.resource)
         }
         if ended:
-            self._file.set(ended)
+            self._files.set(ended)
             self._ends.forget(ended)
             self._rescan_withheld()
         return pause
@@ -267,7 +263,8 @@ class Claims:
 
         What is held with a claim is recorded when the claim is prepared again.
         """
-        unaccounted, unrecorded = list[AdvertisedName](), list[Holding]()
+        unaccounted, unrecorded = list[AdvertisedName](), HoldingIndex(self._table.boot)
+        has_served = functools.cache(self._backend.has_served)
         for name, ids in self._holders.by_name.items():
             records = [*self._table.by_name(name)]
             claims = self._holders.claims(name) if not records else ()
@@ -277,27 +274,27 @@ class Claims:
             device = listing.devices.get(name.device) if listing is not None else None
             overlap = self._conflicts.overlap.get(name.resource, False)
             if device is not None and claims:
-                nodes = merged_nodes((), device, self._table.boot)
-                unrecorded += [Holding(name, nodes, overlap, *claim) for claim in claims]
+                nodes = nodes_of(device, self._table.boot)
+                for claim in claims:
+                    unrecorded.add(Holding(name, nodes, overlap, *claim), (CLAIM, claim[1]))
             elif device is not None and not self._backend.locked_by_other(name.resource):
                 handouts = [
                     self._handout(name.resource, offered.id, device, overlap) for offered in ids
                 ]
-                new = [handout for handout in handouts if handout not in self._table]
-                self._file.set({handout.key: handout for handout in new})
-            elif device is None and not records and self._backend.has_served(name.resource):
+                if new := [handout for handout in handouts if handout not in self._table]:
+                    self._files.set({handout.key: handout for handout in new})
+                    self._records_changed(new)
+            elif device is None and not records and (claims or has_served(name.resource)):
                 unaccounted.append(name)
-        conflicts, first = self._conflicts, min(unaccounted, default=None)
-        before = conflicts.unaccounted, conflicts.unrecorded
-        conflicts.unaccounted = first  # kubelet's list is in no order
-        conflicts.set_unrecorded(unrecorded)
-        if before != (conflicts.unaccounted, conflicts.unrecorded):
+        conflicts, first = self._conflicts, min(unaccounted, default=None)  # in no order
+        if (first, unrecorded) != (conflicts.unaccounted, conflicts.unrecorded):
+            conflicts.unaccounted, conflicts.unrecorded = first, unrecorded
             for listing in self._listings.values():
                 listing.rescan()
 
     def _records_changed(self, records: Iterable[Record]) -> None:
         """Scan again what may be in conflict with what another instance has made or ended."""
-        self._due.set()
+        self._report_holders()
         boot = self._table.boot
         keys = {
             key
@@ -305,9 +302,14 @@ class Claims:
             for holding in holdings(record)
             for key in holding.node_keys(boot)
         }
-        for name in {name for name, _ in self._conflicts.listed_nodes.by_node(keys)}:
+        for name in self._conflicts.listed_nodes.resources(keys):
             self._listings[name].rescan()
         self._rescan_withheld()
+
+    def _report_holders(self) -> None:
+        self._due.set()
+        changed, self.holders_changed = self.holders_changed, asyncio.Event()
+        changed.set()
 
     def _rescan_withheld(self) -> None:
         """Scan the resources again whose devices may be free now."""

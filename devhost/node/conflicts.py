@@ -1,0 +1,194 @@
+"""The conflicts of devices: who else may have a node of one, and why."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+
+from devhost.backends.backend import Backend
+from devhost.errors import AllocationError
+from devhost.model.advertised import AdvertisedName
+from devhost.model.config import Resource
+from devhost.model.device import HostDevice
+from devhost.node.holders import Holders
+from devhost.node.listed_nodes import ListedNodes, owned_keys, present_keys
+from devhost.node.record_ends import ListedResource, RecordEnds
+from devhost.node.record_table import Holding, HoldingIndex, RecordTable
+
+
+class Conflicts:
+    """Finds the pods that may have a node under another name, or by another publisher.
+
+    Attributes:
+        listed_nodes: The names under which nodes are listed.
+        overlap: Which resources of the file have ``overlap: allow``.
+        unaccounted: A device that a pod holds without a record, of which the nodes are not known.
+        unrecorded: What pods have with claims without a record, where the nodes are known.
+    """
+
+    def __init__(
+        self,
+        table: RecordTable,
+        listings: Mapping[str, ListedResource],
+        ends: RecordEnds,
+        holders: Holders,
+        backend: Backend,
+    ) -> None:
+        self.table, self.listings, self.holders, self.backend = table, listings, holders, backend
+        self._ends = ends
+        self.listed_nodes = ListedNodes()
+        self.overlap: Mapping[str, bool] = {}
+        self.unaccounted: AdvertisedName | None = None
+        self.unrecorded = HoldingIndex(table.boot)
+
+    @property
+    def possible(self) -> bool:
+        """Whether a device that is as it was may have one now."""
+        return bool(self.table or self.unrecorded) or self.unaccounted is not None
+
+    def refuse(self, resource: Resource, devices: Iterable[HostDevice], claim: str = "") -> None:
+        """Raise `AllocationError` if a device was handed out under another name.
+
+        With a `claim` (its name in messages) also if another claim is known to have the device.
+        """
+        listing = self.listings[resource.name]
+        rivals = Rivals(self, resource, listing.devices)
+        for device in devices:
+            holding = rivals.find_holding(device)
+            if claim and holding is None and resource.replicas == 1:
+                unrecorded = self.unrecorded.by_name(advertised_name(resource, device))
+                holding = next((other for other in unrecorded if other.claim != claim), None)
+            if holding is not None:
+                listing.rescan()
+                text = f"it was handed out as {holding}"
+                raise AllocationError(f"{resource.name}: device {device.id}: {text}")
+
+    def may_share(self, resource: Resource, holding: Holding) -> bool:
+        """Whether a resource may offer a node that another one has handed out."""
+        overlap = self.overlap.get(holding.name.resource)
+        if overlap is None:  # then both have to say so
+            return holding.overlap and resource.overlap == "allow"
+        return overlap or resource.overlap == "allow"
+
+    def explain(self, holding: Holding, keys: frozenset[str]) -> str:
+        """Return why a pod may have nodes that were handed out."""
+        name, listing = holding.name, self.listings.get(holding.name.resource)
+        if pods := self.holders.pods_of_device(name):
+            return f"held as {name} by {', '.join(sorted(pods))}"
+        if holding.claim:
+            return f"held as {name} by claim {holding.claim}"
+        if (
+            listing is not None
+            and listing.offered_ids.lists(name.device, shared=name.shared)
+            and self._ends.is_allocatable(name, keys, listing)
+        ):
+            return f"still in the kubelet's list as {name}"
+        if self.backend.locked_by_other(name.resource):
+            return f"another instance of devhost serves {name.resource}, which had it as {name}"
+        problem = self.holders.unavailable_reason
+        reason = f" (pod-resources unavailable: {problem})" if problem else ""
+        return f"it was handed out as {name}: waiting until no pod holds that{reason}"
+
+
+class Rivals:
+    """The pods that may have nodes of devices of one resource, which are as at one time."""
+
+    def __init__(
+        self, conflicts: Conflicts, resource: Resource, devices: Mapping[str, HostDevice]
+    ) -> None:
+        self._conflicts, self._resource, self._devices = conflicts, resource, devices
+        self._publisher = conflicts.backend.publisher(resource)
+        self._indexes = (conflicts.table.index, conflicts.unrecorded)
+        self._stray: dict[str, list[Holding]] = {}  # by node key
+        self._present: dict[str, set[str]] = {}  # the node keys of devices
+
+    def find_reason(self, device: HostDevice) -> str | None:
+        """Return under which name another pod may have a node of a device, and why."""
+        conflicts, keys = self._conflicts, owned_keys(device)
+        if (holding := self.find_holding(device)) is not None:
+            return conflicts.explain(holding, keys)
+        reason, held = self._find_listed(device, keys), conflicts.unaccounted
+        if reason is not None or held is None or self._resource.overlap == "allow":
+            return reason
+        name, holding_pods = (
+            advertised_name(self._resource, device),
+            conflicts.holders.pods_of_device,
+        )
+        if not keys or conflicts.table.has_nodes(name) or holding_pods(name):
+            return None
+        pods = ", ".join(sorted(holding_pods(held)))
+        return f"{held} is held by {pods}, and no record says which node that is: maybe this one"
+
+    def find_holding(self, device: HostDevice) -> Holding | None:
+        """Return who has a node of a device under another name, or by another publisher."""
+        if not any(self._indexes):
+            return None
+        name, keys = advertised_name(self._resource, device), owned_keys(device)
+        for holding in (holding for key in keys for holding in self._find_stray(key)):
+            if holding.name == name:
+                if holding.driver != self._publisher:
+                    return holding  # it may be allocated once more: publishers do not know
+            elif not self._is_beside(holding, keys):
+                return holding
+        may_share = functools.partial(self._conflicts.may_share, self._resource)
+        return next(itertools.filterfalse(may_share, self._find_elsewhere(keys)), None)
+
+    def _find_elsewhere(self, keys: Iterable[str]) -> Iterator[Holding]:
+        """Yield what was given of nodes as devices of other resources."""
+        for key in keys:
+            for index in self._indexes:
+                for resource in index.resources(key):
+                    if resource != self._resource.name:
+                        yield from index.by_node(key, resource)
+
+    def _find_stray(self, key: str) -> list[Holding]:
+        """Return what was given of a node of this resource that may not be as it is listed.
+
+        Of two nodes of one number a scan has made two devices, and each pod has its own.
+        """
+        if (stray := self._stray.get(key)) is None:
+            stray = self._stray[key] = [
+                holding
+                for index in self._indexes
+                for holding in index.by_node(key, self._resource.name)
+                if holding.driver != self._publisher or not self._is_beside(holding, {key})
+            ]
+        return stray
+
+    def _is_beside(self, holding: Holding, keys: AbstractSet[str]) -> bool:
+        """Whether a device is listed under the name of a holding, with these nodes of it."""
+        device_id = holding.name.device
+        beside = self._devices.get(device_id)
+        if beside is None or holding.name != advertised_name(self._resource, beside):
+            return False
+        if (present := self._present.get(device_id)) is None:
+            present = self._present[device_id] = present_keys(beside)
+        handed = present & keys
+        return bool(handed) and not handed.isdisjoint(holding.node_keys(self._conflicts.table.boot))
+
+    def _find_listed(self, device: HostDevice, keys: frozenset[str]) -> str | None:
+        """Return under which other name a node of a device is in the kubelet's list."""
+        conflicts, own = self._conflicts, self._resource.name
+        if conflicts.listings[own].offered_ids.lists(
+            device.id, shared=self._resource.replicas == 1
+        ):
+            return "its former IDs are still in the kubelet's list"
+        for resource in sorted(conflicts.listed_nodes.resources(keys)):
+            shares = self._resource.overlap == "allow" or conflicts.overlap.get(resource)
+            if resource != own and shares:
+                continue
+            listed_ids = conflicts.listings[resource].offered_ids
+            for leaving in (True,) if resource == own else (True, False):
+                for device_id in conflicts.listed_nodes.device_ids(keys, resource, leaving=leaving):
+                    if resource == own:
+                        beside = self._devices.get(device_id)
+                        if beside is None or not beside.is_leaving:
+                            continue
+                    if any(listed_ids.lists(device_id, shared=shared) for shared in (False, True)):
+                        return f"still in the kubelet's list as {resource} {device_id}"
+        return None
+
+
+def advertised_name(resource: Resource, device: HostDevice) -> AdvertisedName:
+    """Return the name under which a device is advertised."""
+    return AdvertisedName(resource.name, device.id, shared=resource.replicas > 1)

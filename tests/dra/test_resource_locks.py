@@ -1,0 +1,203 @@
+"""One publishes a resource on a node: of two drivers, two backends, or two instances."""
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import pytest
+
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.model.resource_state import State
+from tests.dra.world import NODE, World, eventually
+from tests.support.daemon import Daemon
+
+X, Y = "example.com/x", "example.com/y"
+OLD, NEW = "old.example.com", "new.example.com"
+BY_OLD: Final = f"another instance of devhost serves it by DRA (driver {OLD})"
+BY_NEW: Final = f"another instance of devhost serves it by DRA (driver {NEW})"
+BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
+
+
+@pytest.fixture(autouse=True)
+def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked at again without an event."""
+    monkeypatch.setattr("devhost.backends.resource_lock._POLL_S", 3600.0)
+
+
+@pytest.fixture
+async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
+    """What device plugins see of kubelet."""
+    kubelet = SimulatedKubelet(world.plugins)
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()
+
+
+def resources(world: World, *names: str, backend: str = "dra") -> str:
+    entries = (
+        f"{{name: {name}, backend: {backend}, sources: [directory: {world.devices}/{name[-1]}]}}"
+        for name in names
+    )
+    return f"version: v1\nresources: [{', '.join(entries)}]\n"
+
+
+@pytest.fixture(autouse=True)
+def devices(world: World) -> None:
+    for name in ("x", "y"):
+        (world.devices / name).mkdir()
+        for number in range(2):
+            (world.devices / name / f"{name}{number}").touch()
+
+
+def published(world: World) -> dict[str, list[str]]:
+    """Return the devices in slices, by driver."""
+    devices: dict[str, list[str]] = {}
+    for content in world.slices():
+        spec = content["spec"]
+        devices.setdefault(spec["driver"], []).extend(one["name"] for one in spec["devices"])
+    return devices
+
+
+async def until_published(world: World, **devices: list[str]) -> None:
+    wanted = {{"old": OLD, "new": NEW}[driver]: names for driver, names in devices.items()}
+    await eventually(lambda: published(world) == wanted, lambda: published(world))
+
+
+async def test_of_two_drivers_one_publishes_a_resource(world: World) -> None:
+    """Also where the slices of the one that waits are still there: by them pods would come."""
+    second = World.beside(world)
+    config = resources(world, X)
+    async with world.run(config, driver=OLD):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        async with second.run(config, driver=NEW):
+            await second.kubelet.register()
+            await second.until(X, State.WAITING, BY_OLD)
+            await until_published(world, old=["x0", "x1"])
+            await world.stop()
+            await second.until(X, State.REGISTERED)
+            async with world.run(config, driver=OLD):
+                await world.until(X, State.WAITING, BY_NEW)
+                await until_published(world, new=["x0", "x1"])
+            assert second.state_of(X)[0] is State.REGISTERED
+
+
+async def test_a_renamed_driver_does_not_offer_what_a_pod_holds(world: World) -> None:
+    second = World.beside(world)
+    async with world.run(resources(world, X), driver=OLD):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        claim = world.claim("u", X, "x0", driver=OLD)
+        assert not (await world.kubelet.prepare(claim, "u")).error
+        async with second.run(resources(world, X), driver=NEW):
+            await second.kubelet.register()
+            await second.until(X, State.WAITING, BY_OLD)
+            await world.stop()
+            await until_published(world, old=["x0", "x1"], new=["x1"])
+
+
+async def test_the_device_plugin_waits_for_dra_of_another_instance(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    """And its process deletes the pool then, which no resource there has."""
+    second = World.beside(world)
+    async with world.run(resources(world, X), driver=OLD):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        async with second.run(resources(world, X, backend="devicePlugin"), driver=OLD):
+            await second.until(X, State.WAITING, BY_OLD)
+            assert not plugins.registrations
+            await until_published(world, old=["x0", "x1"])
+            await world.stop()
+            await plugins.wait(X, 2, 2)
+            await until_published(world)
+            assert second.state_of(X)[0] is State.REGISTERED
+
+
+async def test_dra_waits_for_the_device_plugin_of_another_driver(
+    world: World, plugins: SimulatedKubelet
+) -> None:
+    """Until then it refuses claims, and takes back what it has offered before."""
+    second = World.beside(world)
+    async with second.run(resources(world, X), driver=NEW):
+        await until_published(world, new=["x0", "x1"])
+    async with world.run(resources(world, X, backend="devicePlugin"), driver=OLD):
+        await plugins.wait(X, 2, 2)
+        await world.kubelet.register()
+        async with second.run(resources(world, X), driver=NEW):
+            await second.until(X, State.WAITING, BY_PLUGIN)
+            await until_published(world)
+            await second.kubelet.register()
+            claim = world.claim("u", X, "x0", driver=NEW)
+            assert BY_PLUGIN in (await second.kubelet.prepare(claim, "u")).error
+            await world.stop()
+            await until_published(world, new=["x0", "x1"])
+            assert not (await second.kubelet.prepare(claim, "u")).error
+
+
+async def test_a_pool_of_a_removed_resource_goes_with_the_instance_that_has_it(
+    world: World,
+) -> None:
+    second = World.beside(world)
+    async with world.run(resources(world, X, Y), driver=OLD):
+        await until_published(world, old=["x0", "x1", "y0", "y1"])
+        async with second.run(resources(world, X), driver=OLD):
+            await second.until(X, State.WAITING, BY_OLD)
+            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer._unowned)
+            await until_published(world, old=["x0", "x1", "y0", "y1"])
+            await world.stop()
+            await until_published(world, old=["x0", "x1"])
+        async with world.run(resources(world, X, Y), driver=OLD):
+            await until_published(world, old=["x0", "x1", "y0", "y1"])
+
+
+async def test_the_newer_instance_takes_over_without_a_write(world: World) -> None:
+    second = World.beside(world)
+    config = resources(world, X, Y)
+    async with world.run(config, driver=OLD):
+        await until_published(world, old=["x0", "x1", "y0", "y1"])
+        await world.kubelet.register()
+        before = [*world.api.requests]
+        async with second.run(config, driver=OLD):
+            await second.kubelet.register()
+            for name in (X, Y):
+                await second.until(name, State.WAITING, BY_OLD)
+            await eventually(lambda: second.dra.writer.problem is None)
+            await world.stop()
+            for name in (X, Y):
+                await second.until(name, State.REGISTERED)
+            assert world.api.requests == before
+
+
+@pytest.mark.parametrize("backend", ["devicePlugin", "dra"])
+async def test_who_waits_takes_over_when_the_other_process_is_killed(
+    world: World, plugins: SimulatedKubelet, backend: str
+) -> None:
+    daemon = Daemon(world.directory)
+    daemon.plugins, daemon.state = world.plugins, world.state
+    daemon.flags = ["--node-name", NODE, "--dra", "--dra-driver", OLD]
+    daemon.flags += ["--api-server", world.api.url, "--kubelet-dir", str(world.directory)]
+    await daemon.start(resources(world, X, backend=backend))
+    await world.kubelet.register()
+    await daemon.logged("state", resource=X, state="Registered")
+    async with world.run(resources(world, X), driver=OLD):
+        await world.kubelet.register()
+        await world.until(X, State.WAITING, BY_OLD if backend == "dra" else BY_PLUGIN)
+        await daemon.kill()
+        await world.until(X, State.REGISTERED)
+        await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
+
+
+async def test_a_lock_whose_file_was_removed_is_taken_again_before_the_next_write(
+    world: World,
+) -> None:
+    """And not while another one has the new file's."""
+    second = World.beside(world)
+    async with world.run(resources(world, X), driver=OLD):
+        await until_published(world, old=["x0", "x1"])
+        for path in (world.plugins / "devhost-locks").iterdir():
+            path.unlink()
+        async with second.run(resources(world, X), driver=NEW):
+            await until_published(world, old=["x0", "x1"], new=["x0", "x1"])
+            (world.devices / "x" / "x2").touch()
+            await world.until(X, State.WAITING, BY_NEW)
+            await until_published(world, new=["x0", "x1", "x2"])
