@@ -22,6 +22,7 @@ from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus
 from devhost.watch.inotify import Watcher
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
+_IN_SLICES: Final = "its slices are not deleted yet"
 _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
@@ -71,6 +72,10 @@ class ClaimHandler(PluginHandler, Protocol):
     @property
     def devices(self) -> Mapping[str, HostDevice]:
         """The devices on offer."""
+
+    @property
+    def naming(self) -> str:
+        """What makes their IDs: the same as long as no edit can have exchanged them."""
 
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`; it is not recorded.
@@ -261,6 +266,9 @@ class Backend(Publisher, Protocol):
 class ClaimBackend(Publisher, Protocol):
     """A backend whose claims are recorded, and may outlive that it offers their resource."""
 
+    def has_slices(self, resource: str) -> bool:
+        """Whether it is known to have published a resource, which may be a former instance's."""
+
     def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
         """Set who answers for recorded claims of a resource, whichever backend offers that now."""
 
@@ -307,7 +315,12 @@ class Backends:
         """Return the publication of a resource, to be run."""
         if (backend := self.backend_of(resource)) is self._plugins:
             self._dra.look_up_by(resource.name, hooks.handler)
-            return backend.open(resource, hooks)
+
+            def in_slices() -> str | None:  # of the instance that had the lock before
+                has_slices = self._dra.has_slices(resource.name)
+                return _IN_SLICES if has_slices else hooks.other_holders()
+
+            return backend.open(resource, replace(hooks, other_holders=in_slices))
 
         def other_holders() -> str | None:  # another instance may not know DRA, or the file, yet
             if (reason := hooks.other_holders()) is not None:

@@ -113,6 +113,7 @@ class ClaimedDevice(StateEntry):
         admin: Whether it is access beside the pod that holds the device.
         nodes: Those that no other pod may have.
         overlap: Whether the resource had ``overlap: allow``.
+        naming: What made the IDs of the resource: by another one, the ID may be another device's.
         places: By path in the container, the place of its node in `HostDevice.located`.
     """
 
@@ -127,6 +128,7 @@ class ClaimedDevice(StateEntry):
     admin: bool = False
     nodes: RecordedNodes = ()
     overlap: bool = False
+    naming: str = ""
     places: Mapping[str, str] = {}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,6 +108,13 @@ class ResourceAnswers:
     def devices(self) -> Mapping[str, HostDevice]:
         """The devices on offer."""
         return self.offer.snapshot.devices
+
+    @property
+    def naming(self) -> str:
+        """What makes their IDs: the same as long as no edit can have exchanged them."""
+        resource = self.offer.scanner.resource
+        made_by = repr((resource.sources, resource.id, resource.group))
+        return hashlib.sha256(made_by.encode()).hexdigest()[:12]
 
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from devhost.backends.backend import LockState
 from devhost.errors import AllocationError
-from devhost.model.records import Changes, Handout, Record
+from devhost.model.records import Changes, ClaimRecord, Handout, Record
 from devhost.node.record_store import Records, RecordStore, find_changes
 from devhost.node.record_table import RecordTable
 from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
@@ -83,9 +83,10 @@ class RecordFiles:
         """Set what a check returns, and write it; return why it is not written in so many seconds.
 
         The check is made now and once more before it is written, beside what other instances have
-        given meanwhile. What is not written in time is written later. Of handouts, one with steps
-        that could not be written is as it was; if the disk is merely slow, that holds for one that
-        replaces other steps: the steps of a former pod must not be what the next process finds.
+        given meanwhile. What is not written in time is written later. A new claim, or a handout
+        with steps, that could not be written is as it was; if the disk is merely slow, only a
+        handout that replaces other steps: those of a former pod must not be what the next process
+        finds.
 
         Raises:
             AllocationError: The check refuses it; then nothing is written.
@@ -101,14 +102,8 @@ class RecordFiles:
         if not late:
             return None
         gift.is_late = problem == NO_ANSWER
-        undone = {
-            record.key: gift.former[record.key]
-            for record in late
-            if isinstance(record, Handout)
-            and record.steps != "none"
-            and not (gift.is_late and _replaces_no_steps(gift.former[record.key], record))
-        }
-        self.table.apply(undone)
+        undone = (record.key for record in late if _is_undone(record, gift))
+        self.table.apply({key: gift.former[key] for key in undone})
         return problem or self.problem or NO_ANSWER
 
     def sync_soon(self) -> None:
@@ -232,8 +227,13 @@ class RecordFiles:
         self.problem = log_transition("allocated devices", self.problem, problem)
 
 
-def _replaces_no_steps(former: Record | None, handout: Handout) -> bool:
-    return not isinstance(former, Handout) or former.steps in ("none", handout.steps)
+def _is_undone(record: Record, gift: _Gift) -> bool:
+    """Whether a record that is not written is as it was before it was given."""
+    former = gift.former[record.key]
+    if isinstance(record, ClaimRecord):
+        return former is None and not gift.is_late  # it may be unprepared by another instance
+    replaces_steps = isinstance(former, Handout) and former.steps not in ("none", record.steps)
+    return record.steps != "none" and (replaces_steps or not gift.is_late)
 
 
 def boot_id() -> str:

@@ -1,8 +1,10 @@
 """devhost under the DRA manager of a real kubelet, for what happens to either of them."""
 
+import itertools
 import json
 import shutil
 from collections.abc import AsyncIterator
+from typing import Final
 
 import pytest
 
@@ -12,10 +14,27 @@ from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
-from tests.dra.world import World, eventually
+from tests.dra.world import PodResourcesLists, World, eventually
 from tests.support import dra_build
 from tests.support.realkubelet import UNSET
 
+X, Y = "example.com/x", "example.com/y"
+OLD, NEW = "old.example.com", "new.example.com"
+BY_OLD: Final = f"another instance of devhost serves it by DRA (driver {OLD})"
+PORTS: Final = f"""
+version: v1
+resources:
+  - name: {X}
+    backend: dra
+    sources: [{{dev: "null|(?P<group>zero)"}}]
+    id: "${{name}}"
+    replicas: 2
+    maxPerContainer: 2
+    allocate:
+      devices: [{{hostPath: "${{path}}", containerPath: "/dev/port${{index}}"}}]
+      env: {{A: before}}
+  - {{name: {Y}, backend: dra, sources: [static: 1]}}
+"""
 pytestmark = pytest.mark.program("dra")
 VERSIONS = [
     pytest.param(minor, marks=pytest.mark.real_kubelet) for minor in dra_build.versions()
@@ -29,10 +48,16 @@ async def manager(request: pytest.FixtureRequest, world: World) -> AsyncIterator
 
 
 def reserved(
-    world: World, uid: str, resource: str, *devices: str, pods: list[str], name: str = ""
+    world: World,
+    uid: str,
+    resource: str,
+    *devices: str,
+    pods: list[str],
+    name: str = "",
+    driver: str = "devhost",
 ) -> str:
     """Make a claim that is reserved for pods."""
-    name = world.claim(uid, resource, *devices, name=name)
+    name = world.claim(uid, resource, *devices, name=name, driver=driver)
     content = world.api.objects[f"{CLAIMS}/{name}"]
     reserved_for = [{"resource": "pods", "name": pod, "uid": f"pod-{pod}"} for pod in pods]
     world.api.put(
@@ -155,3 +180,168 @@ async def test_a_checkpoint_of_either_version_is_read(world: World, manager: Dra
         assert not await manager.unprepare("a", name)
         assert not path.exists()
         assert json.loads(other.read_text()) == newer
+
+
+# ── what devhost does not know any longer ──
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("A: before", "A: '${group}'"),  # which one of the devices has not
+        ("${name}", "other-${name}"),
+        ("maxPerContainer: 2", "maxPerContainer: 1"),
+        ("null|(?P<group>zero)", "full"),
+    ],
+    ids=["env", "id", "maxPerContainer", "sources"],
+)
+async def test_an_edit_does_not_change_what_a_pod_has(
+    world: World, manager: DraManager, before: str, after: str
+) -> None:
+    """Nor by which it would not get it, when kubelet asks again for a new sandbox."""
+    edited = PORTS.replace(before, after).replace("static: 1", "static: 2")
+    async with world.run(PORTS):
+        await world.until(X, State.REGISTERED)
+        name = reserved(world, "u", X, *world.published()[:3], pods=["a"])  # of one, both shares
+        names = await manager.prepare("a", name)
+        (path,) = world.cdi_files()
+        content = path.read_bytes()
+        world.reload(edited)
+        await eventually(lambda: "1" in world.published(), world.published)
+        await manager.kill()
+        await manager.start(running=["a"])
+        await eventually(lambda: world.dra.restarts == 1)
+        assert set(await manager.prepare("a", name)) == set(names)
+        assert path.read_bytes() == content
+        await manager.kill()
+    path.unlink()
+    async with world.run(edited):
+        await manager.start(running=["a"])
+        await world.until(Y, State.REGISTERED)
+        assert set(await manager.prepare("a", name)) == set(names)
+        assert path.read_bytes() == content
+
+
+async def test_a_pod_keeps_its_device_where_the_state_was_lost_while_devhost_was_away(
+    world: World, manager: DraManager, lists: PodResourcesLists
+) -> None:
+    (world.devices / "n0").touch()
+    first = reserved(world, "u1", X, "n0", pods=["a"])
+    late = reserved(world, "u2", X, "n0", pods=["b"])
+    async with world.run(of_nodes(world, X)):
+        await world.until(X, State.REGISTERED)
+        await manager.prepare("a", first)
+        records = world.records()
+    lists.hold("a", X, "n0", claim=first)
+    shutil.rmtree(world.state)
+    await manager.kill()
+    async with world.run(of_nodes(world, X)):
+        await manager.start(running=["a"])
+        await world.until(X, State.REGISTERED)
+        assert f"claim default/{first}" in await refusal(manager, "b", late)
+        await manager.prepare("a", first)
+        assert world.records() == records
+        assert f"claim default/{first}" in await refusal(manager, "b", late)
+        lists.pods.clear()
+        await eventually(lambda: not world.holders(X))
+        assert not await manager.unprepare("a", first)
+        await manager.prepare("b", late)
+
+
+# ── two drivers ──
+
+
+def of_nodes(world: World, resource: str) -> str:
+    """Return a configuration with all nodes that there are as a resource."""
+    source = f"sources: [directory: {world.devices}]"
+    return f"version: v1\nresources: [{{name: {resource}, backend: dra, {source}}}]\n"
+
+
+async def until_offered(world: World, driver: str, *names: str) -> None:
+    """Wait until a driver has these devices in slices."""
+
+    def offered() -> list[str]:
+        specs = [content["spec"] for content in world.slices()]
+        devices = (spec["devices"] for spec in specs if spec["driver"] == driver)
+        return [device["name"] for device in itertools.chain(*devices)]
+
+    await eventually(lambda: offered() == [*names], world.slices)
+
+
+async def refusal(manager: DraManager, pod: str, claim: str) -> str:
+    with pytest.raises(RuntimeError) as refused:
+        await manager.prepare(pod, claim)
+    return str(refused.value)
+
+
+@pytest.fixture
+def claims(world: World) -> tuple[str, str]:
+    """A claim of each driver, of one node; there is another one."""
+    for name in ("n0", "n1"):
+        (world.devices / name).touch()
+    return (
+        reserved(world, "u1", X, "n0", pods=["a"], driver=OLD),
+        reserved(world, "u2", X, "n0", pods=["b"], driver=NEW),
+    )
+
+
+async def test_who_waits_for_another_driver_gives_no_node_of_it(
+    world: World, manager: DraManager, claims: tuple[str, str]
+) -> None:
+    """Not even when that one has ended, while a pod has what it has given."""
+    (first, late), second = claims, World.beside(world)
+    async with world.run(of_nodes(world, X), OLD):
+        await world.until(X, State.REGISTERED)
+        async with second.run(of_nodes(world, X), NEW):
+            await second.until(X, State.WAITING, BY_OLD)
+            await eventually(lambda: second.dra.registrar.registrations)
+            await manager.prepare("a", first)
+            assert f"claim default/{first}" in await refusal(manager, "b", late)
+            await until_offered(world, OLD, "n0", "n1")
+            await world.stop()
+            await until_offered(world, NEW, "n1")
+            assert f"claim default/{first}" in await refusal(manager, "b", late)
+            assert [record["claim"] for record in world.records()] == ["u1"]
+            async with world.run(of_nodes(world, X), OLD):  # which waits, and ends what it gave
+                await eventually(lambda: world.dra.registrar.registrations)
+                assert not await manager.unprepare("a", first)
+                await until_offered(world, NEW, "n0", "n1")
+                await manager.prepare("b", late)
+
+
+async def test_of_two_drivers_with_a_node_by_two_names_one_gives_it(
+    world: World, manager: DraManager, claims: tuple[str, str]
+) -> None:
+    (first, _), second = claims, World.beside(world)
+    late = reserved(world, "u3", Y, "n0", pods=["b"], driver=NEW)
+    async with world.run(of_nodes(world, X), OLD), second.run(of_nodes(world, Y), NEW):
+        await world.until(X, State.REGISTERED)
+        await second.until(Y, State.REGISTERED)
+        await until_offered(world, NEW, "n0", "n1")
+        await manager.prepare("a", first)
+        assert f"claim default/{first}" in await refusal(manager, "b", late)
+        await until_offered(world, NEW, "n1")
+        assert not await manager.unprepare("a", first)
+        await until_offered(world, NEW, "n0", "n1")
+        await manager.prepare("b", late)
+        await until_offered(world, OLD, "n1")
+
+
+async def test_a_node_of_a_former_driver_is_given_when_the_claim_has_gone(
+    world: World, manager: DraManager, lists: PodResourcesLists, claims: tuple[str, str]
+) -> None:
+    first, late = claims
+    async with world.run(of_nodes(world, X), OLD):
+        await world.until(X, State.REGISTERED)
+        await manager.prepare("a", first)
+    lists.hold("a", X, "n0", driver=OLD, claim=first)
+    async with world.run(of_nodes(world, X), NEW):
+        await world.until(X, State.REGISTERED)
+        await until_offered(world, NEW, "n1")
+        assert f"claim default/{first}" in await refusal(manager, "b", late)
+        assert await manager.unprepare("a", first), "there is no such driver"
+        world.api.remove(f"{CLAIMS}/{first}")  # with its pod, by force
+        lists.pods.clear()
+        await refusal(manager, "b", late)
+        await until_offered(world, NEW, "n0", "n1")
+        await manager.prepare("b", late)

@@ -1,14 +1,18 @@
 """One publishes a resource on a node: of two drivers, two backends, or two instances."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, World, eventually
 from tests.support.daemon import Daemon
+from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 X, Y = "example.com/x", "example.com/y"
 OLD, NEW = "old.example.com", "new.example.com"
@@ -21,6 +25,7 @@ BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked at again without an event."""
     monkeypatch.setattr("devhost.backends.resource_lock._POLL_S", 3600.0)
+    monkeypatch.setattr("devhost.backends.backend.FREE_POLL_S", 3600.0)
 
 
 @pytest.fixture
@@ -93,6 +98,50 @@ async def test_a_renamed_driver_does_not_offer_what_a_pod_holds(world: World) ->
             await second.until(X, State.WAITING, BY_OLD)
             await world.stop()
             await until_published(world, old=["x0", "x1"], new=["x1"])
+
+
+@pytest.mark.parametrize("binary", REAL_KUBELETS)
+@pytest.mark.parametrize("backends", [("dra", "devicePlugin"), ("devicePlugin", "dra")])
+async def test_no_device_is_offered_by_both_backends_during_a_rollout(
+    world: World, binary: Path, backends: tuple[str, str]
+) -> None:
+    """Nor while the API server does not delete the slices of the instance that has ended."""
+    world.pod_resources = world.directory / "kubelet-pr.sock"
+    second = World.beside(world)
+    old, new = (resources(world, X, backend=backend) for backend in backends)
+    seen: list[tuple[int, int]] = []
+
+    async def watch(kubelet: RealKubelet) -> None:
+        while True:
+            before = len(world.published())
+            _, allocatable = (await kubelet.capacity()).get(X, (0, 0))
+            seen.append((min(before, len(world.published())), allocatable))
+
+    def keep_slices(verb: str, _path: str) -> None:
+        if verb == "DELETE":
+            raise StatusError(503, "away")
+
+    def offers(backend: str, count: int) -> bool:
+        return seen[-1:] == [(count, 0) if backend == "dra" else (0, count)]
+
+    async with RealKubelet(binary, world.plugins, world.pod_resources) as kubelet:
+        watching = asyncio.create_task(watch(kubelet))
+        async with world.run(old):
+            await eventually(lambda: offers(backends[0], 2), lambda: seen[-1:])
+            async with second.run(new):
+                await second.until(X, State.WAITING, "another instance of devhost serves it")
+                (world.devices / "x" / "x2").touch()
+                await eventually(lambda: offers(backends[0], 3), lambda: seen[-1:])
+                world.api.fault = keep_slices
+                await world.stop()
+                if backends[0] == "dra":
+                    await second.until(X, State.WAITING, "its slices are not deleted yet")
+                    await eventually(lambda: world.api.requests[-1][::2] == ("DELETE", 503))
+                world.api.fault = lambda _verb, _path: None
+                await eventually(lambda: offers(backends[1], 3), lambda: seen[-1:])
+        watching.cancel()
+        await asyncio.wait({watching})
+    assert not [both for both in seen if all(both)]
 
 
 async def test_the_device_plugin_waits_for_dra_of_another_instance(

@@ -54,7 +54,9 @@ async def test_devhost_killed_at_any_moment_is_followed_by_one_that_serves_all(
     await daemon.start(tokens(**many, a=3, b=1))
     declared = {f"example.com/{name}": numbers(2) for name in many} | {A: numbers(3), B: numbers(1)}
     await at_rest(started, daemon, declared)
-    await until(lambda: only(daemon.state, "last-good.yaml", "lock"), "a copy, and nothing left of another")
+    await until(
+        lambda: only(daemon.state, "last-good.yaml", "lock"), "a copy, and nothing left of another"
+    )
     assert await daemon.stop() == 0
     assert daemon.sockets() == set()
 

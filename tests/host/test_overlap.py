@@ -20,10 +20,11 @@ from devhost.model.resource_state import State
 from devhost.node.node import Host
 from devhost.node.record_files import RecordFiles
 from devhost.node.state_dir import directory_lock
-from tests.support.daemon import Daemon, until
+from tests.support.daemon import BY_EVENTS, Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
+from tests.support.realkubelet import REAL_KUBELETS
 
-T, U = "example.com/t", "example.com/u"
+T, U, V = "example.com/t", "example.com/u", "example.com/v"
 MANY = 20
 
 
@@ -198,6 +199,39 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
     await started.free("first")
     await started.wait(U, 1, 1)
     await started.admit("second", {"app": {U: 1}})
+
+
+@pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
+@pytest.mark.parametrize("other", [U, V], ids=["two instances", "two releases"])
+async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
+    started: Kubelet, directory: Path, other: str
+) -> None:
+    """No process writes a record again that another one has ended before it does."""
+    (directory / "colas" / "cola").touch()
+    release = tokens("other", v=1) if other == V else ""
+    processes = {number: Daemon(directory) for number in range(2)}
+    async with contextlib.AsyncExitStack() as stack:
+        for number, daemon in processes.items():
+            daemon.config = directory / str(number) / "config.yaml"
+            leave = {"backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3}
+            # They see the end of a pod one after the other, and only when nobody serves its resource.
+            daemon.constants = {**BY_EVENTS, **leave, "node.holders.POLL_S": 0.5 + number}
+            stack.push_async_callback(daemon.kill)
+            await daemon.start((number and release) or declared(directory, T))
+            await daemon.logged("state")
+        await started.wait(T, 1, 1)
+        await started.admit("first", {"app": {T: 1}})
+        for number, daemon in processes.items():
+            daemon.write((number and release) or declared(directory, U))
+        await started.wait(U, 1, 0)
+        await started.free("first")
+        await started.wait(U, 1, 1)
+        await started.admit("second", {"app": {U: 1, other: 1}})  # which both read and write
+        await started.free("second")
+        await started.wait(U, 1, 1)
+        await until(lambda: not list((directory / "state").glob("records/*")), "no records")
+        assert [await daemon.stop() for daemon in processes.values()] == [0, 0]
+        assert not [line for daemon in processes.values() for line in daemon.found("written again")]
 
 
 @contract

@@ -1,6 +1,6 @@
 """Chooses the devices of new claims, and finds where those of recorded claims are now."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
@@ -10,8 +10,14 @@ from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.device import HostDevice
-from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes, with_new_nodes
+from devhost.model.device import HostDevice, Node
+from devhost.model.records import (
+    ClaimedDevice,
+    ClaimRecord,
+    RecordedNode,
+    RecordedNodes,
+    with_new_nodes,
+)
 
 
 class HeldError(AllocationError):
@@ -78,6 +84,7 @@ class ClaimAllocator:
                     scope=number,
                     nodes=nodes,
                     overlap=overlap,
+                    naming=pool.handler.naming,
                     **result._asdict(),
                 )
                 devices.append(device)
@@ -116,7 +123,7 @@ class ClaimAllocator:
         entries, devices = dict(record.entries), list[ClaimedDevice]()
         for number, device in enumerate(record.devices):
             own = claim_content.own_entry(record.claim, number)
-            listed = self._find_device(device)
+            listed = self._find_device(device, boot)
             if own in entries:
                 moved = self._locate_own(record, device, entries[own], listed, boot)
                 entries[own] = claim_content.with_nodes(entries[own], moved)
@@ -124,18 +131,42 @@ class ClaimAllocator:
             for name in (own, common) if record.boot != boot else ():
                 if name in entries:
                     entries[name] = await self._with_located_paths(device, entries[name])
-            nodes = tuple(node for node in device.nodes if node.boot == boot)
-            if listed is not None and listed.is_present and not device.admin:
-                nodes = with_new_nodes(nodes, listed, boot)
+            nodes = () if device.admin else self._nodes(device, entries.get(own, {}), listed, boot)
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 
-    def _find_device(self, device: ClaimedDevice) -> HostDevice | None:
+    def _find_device(self, device: ClaimedDevice, boot: str) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
         handler = self._handlers.get(device.pool)
         devices = handler.devices if handler is not None else {}
         listed = devices.get(offered_id(device.id).device)
-        return None if listed is None or listed.is_leaving else listed
+        if handler is None or listed is None or listed.is_leaving:
+            return None
+        if handler.naming != device.naming:  # an edit may have given its ID to another device
+            keys = {key for node in device.nodes for key in node.keys(boot)}
+            elsewhere = (node for node in self._present_nodes() if node not in listed.nodes)
+            if any(not keys.isdisjoint(node.id.keys) for node in elsewhere):
+                return None
+        return listed
+
+    def _present_nodes(self) -> Iterator[Node]:
+        for handler in self._handlers.values():
+            for device in handler.devices.values():
+                if device.is_present:
+                    yield from device.owned_nodes
+
+    def _nodes(
+        self, device: ClaimedDevice, entry: Edits, listed: HostDevice | None, boot: str
+    ) -> RecordedNodes:
+        """Return the nodes of a device in a boot, also those that only its containers have."""
+        nodes = tuple(node for node in device.nodes if node.boot == boot)
+        if listed is not None and listed.is_present:
+            nodes = with_new_nodes(nodes, listed, boot)
+        entities = {*map(claim_content.entity, claim_content.device_nodes(entry))}
+        entities -= {node.entity for node in nodes}
+        present = {node.id.entity: node.id for node in self._present_nodes() if entities}
+        located = (RecordedNode.of(present[entity], boot) for entity in entities & present.keys())
+        return (*nodes, *located)
 
     def _locate_own(
         self,
@@ -170,11 +201,9 @@ class ClaimAllocator:
             if (recorded.entity, recorded.boot) == former
             for name in recorded.names
         }
-        for handler in self._handlers.values():
-            for host_device in filter(lambda listed: listed.is_present, handler.devices.values()):
-                for present in host_device.owned_nodes:
-                    if present.state and present.state.number and names & present.id.names:
-                        return present.state.number, present.state.realpath
+        for present in self._present_nodes():
+            if present.state and present.state.number and names & present.id.names:
+                return present.state.number, present.state.realpath
         raise AllocationError(_not_there(device, node["path"]))
 
     async def _with_located_paths(self, device: ClaimedDevice, entry: Edits) -> Edits:

@@ -53,7 +53,7 @@ class DraBackend:
         self.changed = asyncio.Event()  # another one after each change
         sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
-        slices = NodeSlices(self._api, driver, node_name)
+        self._slices = slices = NodeSlices(self._api, driver, node_name)
         self.writer = SliceWriter(slices, locks, self.versions.read_node, self.report_change)
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
@@ -76,6 +76,10 @@ class DraBackend:
         self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
+
+    def has_slices(self, resource: str) -> bool:
+        """Whether the API server has slices of a resource, as last read."""
+        return pool_name(self.settings.node_name, resource) in self._slices.pools
 
     def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
         """Set who answers for recorded claims of a resource, whichever backend offers that now."""
