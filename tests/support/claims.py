@@ -210,6 +210,7 @@ class Served:
     resource: Resource
     offered_ids: OfferedIds = field(default_factory=DeviceList)
     finds: Finds = field(default_factory=dict)
+    scanned: Finds = field(default_factory=dict)  # by which the devices were found
     found: Snapshot = field(default_factory=Snapshot)
     offered: Snapshot = field(default_factory=Snapshot)
     draining: bool = False
@@ -347,7 +348,7 @@ class Process:
     def scan(self, name: str) -> None:
         """Publish what is found of a resource now."""
         served, host, now = self.served[name], self.node.host, self.kubelet.now
-        served.due = False
+        served.due, served.scanned = False, served.finds
         found = {
             device_id: host.device(device_id, paths)
             for device_id, paths in served.finds.items()

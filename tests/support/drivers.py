@@ -118,6 +118,10 @@ class Handler:
     def devices(self) -> Mapping[str, HostDevice]:
         return self._served.offered.devices
 
+    @property
+    def naming(self) -> str:
+        return repr(self._served.scanned)
+
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
         for offered in ids:
             device = self.devices.get(offered.device)
