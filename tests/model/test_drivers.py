@@ -63,7 +63,7 @@ DECLARED: Final = st.builds(
         ]
     ),
     st.builds(
-        lambda *options: {key: value for given in options for key, value in given.items()},
+        lambda *options: {key: value for option in options for key, value in option.items()},
         st.sampled_from([{"backend": "dra"}, {"backend": "dra"}, {"backend": "devicePlugin"}]),
         st.sampled_from([{}, {}, {"replicas": 2}, SHARED, SHARED, {"maxPerContainer": 1}]),
         st.sampled_from([{}, {"allocate": {"env": {"A": "1"}}}, {"allocate": {"env": {"B": "2"}}}]),
@@ -228,7 +228,7 @@ class Sequence:
 
     def lose_record(self, claim: Claim) -> None:
         claim.is_unknown = claim.answer is not None or claim.is_unknown
-        claim.answer, claim.advertised_id, claim.steps = None, "", 0
+        claim.answer, claim.advertised_id = None, ""
 
     def note_unknown(self) -> None:
         """Note the claims that nobody knows any longer."""
@@ -339,6 +339,7 @@ class Sequence:
     # ── what holds ──
 
     def check(self) -> None:
+        assert not self.node.problems
         kubelet = self.node.kubelet
         held = [
             (("", pod.name, pod.advertised_id), pod.numbers(self.node.host))
@@ -348,9 +349,9 @@ class Sequence:
             if claim.name is not None and not claim.is_unknown:
                 place = claim.published.driver, claim.name, claim.advertised_id
                 held.append((place, set(claim.numbers)))
-        for (one, nodes), (other, others) in itertools.combinations(held, 2):
+        for (place, nodes), (other, others) in itertools.combinations(held, 2):
             if nodes & others:
-                assert may_share(one, other), f"{one} and {other} are in pods"
+                assert may_share(place, other), f"{place} and {other} are in pods"
 
     # ── the end ──
 
@@ -380,11 +381,11 @@ class Sequence:
 Place = tuple[str, AdvertisedName, str]
 
 
-def may_share(one: Place, other: Place) -> bool:
+def may_share(place: Place, other: Place) -> bool:
     """Whether two pods may have a node: by which driver, name and ID each has it."""
-    if one[:2] == other[:2]:
-        return one[1].shared and one[2] != other[2]
-    return SHARING in (one[1].resource, other[1].resource)
+    if place[:2] == other[:2]:
+        return place[1].shared and place[2] != other[2]
+    return SHARING in (place[1].resource, other[1].resource)
 
 
 # ── any order ──

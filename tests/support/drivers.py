@@ -26,7 +26,7 @@ from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSett
 from devhost.backends.share_ids import offered_id
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
-from devhost.fake_kubelet.dra_kubelet import CLAIMS, claim
+from devhost.fake_kubelet import dra_kubelet
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
@@ -41,7 +41,7 @@ NODE: Final = "node-1"
 
 
 class Published(NamedTuple):
-    """A device in a slice that a claim may be given."""
+    """A device in a slice that a claim may get."""
 
     driver: str
     pool: str
@@ -60,7 +60,6 @@ class Claim:
         paths: Theirs on the host.
         name: The name of its device.
         advertised_id: That of its share, or its device, since it was recorded.
-        steps: How often the steps were run for it.
         is_unknown: Whether its record was lost when its pod had started.
     """
 
@@ -72,7 +71,6 @@ class Claim:
     paths: frozenset[str] = frozenset()
     name: AdvertisedName | None = None
     advertised_id: str = ""
-    steps: int = 0
     is_unknown: bool = False
 
 
@@ -85,17 +83,17 @@ class DraKubelet(Kubelet):
 
     def list_pods(self) -> pods.ListPodResourcesResponse:
         listed = super().list_pods()
-        for given in self.claims.values():
-            if given.answer is not None or given.is_unknown:
-                container = listed.pod_resources.add(name=f"pod-{given.uid}").containers.add()
+        for claim in self.claims.values():
+            if claim.answer is not None or claim.is_unknown:
+                container = listed.pod_resources.add(name=f"pod-{claim.uid}").containers.add()
                 dynamic = container.dynamic_resources.add(
-                    claim_name=given.uid, claim_namespace="default"
+                    claim_name=claim.uid, claim_namespace="default"
                 )
                 dynamic.claim_resources.add(
-                    driver_name=given.published.driver,
-                    pool_name=given.published.pool,
-                    device_name=given.published.device,
-                    share_id=given.share or "",
+                    driver_name=claim.published.driver,
+                    pool_name=claim.published.pool,
+                    device_name=claim.published.device,
+                    share_id=claim.share or "",
                 )
         return listed
 
@@ -144,7 +142,12 @@ class Handler:
 
     async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
         assert fresh
-        await self._process.node.run_steps(self.name, ids)
+        node = self._process.node
+        try:
+            await node.run_steps(self.name, ids)
+        except AssertionError as error:  # which only fails the claim
+            node.problems.append(str(error))
+            raise
 
     async def cdi_edits(self, allocation: Allocation) -> OwnedEdits:
         numbers = self._process.node.host.numbers
@@ -242,21 +245,21 @@ class DraProcess(Process):
             for path in device.paths
         }
 
-    async def prepare(self, given: Claim) -> pb.NodePrepareResourceResponse:
+    async def prepare(self, claim: Claim) -> pb.NodePrepareResourceResponse:
         """Answer kubelet."""
-        request = pb.NodePrepareResourcesRequest(claims=[_name(given)])
+        request = pb.NodePrepareResourcesRequest(claims=[_name(claim)])
         answer = await self.servicer.NodePrepareResources(request, None)
-        return answer.claims[given.uid]
+        return answer.claims[claim.uid]
 
-    async def unprepare(self, given: Claim) -> str:
+    async def unprepare(self, claim: Claim) -> str:
         """Answer kubelet: why it failed."""
-        request = pb.NodeUnprepareResourcesRequest(claims=[_name(given)])
+        request = pb.NodeUnprepareResourcesRequest(claims=[_name(claim)])
         answer = await self.servicer.NodeUnprepareResources(request, None)
-        return answer.claims[given.uid].error
+        return answer.claims[claim.uid].error
 
 
-def _name(given: Claim) -> pb.Claim:
-    return pb.Claim(namespace="default", name=given.uid, uid=given.uid)
+def _name(claim: Claim) -> pb.Claim:
+    return pb.Claim(namespace="default", name=claim.uid, uid=claim.uid)
 
 
 class Api:
@@ -269,12 +272,12 @@ class Api:
 
     async def call(self, verb: str, path: str) -> Any:
         """Return a claim."""
-        if (given := self._claims.get(path.removeprefix(f"{CLAIMS}/"))) is None:
+        if (claim := self._claims.get(path.removeprefix(f"{dra_kubelet.CLAIMS}/"))) is None:
             raise ApiError(404, "not found")
-        place = given.published
+        place = claim.published
         result = {"request": "r", "driver": place.driver, "pool": place.pool}
-        shared = {"shareID": given.share} if given.share is not None else {}
-        return claim(given.uid, [{**result, "device": place.device, **shared}])
+        shared = {"shareID": claim.share} if claim.share is not None else {}
+        return dra_kubelet.claim(claim.uid, [{**result, "device": place.device, **shared}])
 
 
 class DraNode(Node):
@@ -287,6 +290,7 @@ class DraNode(Node):
         self.kubelet = DraKubelet(self.host)
         self.cdi_dir = state_dir.parent / "cdi"
         self._uids = itertools.count(1)
+        self.problems: list[str] = []  # with steps
         self.steps_run: asyncio.Event | None = None  # set when steps run, which then do not end
 
     @property
@@ -304,36 +308,36 @@ class DraNode(Node):
     async def boot(self, numbers: Mapping[str, int]) -> None:
         await super().boot(numbers)
         shutil.rmtree(self.cdi_dir, ignore_errors=True)
-        for given in self.kubelet.claims.values():
-            given.numbers = frozenset()
+        for claim in self.kubelet.claims.values():
+            claim.numbers = frozenset()
 
     # ── claims ──
 
     def free(self) -> list[Published]:
         """Return the devices in slices that a pod can get."""
-        given = [claim.published for claim in self.kubelet.claims.values()]
+        allocated = [claim.published for claim in self.kubelet.claims.values()]
         return [
             place
             for process in self.instances
             for place in process.published()
-            if sum(other[:3] == place[:3] for other in given) < place.shares
+            if sum(other[:3] == place[:3] for other in allocated) < place.shares
         ]
 
     def allocate(self, place: Published) -> Claim:
         """Give a device to a new claim."""
         uid = f"u{next(self._uids)}"
-        made = Claim(uid, place, uid if place.shares > 1 else None)
-        self.kubelet.claims[uid] = made
-        return made
+        claim = Claim(uid, place, uid if place.shares > 1 else None)
+        self.kubelet.claims[uid] = claim
+        return claim
 
-    async def prepare(self, process: DraProcess, given: Claim) -> str:
+    async def prepare(self, process: DraProcess, claim: Claim) -> str:
         """Prepare a claim, and start its pod; return the error."""
-        answer = await process.prepare(given)
+        answer = await process.prepare(claim)
         if answer.error:
             return answer.error
-        (record,) = (one for one in process.dra.claims if one.claim == given.uid)
+        (record,) = (record for record in process.dra.claims if record.claim == claim.uid)
         content = json.loads(
-            (self.cdi_dir / f"{process.driver}-claim_{given.uid}.json").read_text()
+            (self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json").read_text()
         )
         nodes = [
             node
@@ -342,38 +346,39 @@ class DraNode(Node):
         ]
         numbers = frozenset(node.pop("minor") for node in nodes)
         paths = frozenset(node.pop("hostPath", node["path"]) for node in nodes)
-        seen = answer.SerializeToString(deterministic=True), content
-        assert given.answer in (None, seen), f"{given}: {seen}"
-        given.answer, given.numbers, given.paths = seen, numbers, paths
-        given.is_unknown = False
+        first = answer.SerializeToString(deterministic=True), content
+        assert claim.answer in (None, first), f"{claim}: {first}"
+        claim.answer, claim.numbers, claim.paths = first, numbers, paths
+        claim.is_unknown = False
         (device,) = record.devices
-        given.name = offered_id(device.id).name(device.resource)
-        assert given.advertised_id in ("", device.id), f"{given}: {device}"
-        given.advertised_id = device.id
+        claim.name = offered_id(device.id).name(device.resource)
+        assert claim.advertised_id in ("", device.id), f"{claim}: {device}"
+        claim.advertised_id = device.id
         return ""
 
     async def run_steps(self, resource: str, ids: Sequence[OfferedId]) -> None:
         """Run the steps of a claim, whose record is on the disk."""
         recorded = [json.loads(path.read_text()) for path in self.claim_files()]
-        (uid,) = (
+        uids = [
             content["claim"]
             for content in recorded
             if content["state"] == "started"
-            and [(one["resource"], one["id"]) for one in content["devices"]]
+            and [(device["resource"], device["id"]) for device in content["devices"]]
             == [(resource, offered.id) for offered in ids]
-        )
-        given = self.kubelet.claims[uid]
-        assert given.answer is None, f"{given} has been prepared"
-        given.steps += 1
-        given.advertised_id = given.advertised_id or ids[0].id
-        assert given.advertised_id == ids[0].id, f"{given}: {ids}"
+        ]
+        assert len(uids) == 1, f"{ids} are recorded for {uids}"
+        claim = self.kubelet.claims[uids[0]]
+        assert claim.answer is None, f"{claim} has a pod"
+        assert not claim.is_unknown, f"{claim} has a pod"
+        claim.advertised_id = claim.advertised_id or ids[0].id
+        assert claim.advertised_id == ids[0].id, f"{claim}: {ids}"
         if self.steps_run is not None:
             self.steps_run.set()
             await asyncio.Event().wait()
 
-    def claim_file(self, given: Claim) -> Path:
+    def claim_file(self, claim: Claim) -> Path:
         """Return the file of a claim."""
-        return self.state_dir / "claims" / f"{given.published.driver}_{given.uid}.json"
+        return self.state_dir / "claims" / f"{claim.published.driver}_{claim.uid}.json"
 
     def claim_files(self) -> list[Path]:
         """Return the files of claims."""
