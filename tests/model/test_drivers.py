@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any, Final, NamedTuple
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from devhost.model.advertised import AdvertisedName
@@ -84,6 +84,7 @@ def is_distinct(config: Seq[Declared]) -> bool:
     return len(numbers) == len(set(numbers))
 
 
+FOUND_BY_BETA: Final = [Declared(BETA, FOUND, {"backend": "dra"})]
 CONFIG: Final = st.lists(
     DECLARED, min_size=1, max_size=2, unique_by=lambda declared: declared.name
 ).filter(is_distinct)
@@ -422,6 +423,19 @@ OPERATIONS: Final = st.one_of(
     phases=list(Phase)
     if "DEVHOST_MODEL_SHRINK" in os.environ
     else [Phase.explicit, Phase.generate],
+)
+# The pods of an instance that ended are younger than the list of who is next, and the records lost.
+@example(
+    [Declared(ALPHA, FOUND, {"backend": "devicePlugin"})],
+    "devhost",
+    [Declared(ALPHA, FOUND, {"backend": "dra"})],
+    [
+        ("start_pods", (0, 1)),
+        ("end_second", (0, True)),
+        ("wait", (1.0,)),
+        ("restart", (0, True, Loss("state/records", 0, damaged=False), "devhost", FOUND_BY_BETA)),
+        ("start_pods", (0, 1)),
+    ],
 )
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))
 def test_pods_keep_what_they_have_whatever_happens(
