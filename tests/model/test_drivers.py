@@ -84,6 +84,7 @@ def is_distinct(config: Seq[Declared]) -> bool:
     return len(numbers) == len(set(numbers))
 
 
+WITH_STEPS: Final = [Declared(ALPHA, FOUND, {"backend": "dra", "preStart": [{"run": ["a"]}]})]
 FOUND_BY_BETA: Final = [Declared(BETA, FOUND, {"backend": "dra"})]
 CONFIG: Final = st.lists(
     DECLARED, min_size=1, max_size=2, unique_by=lambda declared: declared.name
@@ -435,6 +436,18 @@ OPERATIONS: Final = st.one_of(
         ("wait", (1.0,)),
         ("restart", (0, True, Loss("state/records", 0, damaged=False), "devhost", FOUND_BY_BETA)),
         ("start_pods", (0, 1)),
+    ],
+)
+# No list of pods has named yet what a claim had whose record is lost.
+@example(
+    WITH_STEPS,
+    "devhost",
+    [],
+    [
+        ("end_second", (1, True)),
+        ("start_pods", (1, 1)),
+        ("restart", (0, True, Loss("state/claims", 0, damaged=False), "devhost", WITH_STEPS)),
+        ("prepare_again", (0, 0)),
     ],
 )
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))
