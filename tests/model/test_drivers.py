@@ -450,6 +450,18 @@ OPERATIONS: Final = st.one_of(
         ("prepare_again", (0, 0)),
     ],
 )
+# What is reserved as 1 is another device for who completes it.
+@example(
+    WITH_STEPS,
+    "devhost",
+    [Declared(ALPHA, {"1": ("/dev/y",), "2": ("/dev/x",)}, {"backend": "dra"})],
+    [
+        ("kill_while_steps_run", (0,)),
+        ("wait", (1.0,)),
+        ("prepare_again", (0, 0)),
+        ("replug", (2,)),
+    ],
+)
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))
 def test_pods_keep_what_they_have_whatever_happens(
     config: Seq[Declared],
