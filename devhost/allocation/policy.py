@@ -18,21 +18,14 @@ from devhost.model.pattern import matches_any
 
 _Right = Literal["annotation", "cdi", "device", "dra", "exec", "path"]
 
-_FLAGS: Final[Mapping[_Right, str]] = {
-    "annotation": "--allow-annotation",
-    "cdi": "--allow-cdi",
-    "device": "--allow-device",
-    "dra": "--dra",
-    "exec": "--allow-exec",
-    "path": "--allow-path",
-}
-_VALUES: Final[Mapping[_Right, str]] = {
-    "annotation": "allow.annotations",
-    "cdi": "allow.cdi",
-    "device": "allow.devices",
-    "dra": "dra.enabled",
-    "exec": "allow.exec",
-    "path": "allow.paths",
+# The flag, and the value of the chart.
+_WORDS: Final[Mapping[_Right, tuple[str, str]]] = {
+    "annotation": ("--allow-annotation", "allow.annotations"),
+    "cdi": ("--allow-cdi", "allow.cdi"),
+    "device": ("--allow-device", "allow.devices"),
+    "dra": ("--dra", "dra.enabled"),
+    "exec": ("--allow-exec", "allow.exec"),
+    "path": ("--allow-path", "allow.paths"),
 }
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
@@ -79,7 +72,8 @@ class Policy:
 
     def flag(self, right: _Right) -> str:
         """Return the flag, or the value of the chart, that would allow more."""
-        return _VALUES[right] if self.by_values else _FLAGS[right]
+        flag, value = _WORDS[right]
+        return value if self.by_values else flag
 
     def allows_path(self, path: str) -> bool:
         """Return whether ``--allow-path`` names a resolved host path."""

@@ -6,7 +6,6 @@ It asks the node for three things in turn: to allocate, to prefer and to prepare
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
+from devhost.watch.threads import wait_at_most
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 _IN_SLICES: Final = "its slices are not deleted yet"
@@ -75,7 +75,7 @@ class ClaimHandler(PluginHandler, Protocol):
 
     @property
     def naming(self) -> str:
-        """What makes their IDs: the same as long as no edit can have exchanged them."""
+        """The definition of their IDs, as a hash: by another one, IDs may be exchanged."""
 
     async def render(self, ids: Sequence[OfferedId], *, watching: bool) -> Allocation:
         """Return what a container receives, or raise `AllocationError`; it is not recorded.
@@ -130,9 +130,7 @@ class ResourceHooks:
         """Wait while pods have devices by another backend; `waiting` gets the reason."""
         while (reason := self.other_holders()) is not None:
             waiting(reason)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FREE_POLL_S):
-                    await self.holders_changed().wait()
+            await wait_at_most(FREE_POLL_S, self.holders_changed().wait())
 
 
 class PodLister(Protocol):
@@ -247,7 +245,7 @@ class Publisher(Protocol):
 
 
 class Backend(Publisher, Protocol):
-    """What offers the devices of a process, with what it knows of pods and other instances."""
+    """The offer of the devices of a process, with what is known of pods and other instances."""
 
     @property
     def pods(self) -> PodLister:
@@ -296,15 +294,13 @@ class Backends:
         self._plugins, self._dra, self._node_name = plugins, dra, node_name
         self._all: tuple[Publisher, ...] = plugins, dra
         self.leave_after = max(backend.leave_after for backend in self._all)
+        # Kubelet has one list of pods, and a resource one lock, whichever backend offers it.
+        self.pods, self.lock_of = plugins.pods, plugins.lock_of
+        self.locked_by_other, self.has_served = plugins.locked_by_other, plugins.has_served
 
     def backend_of(self, resource: Resource) -> Publisher:
         """Return the backend that offers a resource on this node."""
         return self._dra if resource.uses_dra(self._node_name) else self._plugins
-
-    @property
-    def pods(self) -> PodLister:
-        """Tells which pods hold devices, by all backends: kubelet has one list of them."""
-        return self._plugins.pods
 
     @property
     def restarts(self) -> int:
@@ -336,18 +332,6 @@ class Backends:
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
         return self.backend_of(resource).publisher(resource)
-
-    def lock_of(self, resource: str) -> LockState:
-        """Return who publishes a resource, by either backend; may be asked in any thread."""
-        return self._plugins.lock_of(resource)
-
-    def locked_by_other(self, resource: str) -> bool:
-        """Whether another instance of devhost publishes a resource; in any thread."""
-        return self._plugins.locked_by_other(resource)
-
-    def has_served(self, resource: str) -> bool:
-        """Whether pods may have devices of a resource by a device plugin of devhost."""
-        return self._plugins.has_served(resource)
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""

@@ -25,6 +25,7 @@ from typing import Final
 from devhost.backends.backend import LockState
 from devhost.model.names import printable
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
+from devhost.watch.threads import wait_at_most
 
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12
@@ -111,13 +112,13 @@ class ResourceLock:
         return True
 
     def _set_driver(self, driver: str) -> None:
-        """Tell others by what the resource is published."""
+        """Show other instances by what the resource is published."""
         assert self._descriptor is not None  # noqa: S101 (as opened)
         if driver == self._driver:
             return
-        every = fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0
+        whole = fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0
         place = fcntl.F_RDLCK, os.SEEK_SET, publisher_number(driver), 1, 0
-        for lock in (every, place):
+        for lock in (whole, place):
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _RANGE.pack(*lock))
         self._driver = driver
         # A write takes a millisecond, and a successor mostly publishes as the one before.
@@ -210,33 +211,33 @@ class ResourceLocks:
         self, lock: ResourceLock, user: object, driver: str, waiting: Callable[[str], None]
     ) -> None:
         """Take a resource's lock, or raise `OSError`; until then `waiting` gets who has it."""
-        ended, errors = asyncio.Event(), list[OSError]()
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
             try:
-                if ended.is_set() or lock.acquire(user, driver):
-                    ended.set()
+                if taken.done():
+                    return
+                if lock.acquire(user, driver):
+                    taken.set_result(None)
                     return
             except OSError as error:
-                errors.append(error)
-                ended.set()
+                taken.set_exception(error)
                 return
             by = f" by {lock.holder}" if lock.holder else ""
             waiting(f"another instance of devhost serves it{by}")
 
         look()
-        if not ended.is_set():
+        if not taken.done():
             self.looks.append(look)
             try:
-                await ended.wait()
+                await taken
             finally:
                 self.looks.remove(look)
-                if not ended.is_set():
+                if taken.cancelled():
                     lock.release(user)  # which waited for it
             self.freed.set()
             self.freed = asyncio.Event()
-        if errors:
-            raise errors[0]
+        taken.result()
 
     async def run(self, watcher: Watcher) -> None:
         """Look for locks that became free, until cancelled."""
@@ -248,9 +249,7 @@ class ResourceLocks:
                 await subscription.watch(targets)
                 self._look()
                 pause = _BLIND_POLL_S if subscription.polling_reason else _POLL_S
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._look_after(closed)
+                await wait_at_most(pause, self._look_after(closed))
         finally:
             subscription.close()
 
@@ -280,8 +279,8 @@ def publisher_number(driver: str) -> int:
 
 def _publisher(descriptor: int) -> int | None:
     """Return the publisher's number of another open file's lock; ``None`` where there is none."""
-    asked = _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, _, start, _, _ = _RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked))
+    query = _RANGE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, _, start, _, _ = _RANGE.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, query))
     return None if kind == fcntl.F_UNLCK else start
 
 

@@ -4,7 +4,6 @@ It blocks: a hanging file hangs its thread, a command is stopped. A check that m
 unknown, not unhealthy, and the text names the setting that would allow it.
 """
 
-import contextlib
 import errno
 import os
 import re
@@ -20,7 +19,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import arguments, names_paths, real_paths
 from devhost.errors import AllocationError, describe_os_error
 from devhost.hostfs import command
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.config import Check, FileCheck, HealthChecks, Probe
 from devhost.model.device import Checked, FileKind, HostDevice
@@ -108,7 +107,7 @@ class _Round:
         for path in self.device.paths:
             try:
                 realpath = self.files.realpath(path)
-                with _unopened(self.files.to_local(realpath)) as descriptor_path:
+                with pinned_path(self.files.to_local(realpath)) as descriptor_path:
                     refusal = self._refusal(realpath, descriptor_path)
                     if refusal is None:
                         _touch(descriptor_path, _MODES[access])
@@ -166,16 +165,6 @@ def _access_problem(path: str, error: OSError) -> str:
 
 
 # ── nodes ──────────────────────────────────────────────────────────────────────────────
-
-
-@contextlib.contextmanager
-def _unopened(path: str) -> Iterator[str]:
-    """Yield a path of the file that is at a path now, whatever comes to be there later."""
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
 
 
 def _touch(path: str, mode: int) -> None:

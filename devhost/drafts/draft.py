@@ -11,7 +11,7 @@ import yaml
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
-from devhost.devices.dry_run import report
+from devhost.devices.dry_run import ResourceReport, report
 from devhost.drafts.rights import Rights, rights_of_report
 from devhost.hostfs.files import HostFiles
 from devhost.model.names import printable
@@ -58,12 +58,15 @@ def render(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
+def report_entries(entries: Sequence[DraftEntry], files: HostFiles) -> tuple[ResourceReport, ...]:
+    """Return what each entry that is not commented out would offer on a host. Blocks."""
+    return report(loads(render((), entries)).require(), files, Policy(trusted=True), "")
+
+
 def with_rights(entries: Iterable[DraftEntry], files: HostFiles) -> list[DraftEntry]:
     """Return entries with what they need on a host. Blocks."""
     entries = list(entries)
-    resources = [entry for entry in entries if entry.resource]
-    config = loads(render((), resources)).require()
-    reports = iter(report(config, files, Policy(trusted=True), ""))
+    reports = iter(report_entries([entry for entry in entries if entry.resource], files))
     return [
         replace(entry, rights=rights_of_report(next(reports), files)) if entry.resource else entry
         for entry in entries

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from devhost.allocation.policy import Policy
-from devhost.config.loader import loads
-from devhost.devices.dry_run import ResourceReport, report
+from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
@@ -32,8 +30,7 @@ def build_host_entries(
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
-    config = loads(draft.render((), entries)).require()
-    reports = iter(report(config, files, Policy(trusted=True), ""))
+    reports = iter(draft.report_entries(entries, files))
     return [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
 
 

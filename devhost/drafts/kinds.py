@@ -5,20 +5,15 @@ import importlib.resources
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from devhost.allocation.policy import Policy
 from devhost.config import yaml_tree
-from devhost.config.loader import loads
-from devhost.devices.dry_run import report
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import HostDevice
-
-_EVERYTHING: Final = Policy(trusted=True)  # what a file needs is said in it
 
 
 class KindRow(BaseModel):
@@ -69,8 +64,7 @@ def find_devices(files: HostFiles) -> Iterator[tuple[DeviceKind, HostDevice]]:
         DraftEntry({**kind.resource, "name": f"example.com/{number}"})
         for number, kind in enumerate(kinds)
     ]
-    config = loads(draft.render((), entries)).require()
-    reports = report(config, files, _EVERYTHING, "")
+    reports = draft.report_entries(entries, files)
     by_kind = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
     return itertools.chain.from_iterable(
         ((kind, device) for device in devices if device.healthy) for kind, devices in by_kind

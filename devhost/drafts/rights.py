@@ -88,9 +88,7 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     for source in resource.sources if gives_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             yield from (("allow_devices", pair) for pair in source.usb.device or ())
-    constants = [
-        str(rule.host_path) for rule in allocate.devices or () if not _varies(rule.host_path)
-    ]
+    constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
     states = filter(None, map(files.stat, constants))
     constant_nodes = [(state.realpath, state.kind, state.number) for state in states]
     for path, kind, number in [*(nodes if gives_nodes else ()), *constant_nodes]:
@@ -112,12 +110,8 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     yield from (("allow_cdi", str(name)) for name in allocate.cdi)
 
 
-def _varies(path: Template) -> bool:
-    return bool(path.names)
-
-
 def _mounted(resource: Resource, path: Template) -> Iterator[str]:
-    if not _varies(path):
+    if not path.names:
         yield str(path)
         return
     for source in resource.sources:

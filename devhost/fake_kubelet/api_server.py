@@ -173,7 +173,8 @@ class StandInApiServer:
             answer |= {"message": str(error), "code": code}
         if verb != "GET":
             self.requests.append((verb, path, code))
-        await _respond(send, code, json.dumps(answer).encode())
+        await _start(send, code)
+        await _send_body(send, json.dumps(answer).encode(), more=False)
 
     def _answer(
         self, verb: str, path: str, query: Mapping[str, str], body: ApiObject
@@ -269,11 +270,6 @@ def _matches(content: ApiObject, selector: str) -> bool:
 async def _disconnected(receive: Callable[[], Awaitable[_Message]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _respond(send: _Send, code: int, body: bytes) -> None:
-    await _start(send, code)
-    await _send_body(send, body, more=False)
 
 
 async def _start(send: _Send, code: int) -> None:

@@ -23,7 +23,6 @@ class Row(NamedTuple):
     Attributes:
         safe: Whether containers may be given it without a flag.
         programs: Whether it is made for programs: listed also where it is on no bus.
-        host: Whether the host needs it, or it is no use without the rest: not in drafts.
         misc: Whether it is a device of the subsystem misc, by the kernel's name.
         paths: How the paths of its nodes begin below /dev. Hints may name such a path to people who
             have not asked for it.
@@ -36,7 +35,6 @@ class Row(NamedTuple):
     name: str
     safe: bool = False
     programs: bool = False
-    host: bool = False
     misc: bool = False
     paths: str = ""
     numbers: tuple[int, ...] = ()
@@ -50,7 +48,7 @@ _ROWS: Final = (
     Row("wwan", safe=True),
     Row("ppp", safe=True, numbers=(108,)),
     Row("hidraw", counted="hidraw0"),
-    Row("input", host=True, counted="input/event0 input/js0 input/mouse0"),
+    Row("input", counted="input/event0 input/js0 input/mouse0"),
     Row("usbmisc", counted="usb/lp0 cdc-wdm0"),
     Row("usb", numbers=(189,)),
     Row(
@@ -67,18 +65,14 @@ _ROWS: Final = (
     Row("lirc", safe=True, programs=True, paths="lirc"),
     Row("sound", safe=True, paths="snd", numbers=(116,), counted="snd/controlC0 snd/pcmC0"),
     Row("gpio", safe=True, programs=True, paths="gpiochip", counted="gpiochip0"),
-    Row("i2c-dev", programs=True, host=True, counted="i2c-0"),
+    Row("i2c-dev", programs=True, counted="i2c-0"),
     Row("spidev", programs=True),
     Row("iio", safe=True, programs=True, paths="iio:device", counted="iio:device0"),
     Row("counter", safe=True, programs=True),
     Row("pps", safe=True, programs=True),
-    Row("ptp", host=True),
-    Row("rtc", host=True),
-    Row("hwmon", host=True, counted="hwmon0"),
+    Row("hwmon", counted="hwmon0"),
     Row("bluetooth", counted="hci0"),
-    Row("watchdog", host=True),
     Row("tpmrm", programs=True),
-    Row("mei", host=True),
     Row(
         "drm",
         safe=True,
@@ -87,8 +81,6 @@ _ROWS: Final = (
         numbers=(226,),
         counted="dri/card0 dri/renderD128",
     ),
-    Row("drm_dp_aux_dev", host=True),
-    Row("graphics", host=True),
     Row("kfd", safe=True, paths="kfd"),
     Row("nvidia", safe=True, paths="nvidia", numbers=(195,)),
     Row("accel", safe=True, programs=True, paths="accel"),
@@ -96,16 +88,11 @@ _ROWS: Final = (
     Row("hailo_chardev", safe=True, paths="hailo"),
     Row("uacce", safe=True, programs=True),
     Row("dma_heap", programs=True),
-    Row("nvme", host=True, counted="nvme0"),
-    Row("nvme-generic", host=True),
-    Row("block", host=True, counted="sda"),
-    Row("bsg", host=True),
+    Row("nvme", counted="nvme0"),
+    Row("block", counted="sda"),
     Row("scsi", counted="sr0 sg0 st0 nst0"),
-    Row("scsi_generic", host=True),
-    Row("net", host=True),
     Row("tun", safe=True, misc=True, paths="net/", numbers=(200,)),
     Row("infiniband_verbs", safe=True, paths="infiniband"),
-    Row("infiniband_mad", host=True),
     Row("rdma_cm", safe=True, misc=True),
     Row("vfio", safe=True, paths="vfio"),
     Row("vfio", safe=True, misc=True, numbers=(196,)),
@@ -119,7 +106,6 @@ _ROWS: Final = (
 SAFE_CLASSES: Final = frozenset(row.name for row in _ROWS if row.safe and not row.misc)
 SAFE_MISC: Final = frozenset(row.name for row in _ROWS if row.safe and row.misc)
 PROGRAM_CLASSES: Final = frozenset(row.name for row in _ROWS if row.programs)
-HOST_CLASSES: Final = frozenset(row.name for row in _ROWS if row.host)
 ENUMERATED_NAMES: Final = {row.name: row.counted.split() for row in _ROWS if row.counted}
 _PATHS: Final = tuple(path for row in _ROWS for path in row.paths.split())
 _BY_MAJOR: Final = {n: row.name for row in _ROWS if not row.misc for n in row.numbers}

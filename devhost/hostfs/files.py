@@ -3,6 +3,7 @@
 They are looked at by path, and found below a directory by globs, within bounds.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -251,6 +252,16 @@ class HostFiles:
     def entries(self, path: str) -> list[os.DirEntry[str]] | None:
         """Return a directory's entries; ``None`` where there is no directory. Bounded."""
         return CachedFiles(self).entries(path)
+
+
+@contextlib.contextmanager
+def pinned_path(path: str) -> Iterator[str]:
+    """Yield a path of the file that is at a path now, whatever comes to be there later."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _parts(path: str) -> list[str]:

@@ -170,10 +170,7 @@ class UsbSelector(ConfigModel):
     """Globs of the serial number that the device has."""
     port: Globs | None = None
     """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
-    class_: Annotated[
-        OneOrMore[Annotated[str, _class_of(USB_CLASSES), _class_schema(USB_CLASSES)]] | None,
-        Field(alias="class"),
-    ] = None
+    class_: Annotated[UsbClasses | None, Field(alias="class")] = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
     interface: OneOrMore[Annotated[int, Field(ge=0, le=255)]] | None = None
     """The numbers of interfaces."""
@@ -205,10 +202,7 @@ class PciSelector(ConfigModel):
     """`vendor:device` as lspci -nn prints it, in hexadecimal; `*` for any."""
     subsystem: Pairs | None = None
     """`vendor:device` of the subsystem."""
-    class_: Annotated[
-        OneOrMore[Annotated[str, _class_of(PCI_CLASSES), _class_schema(PCI_CLASSES)]] | None,
-        Field(alias="class"),
-    ] = None
+    class_: Annotated[PciClasses | None, Field(alias="class")] = None
     """The class: a name, or 2, 4 or 6 hexadecimal digits."""
     driver: Globs | None = None
     """Globs of its driver; none: it has none."""

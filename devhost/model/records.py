@@ -113,7 +113,7 @@ class ClaimedDevice(StateEntry):
         admin: Whether it is access beside the pod that holds the device.
         nodes: Those that no other pod may have.
         overlap: Whether the resource had ``overlap: allow``.
-        naming: What made the IDs of the resource: by another one, the ID may be another device's.
+        naming: The definition of IDs, as a hash: by another one, the ID may be another device's.
         places: By path in the container, the place of its node in `HostDevice.located`.
     """
 

@@ -1,7 +1,6 @@
 """The answers to a backend for one resource: what a container gets, and what is done before."""
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 import math
@@ -22,7 +21,7 @@ from devhost.model.records import RecordedNodes
 from devhost.node.custody import Custody
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
 from devhost.observe.metrics import Metrics
-from devhost.watch.threads import BlockingCalls, NoAnswerError
+from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 
 _T = TypeVar("_T")
 _CHANGE_WAIT_S: Final = 0.15  # for devices that are being found by a new specification
@@ -111,7 +110,7 @@ class ResourceAnswers:
 
     @property
     def naming(self) -> str:
-        """What makes their IDs: the same as long as no edit can have exchanged them."""
+        """The definition of their IDs, as a hash: by another one, IDs may be exchanged."""
         resource = self.offer.scanner.resource
         made_by = repr((resource.sources, resource.id, resource.group))
         return hashlib.sha256(made_by.encode()).hexdigest()[:12]
@@ -119,9 +118,7 @@ class ResourceAnswers:
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""
         if not self.up_to_date.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CHANGE_WAIT_S):
-                    await self.up_to_date.wait()
+            await wait_at_most(_CHANGE_WAIT_S, self.up_to_date.wait())
         return self.offer
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
@@ -157,16 +154,15 @@ class ResourceAnswers:
         Raises:
             AllocationError: A device is gone or refused, or the host does not answer.
         """
-        offer = await self._current()
+        offer, patience = await self._current(), _RENDER_S
         scanner, snapshot = offer.scanner, offer.snapshot
-        if not watching:
-            return await self._ask_host(lambda: scanner.allocate(snapshot, ids), _RENDER_S)
-        devices = {
-            device.id: replace(device, verdict=None) if device.is_present else device
-            for device in snapshot.devices.values()
-        }
-        present = replace(snapshot, devices=devices)
-        return await self._ask_host(lambda: scanner.allocate(present, ids), _LOOK_UP_S)
+        if watching:
+            devices = {
+                device.id: replace(device, verdict=None) if device.is_present else device
+                for device in snapshot.devices.values()
+            }
+            snapshot, patience = replace(snapshot, devices=devices), _LOOK_UP_S
+        return await self._ask_host(lambda: scanner.allocate(snapshot, ids), patience)
 
     def claim_nodes(self, offered: OfferedId, claim: str) -> tuple[RecordedNodes, bool]:
         """Return the nodes of what a claim gets, and whether others may have them, too.

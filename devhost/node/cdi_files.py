@@ -6,7 +6,6 @@ They remain when devhost stops: the containers of a running pod may restart and 
 import contextlib
 import functools
 import logging
-import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
-_UNFINISHED: Final = re.compile(r"\..*\.json\.[0-9a-f]{8}\.tmp")
+_UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
 _UNFINISHED_S: Final = 60.0  # a living process takes less to write one
 _LOG: Final = logging.getLogger(__name__)
 
@@ -53,11 +52,10 @@ class CdiFiles:
     def _remove_unfinished(self) -> None:
         """Remove what processes that were killed have not finished."""
         oldest = time.time() - _UNFINISHED_S
-        for path in self.directory.glob(".*.tmp"):
-            if _UNFINISHED.fullmatch(path.name):
-                with contextlib.suppress(OSError):  # it is finished now
-                    if path.stat().st_mtime < oldest:
-                        path.unlink()
+        for path in self.directory.glob(_UNFINISHED):
+            with contextlib.suppress(OSError):  # it is finished now
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
 
 
 class CdiInjection:

@@ -57,7 +57,7 @@ class Conflicts:
             holding = rivals.find_holding(device)
             if claim and holding is None and resource.replicas == 1:
                 unrecorded = self.unrecorded.by_name(advertised_name(resource, device))
-                holding = next((other for other in unrecorded if other.claim != claim), None)
+                holding = next((held for held in unrecorded if held.claim != claim), None)
             if holding is not None:
                 listing.rescan()
                 text = f"it was handed out as {holding}"
@@ -168,19 +168,19 @@ class Rivals:
 
     def _find_listed(self, device: HostDevice, keys: frozenset[str]) -> str | None:
         """Return under which other name a node of a device is in the kubelet's list."""
-        conflicts, own = self._conflicts, self._resource.name
-        if conflicts.listings[own].offered_ids.lists(
+        conflicts, name = self._conflicts, self._resource.name
+        if conflicts.listings[name].offered_ids.lists(
             device.id, shared=self._resource.replicas == 1
         ):
             return "its former IDs are still in the kubelet's list"
         for resource in sorted(conflicts.listed_nodes.resources(keys)):
             shares = self._resource.overlap == "allow" or conflicts.overlap.get(resource)
-            if resource != own and shares:
+            if resource != name and shares:
                 continue
             listed_ids = conflicts.listings[resource].offered_ids
-            for leaving in (True,) if resource == own else (True, False):
+            for leaving in (True,) if resource == name else (True, False):
                 for device_id in conflicts.listed_nodes.device_ids(keys, resource, leaving=leaving):
-                    if resource == own:
+                    if resource == name:
                         beside = self._devices.get(device_id)
                         if beside is None or not beside.is_leaving:
                             continue

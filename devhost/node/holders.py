@@ -1,7 +1,6 @@
 """The pods that hold devices, by the last lists of kubelet's pod-resources API."""
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from devhost.backends.backend import PodLister
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy, PodHoldings, PodList
+from devhost.watch.threads import wait_at_most
 
 POLL_S: Final = 10.0
 CONFIRM_S: Final = 3.0  # between two lists that agree, where something has just changed
@@ -151,9 +151,7 @@ class Holders:
             if _counted(self._lists) != before:
                 self.ask_soon.set()
             await asyncio.sleep(_confirm_s())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S - _confirm_s()):
-                    await self.ask_soon.wait()
+            await wait_at_most(POLL_S - _confirm_s(), self.ask_soon.wait())
 
     async def _ask(self) -> None:
         # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet

@@ -11,7 +11,7 @@ from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
 from devhost.sources.base import NOT_DEVICES, Listing, Location, has_no_events, list_location
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
-from devhost.watch.threads import BlockingCalls, NoAnswerError
+from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 from devhost.watch.uevents import Uevents
 
 READ_TIMEOUT_S: Final = 10.0  # for each answer of a filesystem: large directories need many
@@ -112,9 +112,8 @@ class LocationWatch:
         )
         leave_out = frozenset(map(files.to_local, NOT_DEVICES))
         target = WatchTarget(path, recursive=watched.recursive, leave_out=leave_out)
-        with contextlib.suppress(TimeoutError):  # the subscription notifies when it is late
-            async with asyncio.timeout(_WATCH_S):
-                await self._subscription.watch(frozenset({target}))
+        # The subscription notifies when it is late.
+        await wait_at_most(_WATCH_S, self._subscription.watch(frozenset({target})))
 
     def _notify(self) -> None:
         for on_change in list(self.subscribers.values()):

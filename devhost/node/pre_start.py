@@ -25,7 +25,7 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen, arguments, names_paths, real_paths
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs import command
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, pinned_path
 from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource, Step
@@ -68,15 +68,13 @@ class PreStart:
 
     async def forget(self) -> None:
         """Drop what is known of steps, as the resource is no longer served; never fails."""
-        handouts = self._handouts.table.of_resource(self._name)
-        changes = {
-            handout.key: handout.with_steps("none")
-            for handout in handouts
-            if handout.steps != "none"
-        }
-        if changes:
-            self._handouts.set(changes)
+        if with_steps := self._with_steps():
+            self._handouts.set({handout.key: handout.with_steps("none") for handout in with_steps})
             await self._handouts.sync(_SYNC_S)
+
+    def _with_steps(self) -> list[Handout]:
+        handouts = self._handouts.table.of_resource(self._name)
+        return [handout for handout in handouts if handout.steps != "none"]
 
     def needs_steps(self, resource: Resource) -> bool:
         """Whether what is allocated now has steps to run before a container starts."""
@@ -144,12 +142,7 @@ class PreStart:
     async def _pending(self, ids: Sequence[OfferedId]) -> list[Handout]:
         """Return the records of the IDs for which the steps have to run."""
         problem = await self._handouts.sync(_SYNC_S) or self._handouts.read_problem(self._name)
-        with_steps = [
-            handout
-            for handout in self._handouts.table.of_resource(self._name)
-            if handout.steps != "none"
-        ]
-        if not all(map(self._handouts.is_saved, with_steps)):
+        if not all(map(self._handouts.is_saved, self._with_steps())):
             problem = problem or self._handouts.problem
         shown = _list_devices(offered.id for offered in ids)
         if problem is not None:
@@ -311,16 +304,12 @@ def _change_mode(mode: int, run: StepRun) -> None:
 
 
 def _change_mode_of(path: str, expected: FileState, mode: int) -> None:
-    # Check and change the same file, even if the path leads to another one meanwhile.
-    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(descriptor)
+    with pinned_path(path) as same_file:
+        status = os.stat(same_file)
         number = (os.major(status.st_rdev), os.minor(status.st_rdev))
         if stat.S_IFMT(status.st_mode) != _TYPES[expected.kind] or number != expected.number:
             raise PreStartError(f"{path} has become another file")
-        Path(f"/proc/self/fd/{descriptor}").chmod(mode)
-    finally:
-        os.close(descriptor)
+        Path(same_file).chmod(mode)
 
 
 def _current_nodes(run: StepRun, *, files: bool = False) -> Seen:

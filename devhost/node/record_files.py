@@ -166,7 +166,7 @@ class RecordFiles:
             self._running, self._next = self._next, None
             gifts, self._gifts = self._gifts, []
             self._recheck(gifts)  # what others have given may have been read since the first check
-            known, last = self.table.snapshot(), store.records
+            current, last = self.table.snapshot(), store.records
 
             def merge(changes: Changes) -> Records:
                 self._merge(changes, last)
@@ -176,21 +176,21 @@ class RecordFiles:
             def merge_on_loop(changes: Changes) -> Records:
                 return call_on_loop(loop, lambda: merge(changes))
 
-            outcome = await run_in_thread("state", lambda: store.update(known, merge_on_loop))
+            outcome = await run_in_thread("state", lambda: store.update(current, merge_on_loop))
         except OSError as error:
             self._report(f"{path}: {error.strerror or NO_ANSWER}")
             return self.problem
         finally:
             late.cancel()
-        changes = find_changes(outcome.known, store.records)
+        changes = find_changes(outcome.current, store.records)
         kept = changes.keys() & outcome.unwritten.keys()
-        self._merge({key: changes[key] for key in changes.keys() - kept}, outcome.known)
+        self._merge({key: changes[key] for key in changes.keys() - kept}, outcome.current)
         self.damage = outcome.damage or self.damage
         self._report(f"{path}: {outcome.failure.strerror}" if outcome.failure else None)
         return None
 
     def _choose(self, gift: _Gift) -> None:
-        """Have the table and a gift as its check has it now, or raise `AllocationError`."""
+        """Set what a gift's check returns now, or raise `AllocationError`."""
         records = gift.check()
         if list(records) != list(gift.records):
             self._undo(gift)
@@ -199,8 +199,8 @@ class RecordFiles:
             self.table.apply({record.key: record for record in records})
 
     def _undo(self, gift: _Gift) -> None:
-        given = (record.key for record in gift.records if self.table.get(record.key) is record)
-        self.table.apply({key: gift.former[key] for key in given})
+        keys = (record.key for record in gift.records if self.table.get(record.key) is record)
+        self.table.apply({key: gift.former[key] for key in keys})
 
     def _recheck(self, gifts: Iterable[_Gift]) -> None:
         for gift in gifts:

@@ -64,13 +64,13 @@ class Outcome(NamedTuple):
     """The outcome of an update of the files.
 
     Attributes:
-        known: The records of the process, with what others have changed.
+        current: The records of the process, with what others have changed.
         failure: Why a file could not be read or written.
         unwritten: What could not be written because of it.
         damage: What has become of a file that was damaged.
     """
 
-    known: Records
+    current: Records
     failure: OSError | None = None
     unwritten: Changes = {}  # noqa: RUF012 (nobody changes it)
     damage: str | None = None
@@ -119,40 +119,40 @@ class RecordStore:
         failure = self._files.get(file_of((resource, "")), _NO_FILE).failure
         return f"{self.directory}: {failure.strerror}" if failure else None
 
-    def update(self, known: Records, merge: Callable[[Changes], Records]) -> Outcome:
+    def update(self, current: Records, merge: Callable[[Changes], Records]) -> Outcome:
         """Write what this process has changed, and what was lost; read what others have changed.
 
-        `known` are its records. What others have changed is taken over by `merge` before anything
+        `current` are its records. What others have changed is taken over by `merge` before anything
         is written, which returns the records as they are then.
         """
         if not self._directories:  # the first update of this process
             make_private(self.directory)
             if (former := self.directory / _FORMER_FILE).exists():
                 _LOG.info("%s is of a former version: it is not read", former)
-        if known == self.records:
+        if current == self.records:
             self._read()
             is_damaged = any(file.damage for file in self._files.values())
-            if not is_damaged and not self._find_lost(known):
-                return self._end(known)  # there is nothing to write
+            if not is_damaged and not self._find_lost(current):
+                return self._end(current)  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
-            lost = self._find_lost(known)
+            lost = self._find_lost(current)
             damage = self._set_damaged_aside()
             if changes := find_changes(self.records, {**self._all_records(), **lost}):
-                known = merge(changes)
-            failure, unwritten = self._write(known, lost)
-        return self._end(known, failure, unwritten, damage)
+                current = merge(changes)
+            failure, unwritten = self._write(current, lost)
+        return self._end(current, failure, unwritten, damage)
 
     def _end(
         self,
-        known: Records,
+        current: Records,
         failure: OSError | None = None,
         unwritten: Changes | None = None,
         damage: str | None = None,
     ) -> Outcome:
         self.records, self._directories = self._all_records(), self._identify_directories()
         failures = (file.failure for file in self._files.values() if file.failure)
-        return Outcome(known, failure or next(failures, None), unwritten or {}, damage)
+        return Outcome(current, failure or next(failures, None), unwritten or {}, damage)
 
     def _all_records(self) -> dict[RecordKey, Record]:
         files = self._files.values()
@@ -191,7 +191,7 @@ class RecordStore:
             _LOG.info("%s: %d records are of another version: they are kept", path, unknown)
         return file
 
-    def _find_lost(self, known: Records) -> dict[RecordKey, Record]:
+    def _find_lost(self, current: Records) -> dict[RecordKey, Record]:
         """Return the records that are in no file, but were not ended.
 
         A file was damaged, or is missing that only this process writes, or the directory is another
@@ -199,8 +199,8 @@ class RecordStore:
         """
         lost, present = dict[RecordKey, Record](), self._all_records()
         directories = self._identify_directories()
-        for key in known.keys() & self.records.keys():
-            record, name = known[key], file_of(key)
+        for key in current.keys() & self.records.keys():
+            record, name = current[key], file_of(key)
             is_damaged = self._files.get(name, _NO_FILE).damage is not None
             if key in present and not is_damaged:
                 continue
@@ -223,7 +223,7 @@ class RecordStore:
     # ── writing ──
 
     def _write(
-        self, known: Records, lost: Records
+        self, current: Records, lost: Records
     ) -> tuple[OSError | None, dict[RecordKey, Record | None]]:
         """Change the files that this process may write, each as a whole.
 
@@ -231,7 +231,7 @@ class RecordStore:
         """
         by_file: dict[str, dict[RecordKey, Record | None]] = {}
         present, failure = self._all_records(), None
-        for key, record in find_changes(present, known).items():
+        for key, record in find_changes(present, current).items():
             if key in lost or self._may_write(key, present):
                 by_file.setdefault(file_of(key), {})[key] = record
         unwritten: dict[RecordKey, Record | None] = {}

@@ -13,7 +13,7 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What no other pod may have, under one name, because of a record.
+    """Nodes that no other pod may have, under one name, because of a record.
 
     Attributes:
         driver: The driver of the claim; empty for the device plugin.
@@ -56,8 +56,8 @@ class HoldingIndex:
     def __bool__(self) -> bool:
         return bool(self._by_name)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, HoldingIndex) and self._by_name == other._by_name
+    def __eq__(self, index: object) -> bool:
+        return isinstance(index, HoldingIndex) and self._by_name == index._by_name
 
     def __hash__(self) -> int:
         raise TypeError("it changes")

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -89,6 +89,13 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
     return future.result()
 
 
+async def wait_at_most(seconds: float | None, work: Awaitable[object]) -> None:
+    """Wait for ``work``, which is cancelled after so many seconds."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
+
+
 class NoAnswerError(TimeoutError):
     """A blocking call has not returned in time, or too many earlier ones have not returned."""
 
@@ -112,20 +119,14 @@ class BlockingCalls:
     def __init__(self, name: str, path: Path | None = None, *, serial: bool = False) -> None:
         self._name, self._path = name, path
         self._abandoned = 0
-        self._is_serial, self._abandoned_max = serial, 1 if serial else ABANDONED_MAX
-        self._lock = asyncio.Lock()
-        self._turn = self._lock if serial else contextlib.nullcontext()
-        self._cancelled: asyncio.Future[Any] | None = None  # if the last call was, and runs
+        self._abandoned_max = 1 if serial else ABANDONED_MAX
+        self._turn = asyncio.Lock() if serial else None
+        self._cancelled: asyncio.Future[Any] | None = None  # the last call in turn, while it runs
 
     @property
     def hanging(self) -> bool:
         """Whether as many calls are abandoned as may be."""
         return self._abandoned >= self._abandoned_max
-
-    @property
-    def _may_wait(self) -> bool:
-        """Whether a call has to wait for others."""
-        return self._lock.locked() or (self._is_serial and self._cancelled is not None)
 
     async def run(
         self,
@@ -147,10 +148,13 @@ class BlockingCalls:
             Exception: Whatever ``work`` raises; an `OSError` also if no thread can be started.
         """
         began = time.monotonic()
-        limit = asyncio.timeout(patience if self._may_wait and patience < math.inf else None)
+        turn = self._turn
+        has_to_wait = turn is not None and (turn.locked() or self._cancelled is not None)
+        limit = asyncio.timeout(patience if has_to_wait and patience < math.inf else None)
         try:
-            async with limit, self._turn:
-                await self._wait_for_cancelled()
+            async with limit, turn or contextlib.nullcontext():
+                if self._cancelled is not None:
+                    await asyncio.wait({self._cancelled})
                 if self.hanging:
                     reason = f"no answer in {patience:g} s"  # to the earlier calls
                     if patience == math.inf:
@@ -174,17 +178,13 @@ class BlockingCalls:
                         await asyncio.wait({call}, timeout=left)
                 except asyncio.CancelledError:
                     self._abandon(call, on_late)
-                    self._cancelled = call
+                    self._cancelled = call if turn is not None else None
                     raise
                 return call.result()
         except TimeoutError:
             if not limit.expired():  # an error of the call
                 raise
             raise NoAnswerError(f"no answer in {patience:g} s", self._path) from None
-
-    async def _wait_for_cancelled(self) -> None:
-        if self._is_serial and self._cancelled is not None:
-            await asyncio.wait({self._cancelled})
 
     def _abandon(self, call: "asyncio.Future[T]", on_late: Callable[[], object] | None) -> None:
         is_late = not call.done()  # else it has just returned

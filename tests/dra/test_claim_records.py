@@ -73,6 +73,9 @@ async def test_a_file_that_was_lost_is_written_again(tmp_path: Path) -> None:
     (tmp_path / "claims").rename(tmp_path / "former")
     await state.sync(60)
     assert json.loads(files(tmp_path)[0].read_text())["claim"] == "u"
+    files(tmp_path)[0].write_text("{")
+    await state.sync(60)
+    assert json.loads(files(tmp_path)[0].read_text())["claim"] == "u"
     files(tmp_path)[0].unlink()
     await state.sync(60)
     assert not files(tmp_path), "one that is removed has ended"

@@ -641,7 +641,8 @@ async def test_a_device_that_moved_is_where_it_is_now(world: World) -> None:
         link.unlink()
         await world.until_published()
         assert "/dev/serial0 is not there" in (await world.kubelet.prepare(name, "u")).error
-        assert world.spec()["cu-0"]["deviceNodes"][0]["minor"] == 5, "the file stays as it was"
+        (node,) = world.spec()["cu-0"]["deviceNodes"]
+        assert (node["minor"], node["hostPath"]) == (5, "/dev/zero"), "the file stays as it was"
         assert not await world.kubelet.unprepare(name, "u")
 
 
@@ -716,6 +717,17 @@ async def test_claims_of_one_device_get_shares_of_their_own(world: World) -> Non
         await world.kubelet.unprepare(names["b"], "b")
         assert not (await world.kubelet.prepare(names["d"], "d")).error
         assert world.records()[-1]["devices"][0]["id"] == ids["b"]
+
+
+async def test_requests_for_one_device_in_a_claim_get_shares_of_their_own(world: World) -> None:
+    async with world.run(SHARED):
+        await registered(world, TOKEN)
+        name = world.claim("u", TOKEN, "0", "0")
+        given = world.api.objects[f"{CLAIMS}/{name}"]["status"]["allocation"]["devices"]["results"]
+        for result, share in zip(given, "ab", strict=True):
+            result |= {"request": share, "shareID": share}
+        assert not (await world.kubelet.prepare(name, "u")).error
+        assert [device["id"] for device in world.records()[0]["devices"]] == ["0::0", "0::1"]
 
 
 async def test_more_shares_than_a_container_may_have_are_refused(world: World) -> None:

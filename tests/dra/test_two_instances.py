@@ -2,11 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devhost.config.loader import loads
+from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
+from devhost.node.state_dir import directory_lock
 from tests.dra.world import PodResourcesLists, World, eventually
 from tests.support.hosting import Hosting, Kubelet
 
@@ -78,7 +81,11 @@ async def test_a_node_of_two_drivers_is_prepared_by_the_second_when_the_first_ha
                 await asyncio.sleep(0.1)
 
 
-async def test_the_newer_of_two_instances_prepares_with_steps(world: World) -> None:
+@pytest.mark.parametrize("both", [False, True])
+async def test_the_newer_of_two_instances_prepares_with_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch, both: bool
+) -> None:
+    """The older may be asked, too, while the newer looks whether the claim can be prepared."""
     (world.devices / "n0").touch()
     marks = world.directory / "marks"
     config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
@@ -92,6 +99,16 @@ async def test_the_newer_of_two_instances_prepares_with_steps(world: World) -> N
                 lambda: (one := second.host.resources) and one[0].devices.offered.devices
             )
             world.claim("u1", X, "n0", name="c1")
+            allocator = second.dra.claims._allocator
+            complete = allocator.complete
+
+            async def complete_late(*record: Any, run_steps: bool) -> ClaimRecord:
+                if not run_steps:
+                    assert not (await world.kubelet.prepare("c1", "u1")).error
+                return await complete(*record, run_steps=run_steps)
+
+            if both:
+                monkeypatch.setattr(allocator, "complete", complete_late)
             assert not (await second.kubelet.prepare("c1", "u1")).error
             assert not (await second.kubelet.prepare("c1", "u1")).error
             assert not (await world.kubelet.prepare("c1", "u1")).error
@@ -198,3 +215,24 @@ async def test_a_claim_whose_record_was_lost_is_not_wiped_by_steps(
         await eventually(lambda: world.holders(X))
         assert "delete the pod" in (await world.kubelet.prepare(name, "u")).error
         assert (marks.read_text(), world.records()) == ("x\n", [])
+
+
+async def test_no_step_of_a_claim_runs_before_the_claim_is_recorded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is slow has the record of the first try later, and the second try waits for it."""
+    monkeypatch.setattr("devhost.backends.dra.prepared_claims._SAVE_S", 0.05)
+    (world.devices / "n0").touch()
+    marks = world.directory / "marks"
+    config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
+    name = world.claim("u", X, "n0")
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        with directory_lock(world.state):
+            for _ in range(2):
+                assert "cannot be recorded" in (await world.kubelet.prepare(name, "u")).error
+            assert not marks.exists()
+        await eventually(world.records)
+        assert not (await world.kubelet.prepare(name, "u")).error
+        assert marks.read_text() == "x\n"

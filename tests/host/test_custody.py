@@ -476,6 +476,8 @@ async def test_claims_withhold_what_another_instance_serves() -> None:
     assert await allocated(who, resource(A), device("a"))
     published(who, resource(A))
     who.backend.locked.add(A)
+    with pytest.raises(AllocationError, match="another instance of devhost serves it"):
+        await who.give(resource(A), device("a"))
     who.end_free()
     why = f"withheld: another instance of devhost serves {A}, which had it as {A} a"
     assert published(who, resource(B), device("b")) == [why]

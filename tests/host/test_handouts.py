@@ -134,26 +134,32 @@ async def test_files_are_read_when_another_instance_writes_and_not_after_own_wri
     assert len(events) == 1
 
 
-@pytest.mark.parametrize("lock", ["free", "other"])
+@pytest.mark.parametrize(("lock", "number"), [("free", 64), ("other", 64), ("free", 65)])
 async def test_what_one_instance_has_ended_no_other_writes_again(
-    tmp_path: Path, lock: LockState
+    tmp_path: Path, lock: LockState, number: int
 ) -> None:
-    """Nobody serves the resource any longer: it was renamed."""
+    """Nobody serves the resource any longer: it was renamed; its device may have moved just now."""
     one, two = opened(tmp_path, "free"), opened(tmp_path, lock)
     await put(one, handout())
     assert await two.sync(10) is None
     await end(one, handout())
+    two.set({handout().key: handout(number=number)})
     for _ in range(3):
         assert await two.sync(10) is None
         assert await one.sync(10) is None
     assert (set(one.table), set(two.table)) == (set(), set())
 
 
-async def test_of_two_that_give_one_node_the_second_writes_nothing(tmp_path: Path) -> None:
-    """It sees, under the lock, what the first has written since it has read last."""
+@pytest.mark.parametrize("reads", [False, True])
+async def test_of_two_that_give_one_node_the_second_writes_nothing(
+    tmp_path: Path, reads: bool
+) -> None:
+    """It sees what the first has written: under the lock, or by a reading between its checks."""
     one, two = opened(tmp_path), opened(tmp_path)
-    assert await two.sync(10) is None
     await put(one, handout())
+    if reads:
+        two.sync_soon()
+        await asyncio.sleep(0)  # it has begun, and the table has its result after the first check
     other = handout("b", resource="example.com/b")
 
     def check() -> Sequence[Record]:
@@ -250,6 +256,15 @@ async def test_state_file_that_is_damaged_is_moved_aside(
     again = opened(tmp_path)
     assert await again.sync(10) is None
     assert (set(again.table), again.damage) == ({handout()}, None)
+
+
+async def test_damaged_file_of_another_instance_is_left_to_it(tmp_path: Path) -> None:
+    one, two = opened(tmp_path), opened(tmp_path, "other")
+    await put(one, handout())
+    assert await two.sync(10) is None
+    (tmp_path / FILE).write_bytes(b"{")
+    assert await two.sync(10) is None
+    assert (set(two.table), (tmp_path / FILE).read_bytes()) == ({handout()}, b"{")
 
 
 @pytest.mark.parametrize(

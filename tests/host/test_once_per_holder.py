@@ -157,13 +157,16 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
     assert await world.start("a") == FIRST
 
 
-async def test_start_with_records_that_cannot_be_read_is_refused(world: World) -> None:
+@pytest.mark.parametrize(("path", "problem"), [(FILE, "Is a directory"), ("", "Not a directory")])
+async def test_start_with_records_that_cannot_be_read_is_refused(
+    world: World, path: str, problem: str
+) -> None:
     await world.allocate("a")
-    (world.state / FILE).unlink()
-    (world.state / FILE).mkdir()
+    (world.state / path).rename(world.state.with_name("former"))
+    (world.state / path).mkdir() if path else world.state.touch()
     reason = await world.refused("a")
     assert reason.startswith("cannot tell whether device a was prepared: ")
-    assert "Is a directory" in reason
+    assert problem in reason
     assert not world.ran
 
 

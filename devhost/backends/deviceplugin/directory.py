@@ -26,7 +26,7 @@ from devhost.backends.sockets import (
 )
 from devhost.errors import BackendGoneError, KubeletError
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
-from devhost.watch.threads import run_in_thread
+from devhost.watch.threads import run_in_thread, wait_at_most
 
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _GONE_S: Final = 10.0
@@ -96,9 +96,7 @@ class PluginDirectory:
                 freed = self.locks.freed
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_S):
-                        await freed.wait()
+                await wait_at_most(_POLL_S, freed.wait())
         finally:
             subscription.close()
 

@@ -25,6 +25,7 @@ from devhost.errors import KubeletError
 from devhost.model import limits
 from devhost.model.config import Resource
 from devhost.model.resource_state import PublicationStatus, State
+from devhost.watch.threads import wait_at_most
 
 STREAM_TIMEOUT_S: Final = 5.0
 QUICK_STREAM_TIMEOUT_S: Final = 1.0
@@ -71,9 +72,7 @@ async def run_server(
         servicer.close()
         try:
             # gRPC waits for a client that does not read, perhaps without end.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_TIMEOUT_S):
-                    await server.stop(_STOP_GRACE_S)
+            await wait_at_most(_STOP_TIMEOUT_S, server.stop(_STOP_GRACE_S))
             # gRPC loses a cancellation that comes in the moment in which the server has stopped: it
             # uses `asyncio.wait_for`, which does so before Python 3.12.
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -238,9 +237,8 @@ class Registration:
         """Wait before the next attempt, longer each time, but not when another kubelet came."""
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):  # noqa: S311 (no herd)
-                await self._directory.kubelet.wait_until_replaced(identity)
+        pause *= random.uniform(0.8, 1.2)  # noqa: S311 (no herd)
+        await wait_at_most(pause, self._directory.kubelet.wait_until_replaced(identity))
 
     async def _remove_unlisted(self) -> None:
         """Remove leaving IDs from the list as soon as they may go, until cancelled."""

@@ -18,6 +18,7 @@ from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, PreStartError
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.names import printable
+from devhost.watch.threads import wait_at_most
 
 # Kubelet sets no deadline, and waits in its main loop (k8s.io/kubernetes v1.37.1
 # pkg/kubelet/cm/devicemanager/endpoint.go, allocate).
@@ -107,9 +108,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
                     await context.write(list_response(entries))
                     streams.list_received(stream, entries, clock())
                     continue
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(delay):
-                        await wake.wait()
+                await wait_at_most(delay, wake.wait())
                 wake.clear()
         finally:
             streams.close(stream)

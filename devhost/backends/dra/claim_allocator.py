@@ -129,16 +129,20 @@ class ClaimAllocator:
         """
         entries, devices = dict(record.entries), list[ClaimedDevice]()
         for number, device in enumerate(record.devices):
-            own = claim_content.own_entry(record.claim, number)
+            entry_name = claim_content.own_entry(record.claim, number)
             listed = self._find_device(device, boot)
-            if own in entries:
-                moved = self._locate_own(record, device, entries[own], listed, boot)
-                entries[own] = claim_content.with_nodes(entries[own], moved)
+            if entry_name in entries:
+                moved = self._locate_own(record, device, entries[entry_name], listed, boot)
+                entries[entry_name] = claim_content.with_nodes(entries[entry_name], moved)
             common = claim_content.common_entry(record.claim, device.scope)
-            for name in (own, common) if record.boot != boot else ():
+            for name in (entry_name, common) if record.boot != boot else ():
                 if name in entries:
                     entries[name] = await self._with_located_paths(device, entries[name])
-            nodes = () if device.admin else self._nodes(device, entries.get(own, {}), listed, boot)
+            nodes = (
+                ()
+                if device.admin
+                else self._nodes(device, entries.get(entry_name, {}), listed, boot)
+            )
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 

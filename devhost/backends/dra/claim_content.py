@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What the devices of a claim that are allocated together bring."""
+    """The edits of devices of a claim that are allocated together."""
 
     edits: OwnedEdits
     cdi_devices: Sequence[str]  # of other CDI specs
@@ -94,16 +94,17 @@ def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> C
     seen = set[tuple[int, str]]()
     for number, device in enumerate(record.devices):
         scope, device_id = brought[device.scope], offered_id(device.id).device
-        own, common = own_entry(record.claim, number), common_entry(record.claim, device.scope)
+        entry_name = own_entry(record.claim, number)
+        common = common_entry(record.claim, device.scope)
         entries[common] = scope.edits.common
-        entries[own] = scope.edits.by_device.get(device_id, {})
+        entries[entry_name] = scope.edits.by_device.get(device_id, {})
         is_first = (device.scope, device.request) not in seen
         seen.add((device.scope, device.request))
-        names = (own, common) if is_first else (own,)
+        names = (entry_name, common) if is_first else (entry_name,)
         cdi_names = [f"{kind}={name}" for name in names if entries[name]]
         update = {
             "cdi": [*cdi_names, *(scope.cdi_devices if is_first else ())],
-            **scope.own_part(device, entries[own], record.boot),
+            **scope.own_part(device, entries[entry_name], record.boot),
         }
         devices.append(device.model_copy(update=update))
     kept = {name: edits for name, edits in entries.items() if edits}

@@ -1,7 +1,6 @@
 """Recorded claims while nobody asks for them: their devices move, and they end unnoticed."""
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -13,6 +12,7 @@ from devhost.backends.dra.prepared_claims import ClaimName, PreparedClaims
 from devhost.backends.share_ids import offered_id
 from devhost.model.device import Snapshot
 from devhost.model.records import ClaimRecord
+from devhost.watch.threads import wait_at_most
 
 _LOOK_S: Final = 3600.0  # between two looks for claims that have gone
 _CONFIRM_S: Final = 60.0  # at most, for lists of kubelet without their pods
@@ -74,9 +74,7 @@ class ClaimUpkeep:
                     _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
                     await attempt("ending", _name(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._claims.conflict.wait()
+            await wait_at_most(_LOOK_S, self._claims.conflict.wait())
 
     async def _is_gone(self, record: ClaimRecord) -> bool:
         """Whether the API server has no such claim, or none that has devices.

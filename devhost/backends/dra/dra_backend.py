@@ -166,7 +166,9 @@ class DraPublication:
                     continue
                 # Who had the lock may have given devices since the last list.
                 await self._hooks.refresh()
-                await self._wait_until_free()
+                await self._hooks.wait_until_free(self._show_wait)
+                self.pool.lock.set_served(False)
+                self._offer(None)
                 await self._show_state()
         finally:
             if self.drained:
@@ -175,20 +177,9 @@ class DraPublication:
             self.pool.lock.release(self.pool)
 
     def _show_wait(self, reason: str) -> None:
-        """Show who has the lock; kubelet may ask this instance for claims all the same."""
+        """Show for what it waits; kubelet may ask this instance for claims all the same."""
         self._offer(self._hooks.other_holders())
         self._hooks.set_state(State.WAITING, reason)
-
-    async def _wait_until_free(self) -> None:
-        """Wait while pods have devices by the other backend."""
-
-        def waiting(reason: str) -> None:
-            self._offer(reason)
-            self._hooks.set_state(State.WAITING, reason)
-
-        await self._hooks.wait_until_free(waiting)
-        self.pool.lock.set_served(False)
-        self._offer(None)
 
     async def _show_state(self) -> None:
         """Show its state until the lock is lost."""

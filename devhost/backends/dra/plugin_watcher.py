@@ -7,7 +7,6 @@ instances of a driver it calls the newer.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -29,7 +28,7 @@ from devhost.backends.sockets import (
     connect_error,
     start_server,
 )
-from devhost.watch.threads import run_in_thread
+from devhost.watch.threads import run_in_thread, wait_at_most
 
 _SERVICES: Final = ("v1.DRAPlugin",)
 _STOP_GRACE_S: Final = 5.0
@@ -122,9 +121,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         finally:
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_GRACE_S + 1.0):
-                    await server.stop(_STOP_GRACE_S)
+            await wait_at_most(_STOP_GRACE_S + 1.0, server.stop(_STOP_GRACE_S))
 
     async def GetInfo(  # noqa: N802 (the protocol's name)
         self, _request: pb.InfoRequest, _context: object

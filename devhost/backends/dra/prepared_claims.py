@@ -188,14 +188,14 @@ class PreparedClaims:
             state="started",
             devices=[],
         )
-        own: list[ClaimRecord] = []
+        chosen: list[ClaimRecord] = []
 
         def choose() -> ClaimRecord:
             recorded = self._loaded.by_id.get(empty.id)
-            if recorded is not None and recorded not in own:
+            if recorded is not None and recorded not in chosen:
                 return recorded  # another instance has begun to prepare it
-            own[:] = [self._allocator.choose(empty, groups)]
-            return own[0]
+            chosen[:] = [self._allocator.choose(empty, groups)]
+            return chosen[0]
 
         try:
             # Before it is reserved, it is seen that its containers would get it.

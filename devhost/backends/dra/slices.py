@@ -27,6 +27,7 @@ from devhost.backends.dra.pool import (
 )
 from devhost.backends.resource_lock import ResourceLock, ResourceLocks, publisher_number
 from devhost.errors import DevhostError
+from devhost.watch.threads import wait_at_most
 
 _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
@@ -95,12 +96,11 @@ class NodeSlices:
 
     def resource_of(self, pool: str) -> str:
         """Return whose pool it is: a device says it, where the name of the pool is a hash."""
-        slices = self._of_pool(pool).values()
-        devices = (device for one in slices for device in one["spec"].get("devices") or ())
-        attributes = (device.get("attributes", {}).get("resource", {}) for device in devices)
-        for name in (attribute.get("string", "") for attribute in attributes):
-            if pool_name(self._node_name, name) == pool:
-                return str(name)
+        for content in self._of_pool(pool).values():
+            for device in content["spec"].get("devices") or ():
+                name = device.get("attributes", {}).get("resource", {}).get("string", "")
+                if pool_name(self._node_name, name) == pool:
+                    return str(name)
         return pool.partition("/")[2]
 
     async def read(self) -> None:
@@ -258,9 +258,7 @@ class SliceWriter:
         """Write what differs after each change, and after a pause what has failed."""
         node_uid, failures = "", 0
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_jitter(failures) if failures else None):
-                    await self._changed.wait()
+            await wait_at_most(_jitter(failures) if failures else None, self._changed.wait())
             await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             if not self._is_node_read:
@@ -268,11 +266,11 @@ class SliceWriter:
                 node_uid = await self._read_node()
             self._failures, self.problem = 0, None
             self._find_unowned()
-            every = *self.pools.values(), *self._unowned.values()
-            for pool in every:
+            pools_here = *self.pools.values(), *self._unowned.values()
+            for pool in pools_here:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
                     self._set_lock(pool, is_taken=False)
-            pools = [pool for pool in every if not self._slices.is_written(pool, node_uid)]
+            pools = [pool for pool in pools_here if not self._slices.is_written(pool, node_uid)]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
