@@ -141,9 +141,9 @@ class Handler:
         return nodes, resource.overlap == "allow"
 
     async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
-        assert fresh
         node = self._process.node
         try:
+            assert fresh
             await node.run_steps(self.name, ids)
         except AssertionError as error:  # which only fails the claim
             node.problems.append(str(error))
