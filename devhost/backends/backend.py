@@ -130,7 +130,7 @@ class ResourceHooks:
         """Wait while pods have devices by another backend; `waiting` gets the reason."""
         while (reason := self.other_holders()) is not None:
             waiting(reason)
-            await wait_at_most(FREE_POLL_S, self.holders_changed().wait())
+            await wait_at_most(FREE_POLL_S, self.holders_changed().wait)
 
 
 class PodLister(Protocol):

@@ -249,7 +249,7 @@ class ResourceLocks:
                 await subscription.watch(targets)
                 self._look()
                 pause = _BLIND_POLL_S if subscription.polling_reason else _POLL_S
-                await wait_at_most(pause, self._look_after(closed))
+                await wait_at_most(pause, lambda: self._look_after(closed))
         finally:
             subscription.close()
 

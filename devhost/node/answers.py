@@ -118,7 +118,7 @@ class ResourceAnswers:
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""
         if not self.up_to_date.is_set():
-            await wait_at_most(_CHANGE_WAIT_S, self.up_to_date.wait())
+            await wait_at_most(_CHANGE_WAIT_S, self.up_to_date.wait)
         return self.offer
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:

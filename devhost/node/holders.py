@@ -151,7 +151,7 @@ class Holders:
             if _counted(self._lists) != before:
                 self.ask_soon.set()
             await asyncio.sleep(_confirm_s())
-            await wait_at_most(POLL_S - _confirm_s(), self.ask_soon.wait())
+            await wait_at_most(POLL_S - _confirm_s(), self.ask_soon.wait)
 
     async def _ask(self) -> None:
         # The call makes kubelet free the devices of ended pods. If a pod has just ended, kubelet

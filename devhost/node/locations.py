@@ -113,7 +113,7 @@ class LocationWatch:
         leave_out = frozenset(map(files.to_local, NOT_DEVICES))
         target = WatchTarget(path, recursive=watched.recursive, leave_out=leave_out)
         # The subscription notifies when it is late.
-        await wait_at_most(_WATCH_S, self._subscription.watch(frozenset({target})))
+        await wait_at_most(_WATCH_S, lambda: self._subscription.watch(frozenset({target})))
 
     def _notify(self) -> None:
         for on_change in list(self.subscribers.values()):

@@ -89,11 +89,11 @@ def run_in_time(work: Callable[[], T], seconds: float) -> T:
     return future.result()
 
 
-async def wait_at_most(seconds: float | None, work: Awaitable[object]) -> None:
-    """Wait for ``work``, which is cancelled after so many seconds."""
+async def wait_at_most(seconds: float | None, work: Callable[[], Awaitable[object]]) -> None:
+    """Wait for what ``work`` begins, which is cancelled after so many seconds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await work
+            await work()
 
 
 class NoAnswerError(TimeoutError):

@@ -96,7 +96,7 @@ class PluginDirectory:
                 freed = self.locks.freed
                 with contextlib.suppress(OSError):  # it is gone, or became read-only
                     await run_in_thread("dead sockets", lambda: remove_dead_sockets(self.locks))
-                await wait_at_most(_POLL_S, freed.wait())
+                await wait_at_most(_POLL_S, freed.wait)
         finally:
             subscription.close()
 

@@ -72,7 +72,7 @@ async def run_server(
         servicer.close()
         try:
             # gRPC waits for a client that does not read, perhaps without end.
-            await wait_at_most(_STOP_TIMEOUT_S, server.stop(_STOP_GRACE_S))
+            await wait_at_most(_STOP_TIMEOUT_S, lambda: server.stop(_STOP_GRACE_S))
             # gRPC loses a cancellation that comes in the moment in which the server has stopped: it
             # uses `asyncio.wait_for`, which does so before Python 3.12.
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -238,7 +238,7 @@ class Registration:
         pause = max(at_least, _PAUSES_S[min(self._ends, len(_PAUSES_S) - 1)])
         self._ends += 1
         pause *= random.uniform(0.8, 1.2)  # noqa: S311 (no herd)
-        await wait_at_most(pause, self._directory.kubelet.wait_until_replaced(identity))
+        await wait_at_most(pause, lambda: self._directory.kubelet.wait_until_replaced(identity))
 
     async def _remove_unlisted(self) -> None:
         """Remove leaving IDs from the list as soon as they may go, until cancelled."""

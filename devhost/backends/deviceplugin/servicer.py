@@ -108,7 +108,7 @@ class Servicer(pb_grpc.DevicePluginServicer):
                     await context.write(list_response(entries))
                     streams.list_received(stream, entries, clock())
                     continue
-                await wait_at_most(delay, wake.wait())
+                await wait_at_most(delay, wake.wait)
                 wake.clear()
         finally:
             streams.close(stream)

@@ -74,7 +74,7 @@ class ClaimUpkeep:
                     _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
                     await attempt("ending", _name(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
-            await wait_at_most(_LOOK_S, self._claims.conflict.wait())
+            await wait_at_most(_LOOK_S, self._claims.conflict.wait)
 
     async def _is_gone(self, record: ClaimRecord) -> bool:
         """Whether the API server has no such claim, or none that has devices.

@@ -121,7 +121,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         finally:
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
-            await wait_at_most(_STOP_GRACE_S + 1.0, server.stop(_STOP_GRACE_S))
+            await wait_at_most(_STOP_GRACE_S + 1.0, lambda: server.stop(_STOP_GRACE_S))
 
     async def GetInfo(  # noqa: N802 (the protocol's name)
         self, _request: pb.InfoRequest, _context: object

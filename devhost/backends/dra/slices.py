@@ -258,7 +258,7 @@ class SliceWriter:
         """Write what differs after each change, and after a pause what has failed."""
         node_uid, failures = "", 0
         while True:
-            await wait_at_most(_jitter(failures) if failures else None, self._changed.wait())
+            await wait_at_most(_jitter(failures) if failures else None, self._changed.wait)
             await asyncio.sleep(_SETTLE_S)
             self._changed.clear()
             if not self._is_node_read:
