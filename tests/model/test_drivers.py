@@ -471,6 +471,18 @@ OPERATIONS: Final = st.one_of(
         ("prepare_again", (0, 0)),
     ],
 )
+# The other share of its device has a record.
+@example(
+    [Declared(ALPHA, FOUND, {**WITH_STEPS[0].options, "replicas": 2})],
+    "devhost",
+    [],
+    [
+        ("start_pods", (0, 1)),
+        ("start_pods", (0, 1)),
+        ("lose_while_running", (Loss("state/claims/*.json", 0, damaged=False),)),
+        ("prepare_again", (0, 0)),
+    ],
+)
 # What is reserved as 1 is another device for who completes it.
 @example(
     WITH_STEPS,
