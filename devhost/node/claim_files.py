@@ -36,6 +36,11 @@ class ClaimFiles:
         Raises:
             AllocationError: There is no choice, or it is not written in so many seconds.
         """
+        # It may have a pod, if its record was lost; no list before tells of a device just found.
+        await self._holders.refresh()
+        return await self._give(choose, within)
+
+    async def _give(self, choose: Callable[[], ClaimRecord], within: float) -> ClaimRecord:
         chosen: list[ClaimRecord] = []
 
         def check() -> list[ClaimRecord]:
@@ -49,7 +54,7 @@ class ClaimFiles:
     async def save(self, record: ClaimRecord, within: float) -> None:
         """Keep a record, or raise `AllocationError` if it is not written in so many seconds."""
         if record not in self._files.table or not self._files.is_saved(record):
-            await self.reserve(lambda: record, within)
+            await self._give(lambda: record, within)
 
     def drop(self, record: ClaimRecord) -> None:
         """End a record."""

@@ -195,7 +195,8 @@ class Custody:
         self._conflicts.refuse(resource, [device], claim)
         name = advertised_name(resource, device)
         holds = any(shown == claim for _, shown in self._holders.claims(name))
-        if holds and resource.pre_start and not self._table.by_name(name):
+        recorded = {holding.claim for holding in self._table.index.by_name(name)}
+        if holds and resource.pre_start and claim not in recorded:
             raise AllocationError(f"{resource.name}: {unknown_steps(device.id)}")
         return nodes_of(device, self._table.boot)
 

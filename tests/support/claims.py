@@ -5,19 +5,22 @@ lists, the lists of the resources. Around it are fakes of the host, of kubelet a
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, cast
 from unittest.mock import patch
 
-from devhost.backends.backend import Backend, LockState
+from devhost.api.podresources.v1 import podresources_pb2 as pods
+from devhost.backends.backend import Backend, LockState, OfferedIds, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
+from devhost.backends.podresources import Claimed, _by_resource
+from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, KubeletError
 from devhost.model import resource_state
-from devhost.model.advertised import AdvertisedName, OfferedId
+from devhost.model.advertised import AdvertisedName
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Snapshot, Verdict
 from devhost.node import state_dir
@@ -100,26 +103,22 @@ class Kubelet:
         self._checkpoint: set[tuple[str, str]] = set()
         self._admitted = 0
 
-    async def list_pods(self) -> resource_state.PodList:
+    def list_pods(self) -> pods.ListPodResourcesResponse:
         """Return the pods that it shows, devhost's own among them."""
         if not self.available:
             raise KubeletError("away")
         shown = {key: pod for key, pod in self.pods.items() if pod.hidden_until <= self.now}
-        held: dict[str, dict[OfferedId, frozenset[str]]] = {}
-        for key, pod in shown.items():
-            offered = offered_id(pod.advertised_id)
-            held.setdefault(pod.name.resource, {})[offered] = frozenset({f"pod-{key}"})
         names = frozenset(pod.name for pod in shown.values())
         self.pod_lists.append(PodList(self.number, self.now, names))
-        holdings = resource_state.PodHoldings(
-            held, {name: frozenset().union(*ids.values()) for name, ids in held.items()}
-        )
-        own = {"devhost/devhost"} if self.api_server_at <= self.now else set[str]()
-        return resource_state.PodList(
-            self.number, own.union(*holdings.plugin_pods.values()), holdings
-        )
+        listed = pods.ListPodResourcesResponse()
+        if self.api_server_at <= self.now:
+            listed.pod_resources.add(namespace="devhost", name="devhost")
+        for key, pod in shown.items():
+            container = listed.pod_resources.add(name=f"pod-{key}").containers.add()
+            container.devices.add(resource_name=pod.name.resource, device_ids=[pod.advertised_id])
+        return listed
 
-    async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
+    def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
         """Return whether these are all devices in the checkpoint."""
         return all(offered_id(key) in held.by_id.get(name, ()) for name, key in self._checkpoint)
 
@@ -180,17 +179,43 @@ class Kubelet:
         return True
 
 
+class PodLists:
+    """Kubelet's lists of pods, as one process reads them."""
+
+    def __init__(self, kubelet: Kubelet) -> None:
+        self._kubelet = kubelet
+        self.claimed_ids: Callable[[], Claimed] = dict
+
+    @property
+    def allocating(self) -> bool:
+        """Whether kubelet waits for an Allocate."""
+        return self._kubelet.allocating
+
+    async def list_pods(self) -> resource_state.PodList:
+        """Return the pods, and which devices they hold."""
+        answer = self._kubelet.list_pods().SerializeToString()
+        return resource_state.PodList(
+            self._kubelet.number, *_by_resource(self.claimed_ids(), answer)
+        )
+
+    async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
+        """Return whether these are all devices in kubelet's checkpoint."""
+        return self._kubelet.covers_checkpoint(held)
+
+
 @dataclass
 class Served:
     """A resource that a process serves."""
 
     resource: Resource
-    device_list: DeviceList
+    offered_ids: OfferedIds = field(default_factory=DeviceList)
     finds: Finds = field(default_factory=dict)
+    scanned: Finds = field(default_factory=dict)  # by which the devices were found
     found: Snapshot = field(default_factory=Snapshot)
     offered: Snapshot = field(default_factory=Snapshot)
     draining: bool = False
     due: bool = True  # to be scanned again
+    successor: Resource | None = None  # by the other backend
     stream: Stream | None = None
 
     def request_scan(self) -> None:
@@ -201,21 +226,22 @@ class Served:
 class FakeBackend:
     """Knows which resources the instances of devhost serve, and have served."""
 
-    name, restarts, leave_after, pods = "fake", 0, LEAVE_AFTER_S, None
+    restarts, leave_after = 0, LEAVE_AFTER_S
 
-    def __init__(self, node: "Node", process: "Process") -> None:
-        self._node, self._process = node, process
+    def __init__(self, process: "Process") -> None:
+        self._process, self.pods = process, process.pods
+
+    def open(self, resource: Resource, _hooks: object) -> "FakePublication":
+        """Return the list of a resource."""
+        return FakePublication(self._process, resource.name)
 
     def publisher(self, _resource: object) -> str:
         """Return the driver."""
         return ""
 
     def lock_of(self, name: str) -> LockState:
-        """Return who serves a resource: of several processes the first has the lock."""
-        owner = next((one for one in self._node.processes if name in one.served), None)
-        if owner is None:
-            return "free"
-        return "ours" if owner is self._process else "other"
+        """Return who serves a resource."""
+        return self._process.locks.lock_of(name)
 
     def locked_by_other(self, name: str) -> bool:
         """Whether another process serves a resource."""
@@ -223,20 +249,33 @@ class FakeBackend:
 
     def has_served(self, name: str) -> bool:
         """Whether devhost has served a resource."""
-        return name in self._node.served
+        return self._process.locks.get(name).has_served
+
+
+class FakePublication:
+    """The list of a resource that a device plugin serves."""
+
+    def __init__(self, process: "Process", name: str) -> None:
+        self.offered_ids = DeviceList(LEAVE_AFTER_S)
+        self.offered_ids.ids_held_by_pods = lambda: process.holders.held_ids(name)
 
 
 class Process:
     """One devhost, as far as it decides who may have a node."""
 
     def __init__(self, node: "Node") -> None:
-        self.node, self.kubelet = node, node.kubelet
-        self.holders = Holders(self.kubelet, "node-1")
-        backend = cast("Backend", FakeBackend(node, self))
-        self.file = RecordFiles(node.state_dir, backend.lock_of)
-        self.claims = Custody(self.holders, backend, self.file)
+        self.node, self.kubelet, self.pods = node, node.kubelet, PodLists(node.kubelet)
+        self.locks = ResourceLocks(node.state_dir.parent)
+        self.holders = Holders(self.pods, "node-1")
+        self.backend = self.make_backend()
+        self.file = RecordFiles(node.state_dir, self.backend.lock_of)
+        self.claims = Custody(self.holders, self.backend, self.file)
         self.served: dict[str, Served] = {}
         self._tasks: list[asyncio.Task[None]] = []
+
+    def make_backend(self) -> Backend:
+        """Return what offers its devices."""
+        return cast("Backend", FakeBackend(self))
 
     @property
     def handouts(self) -> RecordTable:
@@ -268,19 +307,38 @@ class Process:
         for spec in resources:
             if (served := self.served.get(spec.name)) is None:
                 self._serve(spec)
+            elif spec.backend != served.resource.backend:
+                served.successor, served.draining, served.due = spec, True, True
             else:
                 served.resource, served.draining, served.due = spec, False, True
+                served.successor = None
         names = {spec.name for spec in resources}
         for name, served in self.served.items():
-            served.draining = served.draining or name not in names
+            if name not in names:
+                served.draining, served.successor = True, None
         self.claims.reconfigure(resources)
 
     def _serve(self, spec: Resource) -> None:
-        device_list = DeviceList(LEAVE_AFTER_S)
-        device_list.ids_held_by_pods = lambda: self.holders.held_ids(spec.name)
-        self.served[spec.name] = served = Served(spec, device_list)
-        self.node.served.add(spec.name)
-        self.claims.add(spec.name, device_list, served.request_scan)
+        served = Served(spec)
+        publication = self.backend.open(spec, self.hooks(served))
+        served.offered_ids = publication.offered_ids
+        self.served[spec.name] = served
+        self._take_lock(served)
+        self.claims.add(spec.name, served.offered_ids, served.request_scan)
+
+    def hooks(self, served: "Served") -> ResourceHooks:
+        """Return what a backend uses of a resource: nothing."""
+        return cast("ResourceHooks", served)
+
+    def _take_lock(self, served: "Served") -> bool:
+        """Return whether this process is the one that serves a resource by a device plugin."""
+        lock = self.locks.get(served.resource.name)
+        has_lock = isinstance(served.offered_ids, DeviceList) and (
+            lock.join(self) or lock.acquire(self, "")
+        )
+        if has_lock:
+            lock.set_served(True)
+        return has_lock
 
     def find(self, name: str, finds: Finds) -> None:
         """Let the sources of a resource match these devices; they are found when it is scanned."""
@@ -290,7 +348,7 @@ class Process:
     def scan(self, name: str) -> None:
         """Publish what is found of a resource now."""
         served, host, now = self.served[name], self.node.host, self.kubelet.now
-        served.due = False
+        served.due, served.scanned = False, served.finds
         found = {
             device_id: host.device(device_id, paths)
             for device_id, paths in served.finds.items()
@@ -321,13 +379,13 @@ class Process:
         if served.draining:
             removed = Verdict(Cause.REMOVED, "removed")
             found = with_all_leaving(found, removed, self.kubelet.now)
-        known = without_unlisted(found, served.device_list)
+        known = without_unlisted(found, served.offered_ids)
         offered = self.claims.judge(served.resource, known)
-        if served.device_list.publish(offered, served.resource):
+        if served.offered_ids.publish(offered, served.resource):
             self._publish(served, found)
             return
-        served.found = without_unlisted(known, served.device_list)
-        served.offered = without_unlisted(offered, served.device_list)
+        served.found = without_unlisted(known, served.offered_ids)
+        served.offered = without_unlisted(offered, served.offered_ids)
         self.claims.set_listed(served.resource, served.offered)
 
     async def allocate(self, name: str, advertised_id: str) -> HostDevice:
@@ -338,35 +396,54 @@ class Process:
         """
         served = self.served[name]
         offered = offered_id(advertised_id)
-        device = served.offered.devices.get(offered.device)
-        if device is None or not device.healthy or advertised_id not in served.device_list:
+        device, offered_ids = served.offered.devices.get(offered.device), served.offered_ids
+        is_listed = isinstance(offered_ids, DeviceList) and advertised_id in offered_ids
+        if device is None or not device.healthy or not is_listed:
             raise AllocationError(f"{advertised_id} is not offered")
         await self.claims.hand_out(served.resource, served.offered.devices, [offered])
         return device
 
     async def tick(self) -> None:
         """Do what is due: read the records, let IDs leave, end what is drained, scan, send."""
+        for look in [*self.locks.looks]:
+            look()
         if self.kubelet.now % POLL_S == 0:
             self.file.sync_soon()
         for name, served in tuple(self.served.items()):
-            device_list = served.device_list
-            if device_list.removable_at(self.kubelet.now):
+            offered_ids = served.offered_ids
+            if isinstance(offered_ids, DeviceList) and offered_ids.removable_at(self.kubelet.now):
                 await self.holders.refresh()
-                if device_list.remove_unlisted(self.kubelet.now):
+                if offered_ids.remove_unlisted(self.kubelet.now):
                     self._publish(served, served.found)
-            if served.draining and device_list.drained:
-                self.claims.remove(name)
-                del self.served[name]
-                self.kubelet.lists.pop(name, None)
+            if served.draining and offered_ids.drained:
+                await self.file.flush()
+                self._end(served)
                 continue
             forgets = any(not device.is_present for device in served.found.devices.values())
             if served.due or forgets:
                 self.scan(name)
-            self.send(served)
+            if isinstance(offered_ids, DeviceList) and self._take_lock(served):
+                self.send(served, offered_ids)
 
-    def send(self, served: Served) -> None:
+    def _end(self, served: Served) -> None:
+        name = served.resource.name
+        self.claims.remove(name)
+        del self.served[name]
+        self.unlock(name, is_drained=True)
+        if served.successor is not None:
+            self._serve(served.successor)
+            self.served[name].finds = served.finds
+
+    def unlock(self, name: str, *, is_drained: bool = False) -> None:
+        """Let another process serve a resource, of which kubelet has no devices meanwhile."""
+        lock = self.locks.get(name)
+        if lock.held:
+            self.kubelet.lists.pop(name, None)
+        lock.release(self, remove=is_drained)
+
+    def send(self, served: Served, device_list: DeviceList) -> None:
         """Have kubelet receive the list of a resource, if it is another one."""
-        device_list, name = served.device_list, served.resource.name
+        name = served.resource.name
         if served.stream is None or name not in self.kubelet.lists:
             if served.stream is not None:
                 device_list.streams.close(served.stream)
@@ -387,10 +464,11 @@ class Process:
     def allocatable(self) -> Iterator[tuple[AdvertisedName, set[int]]]:
         """Yield what a pod could get of it now: the name, and the numbers of its nodes."""
         for name, served in self.served.items():
-            for advertised_id, healthy in self.kubelet.lists.get(name, {}).items():
+            listed = self.kubelet.lists.get(name, {}) if self.locks.get(name).held else {}
+            for advertised_id, healthy in listed.items():
                 owner = advertised_name(name, advertised_id)
                 device = served.offered.devices.get(owner.device)
-                if healthy and device and device.healthy and advertised_id in served.device_list:
+                if healthy and device and device.healthy:
                     yield owner, {number for _, number in device.numbers.values()}
 
 
@@ -403,7 +481,6 @@ class Node:
         self.host = Host(dict(numbers), set(numbers))
         self.kubelet = Kubelet(self.host)
         self.processes: list[Process] = []
-        self.served: set[str] = set()  # by any process, ever
         self._is_full = False
 
     @contextmanager
@@ -433,7 +510,7 @@ class Node:
         self.processes.remove(process)
         await (process.kill() if kill else process.stop())
         for name in process.served:
-            self.kubelet.lists.pop(name, None)
+            process.unlock(name)
 
     def fill_disk(self, *, full: bool) -> None:
         """Let the state directory take no file, or let it."""

@@ -90,6 +90,13 @@ class ClaimAllocator:
                 devices.append(device)
         return empty.model_copy(update={"devices": devices})
 
+    def is_outdated(self, record: ClaimRecord) -> bool:
+        """Whether an ID is only reserved, and an edit may have given it to another device."""
+        return record.state == "started" and any(
+            (handler := self._handlers.get(device.pool)) and handler.naming != device.naming
+            for device in record.devices
+        )
+
     async def complete(self, record: ClaimRecord, kind: str, *, run_steps: bool) -> ClaimRecord:
         """Return the record of a claim with what its containers get, after its steps if they run.
 

@@ -164,6 +164,8 @@ class DraPublication:
                     self._hooks.set_state(State.BACKING_OFF, str(error))
                     await asyncio.sleep(_RETRY_S)
                     continue
+                # Who had the lock may have given devices since the last list.
+                await self._hooks.refresh()
                 await self._hooks.wait_until_free(self._show_wait)
                 self.pool.lock.set_served(False)
                 self._offer(None)

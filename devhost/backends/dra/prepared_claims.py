@@ -102,7 +102,11 @@ class PreparedClaims:
         """
         _file_name(self._driver, claim.uid)  # which checks it
         async with self._lock(claim.uid):
-            record = await self._find(claim.uid) or await self._reserve(claim)
+            record = await self._find(claim.uid)
+            if record is not None and self._allocator.is_outdated(record):
+                await self._drop(record)
+                record = None
+            record = record or await self._reserve(claim)
             if record.state == "completed":
                 record = await self._allocator.renew(record, self._loaded.boot)
             else:
