@@ -86,20 +86,6 @@ async def test_of_two_drivers_one_publishes_a_resource(world: World) -> None:
             assert second.state_of(X)[0] is State.REGISTERED
 
 
-async def test_a_renamed_driver_does_not_offer_what_a_pod_holds(world: World) -> None:
-    second = World.beside(world)
-    async with world.run(resources(world, X), driver=OLD):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        claim = world.claim("u", X, "x0", driver=OLD)
-        assert not (await world.kubelet.prepare(claim, "u")).error
-        async with second.run(resources(world, X), driver=NEW):
-            await second.kubelet.register()
-            await second.until(X, State.WAITING, BY_OLD)
-            await world.stop()
-            await until_published(world, old=["x0", "x1"], new=["x1"])
-
-
 @pytest.mark.parametrize("binary", REAL_KUBELETS)
 @pytest.mark.parametrize("backends", [("dra", "devicePlugin"), ("devicePlugin", "dra")])
 async def test_no_device_is_offered_by_both_backends_during_a_rollout(
