@@ -923,3 +923,26 @@ async def test_a_claim_with_too_much_text_is_refused_and_takes_no_room(world: Wo
         world.reload(TOKENS)
         await eventually(lambda: world.published() == ["0", "1", "2"])
         assert not (await world.kubelet.prepare(name, "u")).error
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+async def test_of_two_claims_with_nodes_of_one_name_one_finds_it_after_a_boot(
+    world: World, first: str
+) -> None:
+    """In the boot before, the node had one number for the one, and later another."""
+    names = {"a": world.claim("a", SERIAL, "fake-null"), "b": world.claim("b", SERIAL, "former")}
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        assert not (await world.kubelet.prepare(names["a"], "a")).error
+    (path,) = (world.state / "claims").glob("*.json")
+    record = json.loads(path.read_text())
+    record["boot"] = record["devices"][0]["nodes"][0]["boot"] = "an earlier one"
+    path.write_text(json.dumps(record))
+    record |= {"claim": "b", "name": names["b"], "entries": {"cb-0": record["entries"]["ca-0"]}}
+    record["devices"][0] |= {"id": "former", "device": "former"}
+    path.with_name("devhost_b.json").write_text(json.dumps(record))
+    async with world.run(SERIALS):
+        await registered(world, SERIAL)
+        assert not (await world.kubelet.prepare(names[first], first)).error
+        second = "ab".replace(first, "")
+        assert "held by claim" in (await world.kubelet.prepare(names[second], second)).error

@@ -143,8 +143,23 @@ class ClaimAllocator:
                 if device.admin
                 else self._nodes(device, entries.get(entry_name, {}), listed, boot)
             )
+            if record.boot != boot:
+                self._refuse_held(record, device, nodes)
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
+
+    def _refuse_held(
+        self, record: ClaimRecord, device: ClaimedDevice, nodes: RecordedNodes
+    ) -> None:
+        """Refuse nodes that another claim has in this boot: before, both had the same name."""
+        name = offered_id(device.id).name(device.resource)
+        for other in self._all_claims():
+            for held in other.devices if other.id != record.id else ():
+                may_share = held.admin or (held.overlap and device.overlap)
+                if may_share or offered_id(held.id).name(held.resource) == name:
+                    continue
+                if not {*nodes}.isdisjoint(held.nodes):
+                    raise HeldError(f"{name}: its node is held by claim {other.shown}")
 
     def _find_device(self, device: ClaimedDevice, boot: str) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
