@@ -285,6 +285,39 @@ def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, po
     assert set(nodes(pods, "waiting")) <= set(held)
 
 
+# ── two releases ──
+
+
+# Before the switches: where a device plugin with PreStart has served a resource, kubelet starts no pod
+# that has its devices by DRA for minutes (kubernetes#141426).
+def test_second_release_publishes_when_the_first_has_gone(serials: Release, pods: Pods) -> None:
+    cluster = serials.cluster
+    second = Release(cluster, max(PACKAGES), "second")
+    reason = "another instance of devhost serves it by DRA (driver devhost)"
+
+    def waits() -> bool:
+        (resource,) = second.status()["resources"]
+        return (resource["state"], resource["reason"]) == ("Waiting", reason)
+
+    def is_published() -> bool:
+        return any(one["spec"]["driver"] == "second" for one in cluster.items("resourceslices"))
+
+    try:
+        classes = {"create": False}  # there are those of the first
+        driver = {"enabled": True, "driver": "second", "deviceClasses": classes}
+        second.install(SERIALS | {"dra": driver})
+        cluster.until("the second one waits", waits)
+        pods.run(*serial_pods("reader"))
+        assert not is_published()
+        pods.delete("reader")
+        serials.uninstall()
+        cluster.until("the second one publishes", is_published)
+    finally:
+        second.uninstall()
+        # By kubelet, some time after the driver has gone.
+        cluster.until("its slices are gone", lambda: not is_published())
+
+
 # ── from one backend to the other ──
 
 
@@ -348,37 +381,6 @@ def test_node_goes_to_dra_and_back_while_pods_hold(
     wait_for_plugin()
     run_and_restart_kubelet("again")
     assert not records(cluster)
-
-
-# ── two releases ──
-
-
-def test_second_release_publishes_when_the_first_has_gone(serials: Release, pods: Pods) -> None:
-    cluster = serials.cluster
-    second = Release(cluster, max(PACKAGES), "second")
-    reason = "another instance of devhost serves it by DRA (driver devhost)"
-
-    def waits() -> bool:
-        (resource,) = second.status()["resources"]
-        return (resource["state"], resource["reason"]) == ("Waiting", reason)
-
-    def is_published() -> bool:
-        return any(one["spec"]["driver"] == "second" for one in cluster.items("resourceslices"))
-
-    try:
-        classes = {"create": False}  # there are those of the first
-        driver = {"enabled": True, "driver": "second", "deviceClasses": classes}
-        second.install(SERIALS | {"dra": driver})
-        cluster.until("the second one waits", waits)
-        pods.run(*serial_pods("reader"))
-        assert not is_published()
-        pods.delete("reader")
-        serials.uninstall()
-        cluster.until("the second one publishes", is_published)
-    finally:
-        second.uninstall()
-        # By kubelet, some time after the driver has gone.
-        cluster.until("its slices are gone", lambda: not is_published())
 
 
 # ── rights ──
