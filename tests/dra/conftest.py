@@ -7,6 +7,7 @@ import grpc
 import pytest
 
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pb_grpc
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from tests.dra.world import PodResourcesLists, World
 
 
@@ -26,3 +27,12 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 def lists(world: World) -> PodResourcesLists:
     """What the pod-resources API of the node says."""
     return world.lists
+
+
+@pytest.fixture
+async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
+    """What device plugins see of kubelet."""
+    kubelet = SimulatedKubelet(world.plugins)
+    await kubelet.start()
+    yield kubelet
+    await kubelet.stop()

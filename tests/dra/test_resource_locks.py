@@ -1,7 +1,6 @@
 """One publishes a resource on a node: of two drivers, two backends, or two instances."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +25,6 @@ def events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked at again without an event."""
     monkeypatch.setattr("devhost.backends.resource_lock._POLL_S", 3600.0)
     monkeypatch.setattr("devhost.backends.backend.FREE_POLL_S", 3600.0)
-
-
-@pytest.fixture
-async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
-    """What device plugins see of kubelet."""
-    kubelet = SimulatedKubelet(world.plugins)
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
 
 
 def resources(world: World, *names: str, backend: str = "dra") -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
 from typing import Final
 
 import pytest
@@ -30,15 +29,6 @@ both = pytest.mark.parametrize(
 def poll_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the end of what is waited for be seen by its event alone."""
     monkeypatch.setattr(backend, "FREE_POLL_S", 3600.0)
-
-
-@pytest.fixture
-async def plugins(world: World) -> AsyncIterator[SimulatedKubelet]:
-    """What device plugins see of kubelet."""
-    kubelet = SimulatedKubelet(world.plugins)
-    await kubelet.start()
-    yield kubelet
-    await kubelet.stop()
 
 
 def by_plugin(config: str) -> str:
