@@ -113,6 +113,7 @@ class RecordStore:
         self.own: set[str] = set()
         self._files: dict[str, _File] = {}  # by name below the directory
         self._directories: Mapping[str, _Stamp | None] = {}
+        self._has_changed = False  # a file or directory, since the last update that has ended
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""
@@ -129,17 +130,18 @@ class RecordStore:
             make_private(self.directory)
             if (former := self.directory / _FORMER_FILE).exists():
                 _LOG.info("%s is of a former version: it is not read", former)
+        lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
             self._read()
-            is_damaged = any(file.damage for file in self._files.values())
-            if not is_damaged and not self._find_lost(current):
+            if not self._is_damaged and not self._find_lost(current):
                 return self._end(current)  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
-            lost = self._find_lost(current)
-            damage = self._set_damaged_aside()
-            if changes := find_changes(self.records, {**self._all_records(), **lost}):
-                current = merge(changes)
+            if self._has_changed or self._is_damaged:
+                lost = self._find_lost(current)
+                damage = self._set_damaged_aside()
+                if changes := find_changes(self.records, {**self._all_records(), **lost}):
+                    current = merge(changes)
             failure, unwritten = self._write(current, lost)
         return self._end(current, failure, unwritten, damage)
 
@@ -151,8 +153,13 @@ class RecordStore:
         damage: str | None = None,
     ) -> Outcome:
         self.records, self._directories = self._all_records(), self._identify_directories()
+        self._has_changed = False
         failures = (file.failure for file in self._files.values() if file.failure)
         return Outcome(current, failure or next(failures, None), unwritten or {}, damage)
+
+    @property
+    def _is_damaged(self) -> bool:
+        return any(file.damage for file in self._files.values())
 
     def _all_records(self) -> dict[RecordKey, Record]:
         files = self._files.values()
@@ -171,11 +178,14 @@ class RecordStore:
         for name in self._files.keys() - stamps.keys():
             del self._files[name]
             self.own.discard(Path(name).name)
+            self._has_changed = True
         for name, stamp in stamps.items():
             former = self._files.get(name, _NO_FILE)
             if former.stamp != stamp:
                 self._files[name] = self._read_file(name, stamp, former)
                 self.own.discard(Path(name).name)
+                self._has_changed = True
+        self._has_changed |= self._identify_directories() != self._directories
 
     def _read_file(self, name: str, stamp: _Stamp, former: _File) -> _File:
         path = self.directory / name
@@ -230,7 +240,7 @@ class RecordStore:
         Returns why that failed, and what could not be changed.
         """
         by_file: dict[str, dict[RecordKey, Record | None]] = {}
-        present, failure = self._all_records(), None
+        present, failure = self._all_records() if self._has_changed else self.records, None
         for key, record in find_changes(present, current).items():
             if key in lost or self._may_write(key, present):
                 by_file.setdefault(file_of(key), {})[key] = record
