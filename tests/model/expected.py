@@ -78,13 +78,29 @@ class Past:
 
     def rest(self, entries: Mapping[str, bool], behind: set[str], limit: int | None) -> None:
         """Take over what is listed at rest, there and for the resources behind it."""
-        bases = {one.partition("::")[0] for one in entries}
+        bases = {_base(one) for one in entries}
         if limit is not None and len(bases) >= limit:
             self.was_full()
         self.left, self.before = self.may_leave & behind, self.found
-        healthy = {one.partition("::")[0] for one, well in entries.items() if well}
+        healthy = {_base(one) for one, well in entries.items() if well}
         self.orphans &= bases - healthy
         self.kept, self.lost, self.maybe = healthy, bases - healthy - self.orphans, set(bases)
+
+
+def listed_for_pods(
+    declared: Declared, entries: Mapping[str, bool], past: Past, held: Collection[str]
+) -> set[str]:
+    """Return the unhealthy IDs that are listed because pods hold them, not as missing devices."""
+    listed = set[str]()
+    for base in {_base(one) for one in held if entries.get(one) is False}:
+        shares = {one for one, well in entries.items() if _base(one) == base and not well}
+        if not declared.never:
+            listed |= shares & set(held)
+        elif base in past.lost and declared.covers(name_of(base)):
+            listed |= shares & set(held) - set(_shares(declared, base))
+        else:  # it may also be missing
+            listed |= shares
+    return listed
 
 
 class Problem(Exception):  # noqa: N818 - what is not yet as it should be
@@ -105,7 +121,7 @@ def check(
     Args:
         declared: The resource.
         root: Where the files are.
-        entries: Its list.
+        entries: Its list, but for what is there for pods.
         past: What is known of its devices.
         taken: The nodes that resources before it offer.
         shared: Those of them that only resources with ``overlap: allow`` offer: one that had such
@@ -141,13 +157,21 @@ def check(
     return {node for node in offered if not is_token(node)}
 
 
+def _base(advertised_id: str) -> str:
+    return advertised_id.partition("::")[0]
+
+
+def _shares(declared: Declared, base: str) -> list[str]:
+    shares = [f"{base}::{share}" for share in range(declared.replicas)]
+    return shares if declared.replicas > 1 else [base]
+
+
 def _bases(declared: Declared, entries: Mapping[str, bool]) -> tuple[set[str], set[str]]:
     """Return the healthy and the unhealthy IDs without share; all shares must be there."""
     healthy: set[str] = set()
     unhealthy: set[str] = set()
-    for base in {one.partition("::")[0] for one in entries}:
-        shares = [f"{base}::{share}" for share in range(declared.replicas)]
-        wells = {entries.get(one) for one in (shares if declared.replicas > 1 else [base])}
+    for base in {_base(one) for one in entries}:
+        wells = {entries.get(one) for one in _shares(declared, base)}
         if len(wells) != 1 or wells == {None}:
             raise Problem(f"{base}: not all shares are listed alike")
         (healthy if wells == {True} else unhealthy).add(base)

@@ -11,7 +11,7 @@ from hypothesis.stateful import initialize
 
 from devhost.fake_kubelet.kubelet import AdmissionError, Answer
 from tests.model.declared import FILES, IDS, LINKS, SOURCES, Declared, is_token, node_of
-from tests.model.expected import Past, Problem, check
+from tests.model.expected import Past, Problem, check, listed_for_pods
 from tests.model.sequence import Sequence, both_run, host_runs, step
 
 _BEGUN_S: Final = 0.05  # after that an Allocate has begun, most times
@@ -68,14 +68,14 @@ class Machine(Sequence):
         super().note_lists()
         behind = {one.name: self.behind(one, new=True) for one in self.here}
         for one in self.here:
-            entries = self.bench.entries(one.name)
+            entries = self.entries(one)
             self.past[one.name].rest(entries, behind[one.name], one.max_devices)
         self.past = {one.name: self.past[one.name] for one in self.here}
 
     def check_lists(self) -> None:
         taken, alone = set[str](), set[str]()
         for one in self.here:
-            entries = self.bench.entries(one.name)
+            entries = self.entries(one)
             try:
                 past, behind = self.past[one.name], self.behind(one)
                 offered = check(one, self.root, entries, past, taken, taken - alone, behind)
@@ -83,6 +83,23 @@ class Machine(Sequence):
                 raise Problem(f"{one.name}: {problem}: {entries}") from None
             taken |= offered
             alone |= set[str]() if one.overlap else offered
+
+    def entries(self, one: Declared) -> dict[str, bool]:
+        """Return what devhost lists, but for what has left that pods hold: those must be there."""
+        entries, held = self.bench.entries(one.name), self.held(one.name)
+        if not held <= entries.keys():
+            raise Problem(f"{one.name}: {held - entries.keys()} are held, and left: {entries}")
+        left = listed_for_pods(one, entries, self.past[one.name], held)
+        return {device_id: well for device_id, well in entries.items() if device_id not in left}
+
+    def held(self, name: str) -> set[str]:
+        """Return the IDs of a resource that pods hold."""
+        return {
+            device_id
+            for resource, answer in self.pods.values()
+            if resource == name
+            for device_id in answer["deviceIds"][resource]
+        }
 
     def behind(self, one: Declared, *, new: bool = False) -> set[str]:
         """Return the nodes that resources behind one offer and do not share.
@@ -245,14 +262,8 @@ class Machine(Sequence):
         if index >= len(self.here):
             return
         one = self.here[index]
-        held = {
-            device_id
-            for resource, answer in self.pods.values()
-            if resource == one.name
-            for device_id in answer["deviceIds"][resource]
-        }
         listed = self.bench.entries(one.name).items()
-        free = {device_id for device_id, well in listed if well} - held
+        free = {device_id for device_id, well in listed if well} - self.held(one.name)
         try:
             answer = await self.admitted(one.name, count)
         except AdmissionError as error:
