@@ -1,6 +1,8 @@
 """Two instances of devhost on a node: who writes which record."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,6 +20,19 @@ def one_node(world: World, *, more: str = "", name: str = X) -> str:
         f"version: v1\nresources: [{{name: {name}, backend: dra, sources: "
         f"[directory: {world.devices}]{more}}}]\n"
     )
+
+
+@contextlib.asynccontextmanager
+async def two_instances(world: World, config: str) -> AsyncIterator[World]:
+    """Run two instances that kubelet has; yield the second, which waits for the lock of the first."""
+    second = World.beside(world)
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        async with second.run(config):
+            await second.kubelet.register()
+            await eventually(lambda: any(r.devices.offered.devices for r in second.host.resources))
+            yield second
 
 
 @pytest.mark.parametrize("other", [X, Y])
@@ -52,30 +67,22 @@ async def test_the_newer_of_two_instances_prepares_with_steps(
     (world.devices / "n0").touch()
     marks = world.directory / "marks"
     config = one_node(world, more=f", preStart: [{{run: [sh, -c, 'echo x >> {marks}']}}]")
-    second = World.beside(world)
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        async with second.run(config):
-            await second.kubelet.register()
-            await eventually(
-                lambda: (one := second.host.resources) and one[0].devices.offered.devices
-            )
-            world.claim("u1", X, "n0", name="c1")
-            allocator = second.dra.claims._allocator
-            complete = allocator.complete
+    async with two_instances(world, config) as second:
+        world.claim("u1", X, "n0", name="c1")
+        allocator = second.dra.claims._allocator
+        complete = allocator.complete
 
-            async def complete_late(*record: Any, run_steps: bool) -> ClaimRecord:
-                if not run_steps:
-                    assert not (await world.kubelet.prepare("c1", "u1")).error
-                return await complete(*record, run_steps=run_steps)
+        async def complete_late(*record: Any, run_steps: bool) -> ClaimRecord:
+            if not run_steps:
+                assert not (await world.kubelet.prepare("c1", "u1")).error
+            return await complete(*record, run_steps=run_steps)
 
-            if both:
-                monkeypatch.setattr(allocator, "complete", complete_late)
-            assert not (await second.kubelet.prepare("c1", "u1")).error
-            assert not (await second.kubelet.prepare("c1", "u1")).error
-            assert not (await world.kubelet.prepare("c1", "u1")).error
-            assert marks.read_text() == "x\n"
+        if both:
+            monkeypatch.setattr(allocator, "complete", complete_late)
+        assert not (await second.kubelet.prepare("c1", "u1")).error
+        assert not (await second.kubelet.prepare("c1", "u1")).error
+        assert not (await world.kubelet.prepare("c1", "u1")).error
+        assert marks.read_text() == "x\n"
 
 
 async def test_claims_that_two_instances_prepare_at_a_time_have_different_shares(
@@ -83,29 +90,21 @@ async def test_claims_that_two_instances_prepare_at_a_time_have_different_shares
 ) -> None:
     (world.devices / "n0").touch()
     config = one_node(world, more=", replicas: 4, maxPerContainer: 1")
-    second = World.beside(world)
     same = 0
-    async with world.run(config):
-        await world.kubelet.register()
-        await world.until(X, State.REGISTERED)
-        async with second.run(config):
-            await second.kubelet.register()
-            await eventually(
-                lambda: (one := second.host.resources) and one[0].devices.offered.devices
+    async with two_instances(world, config) as second:
+        for number in range(30):
+            uids = f"a{number}", f"b{number}"
+            names = [world.claim(uid, X, "n0", shareID=uid) for uid in uids]
+            answers = await asyncio.gather(
+                world.kubelet.prepare(names[0], uids[0]),
+                second.kubelet.prepare(names[1], uids[1]),
             )
-            for number in range(30):
-                uids = f"a{number}", f"b{number}"
-                names = [world.claim(uid, X, "n0", shareID=uid) for uid in uids]
-                answers = await asyncio.gather(
-                    world.kubelet.prepare(names[0], uids[0]),
-                    second.kubelet.prepare(names[1], uids[1]),
-                )
-                assert not [answer.error for answer in answers if answer.error]
-                ids = {one["claim"]: one["devices"][0]["id"] for one in world.records()}
-                same += len({ids[uid] for uid in uids}) == 1
-                for name, uid in zip(names, uids, strict=True):
-                    assert not await second.kubelet.unprepare(name, uid)
-                await eventually(lambda: not world.host.parts.records.table.claims)
+            assert not [answer.error for answer in answers if answer.error]
+            ids = {one["claim"]: one["devices"][0]["id"] for one in world.records()}
+            same += len({ids[uid] for uid in uids}) == 1
+            for name, uid in zip(names, uids, strict=True):
+                assert not await second.kubelet.unprepare(name, uid)
+            await eventually(lambda: not world.host.parts.records.table.claims)
     assert same == 0, f"{same} of 30 times two claims had one share"
 
 

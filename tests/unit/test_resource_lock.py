@@ -32,16 +32,17 @@ def file_of(directory: Path, resource: str) -> Path:
     return directory / LOCKS / f"{resource_hash(resource)}.lock"
 
 
+def lock_of(directory: Path, resource: str = T) -> ResourceLock:
+    return ResourceLock(directory, resource_hash(resource))
+
+
 def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
-    first, second = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-    )
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "")
     assert first.acquire(ME, ""), "it has it already"
     assert not second.acquire(ME, "")
     assert (first.other_publisher, second.other_publisher) == (None, 0)
-    assert ResourceLock(tmp_path, resource_hash(U)).acquire(ME, "")
+    assert lock_of(tmp_path, U).acquire(ME, "")
     first.release(ME)
     assert second.other_publisher is None
     assert second.acquire(ME, "")
@@ -49,11 +50,7 @@ def test_resource_lock_passes_on_when_released(tmp_path: Path) -> None:
 
 def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
     """While one asks all the time, another takes it and gives it up, each time."""
-    lock, asking, ended = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-        threading.Event(),
-    )
+    lock, asking, ended = lock_of(tmp_path), lock_of(tmp_path), threading.Event()
 
     def ask() -> None:
         while not ended.is_set():
@@ -72,10 +69,7 @@ def test_asking_for_a_lock_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
 def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
     """To open it does not wait for a writer."""
-    first, second = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-    )
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "")
     (path,) = (tmp_path / "devhost-locks").iterdir()
     first.release(ME)
@@ -88,10 +82,7 @@ def test_fifo_in_place_of_a_lock_file_is_a_lock(tmp_path: Path) -> None:
 
 def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
     """Who waits for it meanwhile takes the next file: never two have the lock."""
-    first, second = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-    )
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "")
     first.release(ME)
     path = file_of(tmp_path, T)
@@ -105,7 +96,7 @@ def test_lock_file_goes_with_what_it_stood_for(tmp_path: Path) -> None:
 
 def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
     """By a pool that is deleted, beside a device plugin: others see the device plugin."""
-    lock, other = ResourceLock(tmp_path, resource_hash(T)), ResourceLock(tmp_path, resource_hash(T))
+    lock, other = lock_of(tmp_path), lock_of(tmp_path)
     assert not lock.join("pool")
     assert lock.acquire("plugin", "")
     assert lock.join("pool")
@@ -118,10 +109,7 @@ def test_lock_is_kept_until_its_last_user_gives_it_up(tmp_path: Path) -> None:
 
 def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
     """To code by what the kernel knows of the lock, whatever is in the file."""
-    first, second = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-    )
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "gpu.example.com")
     assert not second.acquire(ME, "")
     assert second.holder == "DRA (driver gpu.example.com)"
@@ -138,10 +126,7 @@ def test_lock_says_by_what_the_resource_is_published(tmp_path: Path) -> None:
 
 def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> None:
     """Else two that wait would wake each other without end."""
-    first, second = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-    )
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "")
     assert not second.acquire(ME, "")
     inotify = Inotify()
@@ -158,7 +143,7 @@ def test_who_waits_for_a_lock_makes_no_event_for_who_waits(tmp_path: Path) -> No
 def test_links_of_others_in_the_place_of_a_lock_are_not_followed(
     tmp_path: Path, place: str
 ) -> None:
-    lock, elsewhere = ResourceLock(tmp_path, resource_hash(T)), tmp_path / "elsewhere"
+    lock, elsewhere = lock_of(tmp_path), tmp_path / "elsewhere"
     path = tmp_path / (LOCKS + place.format(resource_hash(T)))
     path.parent.mkdir(exist_ok=True)
     path.symlink_to(elsewhere)
@@ -198,7 +183,7 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
         return [tmp_path / f"{before}-{other}-{after}" for before, _, after in parts]
 
     locks = ResourceLocks(tmp_path)
-    own, elsewhere = locks.get(T), ResourceLock(tmp_path, resource_hash(V))
+    own, elsewhere = locks.get(T), lock_of(tmp_path, V)
     assert own.acquire(ME, "")
     assert elsewhere.acquire(ME, "")
     dead = made(T) + made(U)
@@ -213,10 +198,7 @@ def test_dead_sockets_of_every_resource_are_removed(tmp_path: Path) -> None:
 
 def test_resource_lock_whose_file_was_removed_is_lost(tmp_path: Path) -> None:
     """Else two would have the lock, each of another file."""
-    first, second = (
-        ResourceLock(tmp_path, resource_hash(T)),
-        ResourceLock(tmp_path, resource_hash(T)),
-    )
+    first, second = lock_of(tmp_path), lock_of(tmp_path)
     assert first.acquire(ME, "")
     shutil.rmtree(tmp_path / "devhost-locks")
     assert second.acquire(ME, "")
