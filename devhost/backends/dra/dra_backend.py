@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,21 +15,25 @@ from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.dra_metrics import DraMetrics
+from devhost.backends.dra.health import DeviceHealth, HealthStreams
 from devhost.backends.dra.node_versions import NodeVersions
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
+from devhost.backends.dra.taints import LostDevices, Taint, device_taints
 from devhost.backends.podresources import ClaimedId, PodResources
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.model.records import ClaimedDevice, ClaimRecord
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
 _RETRY_S: Final = 1.0  # after a lock that could not be made
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,11 @@ class DraBackend:
         self._slices = slices = NodeSlices(self._api, driver, node_name)
         self.writer = SliceWriter(slices, locks, self.versions.read_node, self.report_change)
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
+        self.claims.on_change = self._claim_changed
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
-        self.registrar = Registrar(sockets, servicer, self._kubelet_answered)
+        self.health = HealthStreams(self._list_health)
+        self.registrar = Registrar(sockets, servicer, self.health, self._kubelet_answered)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         self.pods = pods
         pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
@@ -72,7 +79,7 @@ class DraBackend:
 
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
-        publication = DraPublication(self, resource.name, hooks)
+        publication = DraPublication(self, resource, hooks)
         self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
@@ -125,6 +132,26 @@ class DraBackend:
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
+    def _claim_changed(self, record: ClaimRecord) -> None:
+        """Take over that a claim has devices now, has other ones, or has ended."""
+        for pool in {device.pool for device in record.devices} & self._publications.keys():
+            self._publications[pool].update_claim(record)
+        self.health.report_change()
+
+    def _list_health(self) -> list[DeviceHealth]:
+        """Return the health of the devices that claims have, of each once."""
+        devices = {
+            (device.pool, device.device): device
+            for record in self.claims
+            for device in record.devices
+        }
+        return [
+            self._publications[pool].health_of(device)
+            if pool in self._publications
+            else DeviceHealth(pool, name, None, "its resource is not offered by DRA on this node")
+            for (pool, name), device in devices.items()
+        ]
+
     def _kubelet_answered(self) -> None:
         self.writer.read_node_soon()
         self.report_change()
@@ -136,15 +163,20 @@ class DraPublication:
     Attributes:
         ids: Those of which a claim for a device gets one, by the device's name; also those of
             unhealthy devices.
+        taints: Those of its devices, by name.
         blocked: Why no claim is given any of them yet, if that is so: then none is offered.
     """
 
-    def __init__(self, backend: DraBackend, resource: str, hooks: ResourceHooks) -> None:
-        pool = pool_name(backend.settings.node_name, resource)
-        self.handler, self.pool = hooks.handler, ResourcePool(pool, backend.locks.get(resource))
+    def __init__(self, backend: DraBackend, resource: Resource, hooks: ResourceHooks) -> None:
+        pool = pool_name(backend.settings.node_name, resource.name)
+        lock = backend.locks.get(resource.name)
+        self.handler, self.pool = hooks.handler, ResourcePool(pool, lock)
         self._backend, self._hooks = backend, hooks
-        self._snapshot, self._replicas = Snapshot(), 1
+        self._snapshot, self._resource = Snapshot(), resource
         self._devices: Sequence[SliceDevice] = ()
+        self.taints: Mapping[str, Taint] = {}
+        self._lost, self._evicted = LostDevices(), frozenset[str]()
+        self._eviction: asyncio.TimerHandle | None = None  # of the next device
         self.blocked = hooks.other_holders()
         self.ids: Mapping[str, Sequence[OfferedId]] = {}
 
@@ -171,6 +203,8 @@ class DraPublication:
                 self._offer(None)
                 await self._show_state()
         finally:
+            if self._eviction is not None:
+                self._eviction.cancel()
             if self.drained:
                 self._backend.remove(self)
             self.pool.has_lock = False
@@ -206,8 +240,8 @@ class DraPublication:
         claims = [record.shown for record in backend.claims.of_resource(self.handler.name)]
         healthy = sum(device.healthy and not device.is_leaving for device in devices)
         return PublicationStatus(
-            listed=len(self.device_ids) * self._replicas,
-            healthy=healthy * self._replicas,
+            listed=len(self.device_ids) * self._resource.replicas,
+            healthy=healthy * self._resource.replicas,
             streams=int(backend.registrar.problem is None),
             lists_sent=0,
             warnings=tuple(filter(None, (self.pool.left_out, backend.versions.warning))),
@@ -224,12 +258,69 @@ class DraPublication:
     def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
         """Offer the devices of a snapshot; return whether some have left."""
         before = self.device_ids
-        self._snapshot, self._replicas = snapshot, resource.replicas
-        self.ids = {device.name: device.ids for device in pool_devices(resource, snapshot)}
-        self._devices = [*device_entries(resource, snapshot).values()]
-        self._offer(self.blocked)
+        self._snapshot, self._resource = snapshot, resource
+        self._update_devices()
         self._backend.upkeep.compare(resource.name, snapshot)
+        self._backend.health.report_change()
         return not before <= self.device_ids
+
+    def update_claim(self, record: ClaimRecord) -> None:
+        """Take over that a claim has devices now, has other ones, or has ended."""
+        if self.taints or any(device.moved for device in record.devices):
+            self._update_devices()
+
+    def _update_devices(self) -> None:
+        """Offer the devices with the taints that they have now."""
+        resource, now = self._resource, asyncio.get_running_loop().time()
+        devices = pool_devices(resource, self._snapshot)
+        self.ids = {device.name: device.ids for device in devices}
+        listed = [device for device in devices if not device.device.is_leaving]
+        claimed = {
+            device.device: device
+            for record in self._backend.claims.of_resource(resource.name)
+            for device in record.devices
+            if device.pool == self.pool.name and not device.admin
+        }
+        if self.handler.drain_reason is not None:
+            claimed = {}  # its pool is to be deleted
+        self.taints = device_taints(listed, claimed, self.taints)
+        self._lost.update([name for name in claimed if self._is_lost(name)], now)
+        self._set_evicted(self._lost.lost_for(resource.evict_after, now), now)
+        driver = self._backend.settings.driver
+        taints = {
+            name: taint.entry(driver, evicts=name in self._evicted)
+            for name, taint in self.taints.items()
+        }
+        ids = {name: device.id for name, device in claimed.items()}
+        self._devices = device_entries(resource, listed, taints, ids)
+        self._offer(self.blocked)
+
+    def _is_lost(self, name: str) -> bool:
+        return name in self.taints and self.taints[name].is_lost
+
+    def _set_evicted(self, lost: AbstractSet[str], now: float) -> None:
+        """Evict the pods that have lost devices, if the resource says so, others when it is time."""
+        if self._eviction is not None:
+            self._eviction.cancel()
+        resource, former = self._resource, self._evicted
+        self._evicted, self._eviction = frozenset(lost if resource.evict else ()), None
+        for name in self._evicted - former:
+            fields = {"resource": resource.name, "device": name, "reason": self.taints[name].text}
+            _LOG.warning("pods of a device are evicted", extra={"fields": fields})
+        due = self._lost.next_after(resource.evict_after, now) if resource.evict else None
+        if due is not None:
+            self._eviction = asyncio.get_running_loop().call_at(due, self._update_devices)
+
+    def health_of(self, claimed: ClaimedDevice) -> DeviceHealth:
+        """Return the health of a device that a claim has."""
+        place = claimed.pool, claimed.device
+        if (taint := self.taints.get(claimed.device)) is not None:
+            return DeviceHealth(*place, False, taint.text)
+        device = self._snapshot.devices.get(offered_id(claimed.id).device)
+        if device is None:
+            return DeviceHealth(*place, None, "not looked for yet, or listed no longer")
+        unknown = device.checked.unknown if device.checked is not None else None
+        return DeviceHealth(*place, None if unknown else True, unknown or "")
 
     def _offer(self, blocked: str | None) -> None:
         """Offer the devices by the pool, or none while that is blocked.
@@ -251,7 +342,8 @@ class DraPublication:
     def lists(self, device_id: str, *, shared: bool) -> bool:
         """Whether a device is there, as itself or as shares."""
         device = self._snapshot.devices.get(device_id)
-        return device is not None and not device.is_leaving and shared is (self._replicas > 1)
+        is_shared = self._resource.replicas > 1
+        return device is not None and not device.is_leaving and shared is is_shared
 
     def may_allocate(self, device_id: str, _now: float, *, shared: bool) -> bool:
         """Whether a claim for a device would be prepared."""
