@@ -299,7 +299,7 @@ class DraPublication:
         return name in self.taints and self.taints[name].is_lost
 
     def _set_evicted(self, lost: AbstractSet[str], now: float) -> None:
-        """Evict the pods that have lost devices, if the resource says so, others when it is time."""
+        """Evict the pods of lost devices where the resource says so, and more when it is time."""
         if self._eviction is not None:
             self._eviction.cancel()
         resource, former = self._resource, self._evicted

@@ -272,14 +272,13 @@ def _with_taint_times(
         for device in spec.get("devices") or ()
         for taint in device.get("taints") or ()
     }
-    timed = list[SliceDevice]()
-    for device in devices:
-        taints = [
-            {
-                **taint,
-                "timeAdded": times.get((device["name"], taint["key"], taint["effect"])) or now,
-            }
-            for taint in device.get("taints", ())
-        ]
-        timed.append({**device, "taints": taints} if taints else device)
-    return timed
+
+    def timed(name: str, taint: _Json) -> _Json:
+        return {**taint, "timeAdded": times.get((name, taint["key"], taint["effect"])) or now}
+
+    return [
+        {**device, "taints": [timed(device["name"], taint) for taint in device["taints"]]}
+        if "taints" in device
+        else device
+        for device in devices
+    ]

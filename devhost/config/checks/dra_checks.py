@@ -27,8 +27,8 @@ _ATTRIBUTE: Final = (
     "most 32 ASCII letters, digits and _"
 )
 _EVICT: Final = (
-    "only DRA evicts pods: write `backend: dra`; by a device plugin, the status of a pod and an alert "
-    "tell of its lost device"
+    "only DRA evicts pods: write `backend: dra`; by a device plugin, the status of the pod and an "
+    "alert tell of a lost device"
 )
 _EXTENDED: Final = (
     "Kubernetes 1.36 and 1.37 evict pods with a claim of their own, not those that ask for "
