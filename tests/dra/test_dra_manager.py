@@ -259,12 +259,12 @@ def of_nodes(world: World, resource: str) -> str:
 
 
 async def until_offered(world: World, driver: str, *names: str) -> None:
-    """Wait until a driver has these devices in slices."""
+    """Wait until pods may be given these devices of a driver."""
 
     def offered() -> list[str]:
         specs = [content["spec"] for content in world.slices()]
         devices = (spec["devices"] for spec in specs if spec["driver"] == driver)
-        return [device["name"] for device in itertools.chain(*devices)]
+        return [device["name"] for device in itertools.chain(*devices) if "taints" not in device]
 
     await eventually(lambda: offered() == [*names], world.slices)
 

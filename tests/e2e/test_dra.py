@@ -81,9 +81,11 @@ def slices(cluster: Cluster) -> dict[str, str]:
 
 
 def published(cluster: Cluster) -> list[str]:
-    """Return the names of the devices in all slices."""
+    """Return the names of the devices in all slices that pods may be given."""
     found = (one["spec"].get("devices", ()) for one in cluster.items("resourceslices"))
-    return sorted(device["name"] for listed in found for device in listed)
+    return sorted(
+        device["name"] for listed in found for device in listed if not device.get("taints")
+    )
 
 
 def records(cluster: Cluster) -> list[Json]:
