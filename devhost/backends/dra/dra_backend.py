@@ -33,6 +33,10 @@ from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
 _RETRY_S: Final = 1.0  # after a lock that could not be made
+_EVICTED: Final = (
+    "pods of claims with {} are evicted; Kubernetes 1.36 and 1.37 do not evict those that ask by "
+    "the name of the resource"
+)
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -239,12 +243,13 @@ class DraPublication:
         backend, devices = self._backend, self._snapshot.devices.values()
         claims = [record.shown for record in backend.claims.of_resource(self.handler.name)]
         healthy = sum(device.healthy and not device.is_leaving for device in devices)
+        evicted = _EVICTED.format(", ".join(sorted(self._evicted))) if self._evicted else None
         return PublicationStatus(
             listed=len(self.device_ids) * self._resource.replicas,
             healthy=healthy * self._resource.replicas,
             streams=int(backend.registrar.problem is None),
             lists_sent=0,
-            warnings=tuple(filter(None, (self.pool.left_out, backend.versions.warning))),
+            warnings=tuple(filter(None, (self.pool.left_out, backend.versions.warning, evicted))),
             dra=DraStatus(backend.settings.driver, self.pool.name, claims),
         )
 
