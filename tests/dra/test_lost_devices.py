@@ -175,7 +175,7 @@ def test_device_that_a_claim_has_stays_with_the_attributes_of_the_others() -> No
 
 
 def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
-    """Else each write would begin anew what a pod tolerates for some time."""
+    """Else a pod that tolerates it for some time would be left longer at each write."""
     devices = [{"name": f"d{number}", "attributes": {}} for number in range(SLICE_MAX)]
     taint = {"key": "d/missing", "value": "not-found", "effect": "NoSchedule"}
     present: dict[str, Any] = {}
