@@ -425,7 +425,7 @@ def test_service_account_may_do_what_it_needs_alone(
     assert serials.cluster.command("sh", "-c", command).strip() == may
 
 
-TAKEN: Final = "node-2"  # a node whose pod of devhost is taken over
+TAKEN_NODE: Final = "node-2"  # a node whose pod of devhost is taken over
 OF_NODE, OF_DRIVER, OF_POOL, OF_NAME = (
     f"devhost may only {allowed}"
     for allowed in (
@@ -453,10 +453,18 @@ def slice_of(name: str, spec: Json) -> Json:
     }
 
 
-def taken_slice(name: str = f"00000-0123456789-{TAKEN}", pool: str = TAKEN, **fields: Any) -> Json:
+def taken_slice(
+    name: str = f"00000-0123456789-{TAKEN_NODE}", pool_node: str = TAKEN_NODE, **fields: Any
+) -> Json:
     """Return a slice of the node that is taken over, but for some fields."""
-    newest = {"name": f"{pool}/{SERIAL}", "generation": 10**9, "resourceSliceCount": 1}
-    spec = {"driver": "devhost", "nodeName": TAKEN, "pool": newest, "devices": [DEVICE], **fields}
+    pool = {"name": f"{pool_node}/{SERIAL}", "generation": 10**9, "resourceSliceCount": 1}
+    spec = {
+        "driver": "devhost",
+        "nodeName": TAKEN_NODE,
+        "pool": pool,
+        "devices": [DEVICE],
+        **fields,
+    }
     return slice_of(name, {field: value for field, value in spec.items() if value is not None})
 
 
@@ -467,32 +475,26 @@ class TakenNode:
         self._cluster = release.cluster
         bait = pod("bait", {})
         bait["metadata"]["namespace"] = release.namespace
-        bait["spec"] |= {"nodeName": TAKEN, "serviceAccountName": "devhost"}
+        bait["spec"] |= {"nodeName": TAKEN_NODE, "serviceAccountName": "devhost"}
         self._cluster.apply(bait)
-        bound = (
-            "create",
-            "token",
-            "devhost",
-            "--bound-object-kind=Pod",
-            "--bound-object-name=bait",
-        )
-        self._token = release.kubectl(*bound).strip()
+        bound = ("--bound-object-kind=Pod", "--bound-object-name=bait")
+        self._token = release.kubectl("create", "token", "devhost", *bound).strip()
 
     def refusal(self, verb: str, content: Json) -> str:
         """Return the sentence by which the policy forbids a write, another error, or nothing."""
         path = SLICES_PATH if verb == "create" else f"{SLICES_PATH}/{content['metadata']['name']}"
-        body = [] if verb == "delete" else ["--filename=-"]
-        request = (verb, f"--raw={path}?dryRun=All", *body, f"--token={self._token}")
+        flags = [f"--raw={path}?dryRun=All", f"--token={self._token}"]
+        flags += [] if verb == "delete" else ["--filename=-"]
         try:
-            self._cluster.kubectl(*request, stdin=json.dumps(content) if body else "")
+            self._cluster.kubectl(verb, *flags, stdin=json.dumps(content))
         except CommandError as error:
-            forbidden = str(error).partition("(Forbidden): ")[2].rpartition("denied request: ")[2]
-            return forbidden.strip() or str(error)
+            reason = str(error).partition("(Forbidden): ")[2]
+            return reason.rpartition("denied request: ")[2].strip() or str(error)
         return ""
 
 
 @pytest.fixture(scope="module")
-def taken(installed_dra: Release) -> Iterator[TakenNode]:
+def taken_node(installed_dra: Release) -> Iterator[TakenNode]:
     """A node whose token is in other hands."""
     installed_dra.install(SERIALS)
     yield TakenNode(installed_dra)
@@ -502,25 +504,25 @@ def taken(installed_dra: Release) -> Iterator[TakenNode]:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        pytest.param(taken_slice(), "", id="own"),
         pytest.param(taken_slice(**TAINTED), "", id="own_tainted"),
         pytest.param(taken_slice(**COUNTERS), "", id="own_counters"),
-        pytest.param(taken_slice(pool=NODE), OF_POOL, id="pool"),
-        pytest.param(taken_slice(pool=NODE, **TAINTED), OF_POOL, id="pool_tainted"),
-        pytest.param(taken_slice(pool=NODE, **COUNTERS), OF_POOL, id="pool_counters"),
-        pytest.param(taken_slice(pool=f"{TAKEN}1"), OF_POOL, id="pool_of_longer_name"),
-        pytest.param(taken_slice(nodeName=NODE, pool=NODE), OF_NODE, id="node"),
+        pytest.param(taken_slice(pool_node=NODE, **TAINTED), OF_POOL, id="pool_tainted"),
+        pytest.param(taken_slice(pool_node=NODE, **COUNTERS), OF_POOL, id="pool_counters"),
+        pytest.param(taken_slice(pool_node=f"{TAKEN_NODE}1"), OF_POOL, id="pool_of_longer_name"),
+        pytest.param(taken_slice(nodeName=NODE, pool_node=NODE), OF_NODE, id="node"),
         pytest.param(taken_slice(nodeName=NODE), OF_NODE, id="node_with_own_pool"),
         pytest.param(taken_slice(nodeName=None, allNodes=True), OF_NODE, id="all_nodes"),
         pytest.param(taken_slice(driver="other"), OF_DRIVER, id="driver"),
         pytest.param(taken_slice(f"00000-0123456789-{NODE}"), OF_NAME, id="name"),
-        pytest.param(taken_slice(f"00000-0123456789-a-{TAKEN}"), OF_NAME, id="name_of_longer_name"),
+        pytest.param(
+            taken_slice(f"00000-0123456789-a-{TAKEN_NODE}"), OF_NAME, id="name_of_longer_name"
+        ),
     ],
 )
 def test_node_creates_slices_of_its_own_alone(
-    taken: TakenNode, content: Json, sentence: str
+    taken_node: TakenNode, content: Json, sentence: str
 ) -> None:
-    assert taken.refusal("create", content) == sentence
+    assert taken_node.refusal("create", content) == sentence
 
 
 @pytest.mark.parametrize("verb", ["replace", "delete"])
@@ -530,17 +532,17 @@ def test_node_creates_slices_of_its_own_alone(
         pytest.param(taken_slice(), "", id="own"),
         pytest.param(taken_slice(nodeName="node-3"), OF_NODE, id="node"),
         pytest.param(taken_slice(driver="other"), OF_DRIVER, id="driver"),
-        pytest.param(taken_slice(pool="node-3"), OF_POOL, id="pool"),
+        pytest.param(taken_slice(pool_node="node-3"), OF_POOL, id="pool"),
     ],
 )
 def test_node_changes_slices_of_its_own_alone(
-    taken: TakenNode, cluster: Cluster, verb: str, content: Json, sentence: str
+    taken_node: TakenNode, cluster: Cluster, verb: str, content: Json, sentence: str
 ) -> None:
     name = content["metadata"]["name"]
     cluster.apply(content)
     try:
         present = cluster.get("resourceslice", name)
         tainted = present | {"spec": present["spec"] | TAINTED}
-        assert taken.refusal(verb, tainted) == sentence
+        assert taken_node.refusal(verb, tainted) == sentence
     finally:
         cluster.kubectl("delete", "resourceslice", name)

@@ -108,8 +108,8 @@ class NodeSlices:
         """Read all of them, or raise `ApiError`."""
         listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
         with reading_answer():
-            own = filter(self._is_own, listed.get("items") or ())
-            self._by_name = dict(map(named_slice, own))
+            contents = filter(self._is_own, listed.get("items") or ())
+            self._by_name = dict(map(named_slice, contents))
             self._compared.clear()
             self._version = str(listed["metadata"]["resourceVersion"])
 
