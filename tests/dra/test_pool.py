@@ -76,20 +76,26 @@ def test_an_id_that_is_a_label_is_the_name(advertised_id: str) -> None:
 
 
 @given(
-    st.from_regex(SUBDOMAIN, fullmatch=True).filter(lambda name: len(name) < 254),
+    st.from_regex(SUBDOMAIN, fullmatch=True).filter(lambda name: len(name) < 237)
+    | st.sampled_from(["n" * size for size in (180, 236)]),
     st.from_regex(r"[a-z]{1,9}\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,50}[A-Za-z0-9])?", fullmatch=True),
 )
-def test_a_pool_has_a_name_that_the_api_takes(node: str, resource: str) -> None:
-    name = pool_name(node, resource)
-    assert len(name) <= 253
-    assert all(SUBDOMAIN.fullmatch(part) for part in name.split("/"))
+def test_names_are_those_that_the_api_and_the_policy_of_the_chart_take(
+    node: str, resource: str
+) -> None:
+    pool = pool_name(node, resource)
+    (name,) = PoolKey("devhost", node, "uid", pool).slices(listed(1), 1)
+    assert pool.startswith(f"{node}/")
+    assert all(SUBDOMAIN.fullmatch(part) for part in (*pool.split("/"), name))
+    assert name[17:] == node
+    assert max(len(pool), len(name)) <= 253
 
 
 def test_pools_of_names_that_differ_in_case_differ() -> None:
     assert pool_name("n", SERIAL) == f"n/{SERIAL}"
-    assert (
-        len({pool_name("n", f"example.com/{name}") for name in ("a.b", "a-b", "A-b", "a_b")}) == 4
-    )
+    for node in ("n", "n" * 236):
+        similar = [f"example.com/{name}" for name in ("a.b", "a-b", "A-b", "a_b")]
+        assert len({pool_name(node, resource) for resource in similar}) == 4
 
 
 # ── devices ──
