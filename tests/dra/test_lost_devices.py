@@ -137,9 +137,9 @@ def host_device(device_id: str, **keys: Any) -> HostDevice:
     return replace(HostDevice(device_id, (Node("", None, 0, device_id, {"port": "1"}),)), **keys)
 
 
-def claimed(device: str, **keys: Any) -> dict[str, ClaimedDevice]:
-    entry = {"resource": T, "id": device, "request": "r", "pool": KEY.name, "scope": 0}
-    return {device: ClaimedDevice(**entry, device=device, **keys)}
+def claimed(name: str) -> dict[str, ClaimedDevice]:
+    device = ClaimedDevice(resource=T, id=name, request="r", pool=KEY.name, device=name, scope=0)
+    return {name: device}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_device_that_a_claim_has_stays_with_the_attributes_of_the_others() -> No
 
 def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
     """Else a pod that tolerates it for some time would be left longer at each write."""
-    devices = [{"name": f"d{number}", "attributes": {}} for number in range(SLICE_MAX)]
+    devices: list[dict[str, Any]] = [{"name": f"d{number}"} for number in range(SLICE_MAX)]
     taint = {"key": "d/missing", "value": "not-found", "effect": "NoSchedule"}
     present: dict[str, Any] = {}
 
