@@ -13,7 +13,7 @@ from devhost.backends.dra.pool import (
     pool_devices,
     writes,
 )
-from devhost.backends.dra.taints import LostDevices, device_taints
+from devhost.backends.dra.taints import Evictions, device_taints
 from devhost.model.config import Resource
 from devhost.model.device import Cause, HostDevice, Missing, Node, Snapshot, Verdict
 from devhost.model.records import ClaimedDevice
@@ -201,12 +201,13 @@ def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
     assert not writes(KEY, devices, present, "5")
 
 
-def test_flapping_device_is_lost_anew_each_time() -> None:
-    lost = LostDevices()
-    lost.update(["a", "b"], 0.0)
-    lost.update(["a"], 5.0)
-    lost.update(["a", "b"], 6.0)
-    assert lost.lost_for(10.0, 12.0) == {"a"}
-    assert lost.next_after(10.0, 12.0) == 16.0
-    assert lost.lost_for(10.0, 16.0) == {"a", "b"}
-    assert lost.next_after(10.0, 16.0) is None
+def test_device_is_lost_anew_after_each_time_that_it_was_there() -> None:
+    evictions = Evictions()
+    evictions.update(["a", "b"], 10.0, 0.0)
+    evictions.update(["a"], 10.0, 5.0)
+    evictions.update(["a", "b"], 10.0, 12.0)
+    assert evictions.names == {"a"}
+    assert evictions.next_at == 22.0
+    evictions.update(["a", "b"], 10.0, 22.0)
+    assert evictions.names == {"a", "b"}
+    assert evictions.next_at is None

@@ -21,7 +21,7 @@ from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
-from devhost.backends.dra.taints import LostDevices, Taint, device_taints
+from devhost.backends.dra.taints import Evictions, Taint, device_taints
 from devhost.backends.podresources import ClaimedId, PodResources
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
@@ -143,17 +143,13 @@ class DraBackend:
         self.health.report_change()
 
     def _list_health(self) -> list[DeviceHealth]:
-        """Return the health of the devices that claims have, of each once."""
-        devices = {
-            (device.pool, device.device): device
-            for record in self.claims
-            for device in record.devices
-        }
+        """Return the health of the devices that claims have."""
+        devices = (device for record in self.claims for device in record.devices)
+        claimed = {(device.pool, device.device): device for device in devices}
         return [
             self._publications[pool].health_of(device)
+            for (pool, _), device in claimed.items()
             if pool in self._publications
-            else DeviceHealth(pool, name, None, "its resource is not offered by DRA on this node")
-            for (pool, name), device in devices.items()
         ]
 
     def _kubelet_answered(self) -> None:
@@ -179,8 +175,8 @@ class DraPublication:
         self._snapshot, self._resource = Snapshot(), resource
         self._devices: Sequence[SliceDevice] = ()
         self.taints: Mapping[str, Taint] = {}
-        self._lost, self._evicted = LostDevices(), frozenset[str]()
-        self._eviction: asyncio.TimerHandle | None = None  # of the next device
+        self._evictions = Evictions()
+        self._timer: asyncio.TimerHandle | None = None  # of the next one
         self.blocked = hooks.other_holders()
         self.ids: Mapping[str, Sequence[OfferedId]] = {}
 
@@ -207,8 +203,7 @@ class DraPublication:
                 self._offer(None)
                 await self._show_state()
         finally:
-            if self._eviction is not None:
-                self._eviction.cancel()
+            self._cancel_timer()
             if self.drained:
                 self._backend.remove(self)
             self.pool.has_lock = False
@@ -243,13 +238,22 @@ class DraPublication:
         backend, devices = self._backend, self._snapshot.devices.values()
         claims = [record.shown for record in backend.claims.of_resource(self.handler.name)]
         healthy = sum(device.healthy and not device.is_leaving for device in devices)
-        evicted = _EVICTED.format(", ".join(sorted(self._evicted))) if self._evicted else None
+        evicted = ", ".join(sorted(self._evictions.names))
         return PublicationStatus(
             listed=len(self.device_ids) * self._resource.replicas,
             healthy=healthy * self._resource.replicas,
             streams=int(backend.registrar.problem is None),
             lists_sent=0,
-            warnings=tuple(filter(None, (self.pool.left_out, backend.versions.warning, evicted))),
+            warnings=tuple(
+                filter(
+                    None,
+                    (
+                        self.pool.left_out,
+                        backend.versions.warning,
+                        evicted and _EVICTED.format(evicted),
+                    ),
+                )
+            ),
             dra=DraStatus(backend.settings.driver, self.pool.name, claims),
         )
 
@@ -276,7 +280,7 @@ class DraPublication:
 
     def _update_devices(self) -> None:
         """Offer the devices with the taints that they have now."""
-        resource, now = self._resource, asyncio.get_running_loop().time()
+        resource, loop = self._resource, asyncio.get_running_loop()
         devices = pool_devices(resource, self._snapshot)
         self.ids = {device.name: device.ids for device in devices}
         listed = [device for device in devices if not device.device.is_leaving]
@@ -287,45 +291,40 @@ class DraPublication:
             if device.pool == self.pool.name and not device.admin
         }
         if self.handler.drain_reason is not None:
-            claimed = {}  # its pool is to be deleted
+            claimed = {}  # the pool is deleted, though claims have devices of it
         self.taints = device_taints(listed, claimed, self.taints)
-        self._lost.update([name for name in claimed if self._is_lost(name)], now)
-        self._set_evicted(self._lost.lost_for(resource.evict_after, now), now)
+        lost = [name for name in self.taints if self.taints[name].is_lost and name in claimed]
+        former = self._evictions.names
+        self._evictions.update(lost if resource.evict else (), resource.evict_after, loop.time())
+        for name in self._evictions.names - former:
+            fields = {"resource": resource.name, "device": name, "reason": self.taints[name].text}
+            _LOG.warning("pods of a device are evicted", extra={"fields": fields})
+        self._cancel_timer()
+        if (next_at := self._evictions.next_at) is not None:
+            self._timer = loop.call_at(next_at, self._update_devices)
         driver = self._backend.settings.driver
         taints = {
-            name: taint.entry(driver, evicts=name in self._evicted)
+            name: taint.entry(driver, evicts=name in self._evictions.names)
             for name, taint in self.taints.items()
         }
         ids = {name: device.id for name, device in claimed.items()}
         self._devices = device_entries(resource, listed, taints, ids)
         self._offer(self.blocked)
 
-    def _is_lost(self, name: str) -> bool:
-        return name in self.taints and self.taints[name].is_lost
-
-    def _set_evicted(self, lost: AbstractSet[str], now: float) -> None:
-        """Evict the pods of lost devices where the resource says so, and more when it is time."""
-        if self._eviction is not None:
-            self._eviction.cancel()
-        resource, former = self._resource, self._evicted
-        self._evicted, self._eviction = frozenset(lost if resource.evict else ()), None
-        for name in self._evicted - former:
-            fields = {"resource": resource.name, "device": name, "reason": self.taints[name].text}
-            _LOG.warning("pods of a device are evicted", extra={"fields": fields})
-        due = self._lost.next_after(resource.evict_after, now) if resource.evict else None
-        if due is not None:
-            self._eviction = asyncio.get_running_loop().call_at(due, self._update_devices)
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def health_of(self, claimed: ClaimedDevice) -> DeviceHealth:
         """Return the health of a device that a claim has."""
-        place = claimed.pool, claimed.device
-        if (taint := self.taints.get(claimed.device)) is not None:
-            return DeviceHealth(*place, False, taint.text)
+        name = claimed.device
         device = self._snapshot.devices.get(offered_id(claimed.id).device)
-        if device is None:
-            return DeviceHealth(*place, None, "not looked for yet, or listed no longer")
-        unknown = device.checked.unknown if device.checked is not None else None
-        return DeviceHealth(*place, None if unknown else True, unknown or "")
+        is_healthy, reason = None if device is None else True, ""
+        if name in self.taints:
+            is_healthy, reason = False, self.taints[name].text
+        elif device is not None and device.checked is not None and device.checked.unknown:
+            is_healthy, reason = None, device.checked.unknown
+        return DeviceHealth(self.pool.name, name, is_healthy, reason)
 
     def _offer(self, blocked: str | None) -> None:
         """Offer the devices by the pool, or none while that is blocked.

@@ -4,7 +4,7 @@ Kubernetes evicts the pods of a claim whose device has a taint NoExecute that th
 tolerate (k8s.io/kubernetes v1.37.1 pkg/controller/devicetainteviction).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from devhost.backends.dra.pool import PoolDevice
@@ -73,21 +73,22 @@ def _taint_of(device: HostDevice) -> Taint | None:
     return Taint(kind, cause, verdict.text, verdict.cause in _LOST)
 
 
-class LostDevices:
-    """Since when devices that claims have are lost, in seconds on the clock of the event loop."""
+class Evictions:
+    """The devices whose pods are evicted: those that are lost for long enough.
+
+    Attributes:
+        names: Their names.
+        next_at: When there is one more, on the clock of the event loop; ``None`` if there is none.
+    """
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
+        self.names = frozenset[str]()
+        self.next_at: float | None = None
 
-    def update(self, names: Collection[str], now: float) -> None:
-        """Set which devices are lost now."""
-        self._since = {name: self._since.get(name, now) for name in names}
-
-    def lost_for(self, seconds: float, now: float) -> set[str]:
-        """Return the devices that have been lost for so long."""
-        return {name for name, since in self._since.items() if now - since >= seconds}
-
-    def next_after(self, seconds: float, now: float) -> float | None:
-        """Return when the next device will have been lost for so long, if any."""
-        times = (since + seconds for since in self._since.values() if now - since < seconds)
-        return min(times, default=None)
+    def update(self, lost: Iterable[str], after: float, now: float) -> None:
+        """Set which devices are lost now; their pods are evicted after so many seconds."""
+        self._since = {name: self._since.get(name, now) for name in lost}
+        due = {name: since + after for name, since in self._since.items()}
+        self.names = frozenset(name for name in due if due[name] <= now)
+        self.next_at = min((at for at in due.values() if at > now), default=None)
