@@ -226,6 +226,7 @@ def listed(count: int, first: int = 0) -> Sequence[Json]:
 names = st.sampled_from(
     (
         *("metadata", "spec", "pool", "name", "generation", "resourceVersion", "devices", "status"),
+        *("taints", "key", "effect", "timeAdded"),
         *("annotations", "allocation", "results", "config", "driver", "request", "device", "uid"),
     )
 )
@@ -277,7 +278,7 @@ def test_what_the_api_server_answers_is_read_or_is_an_error_of_its_own(answer: J
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         name, content = named_slice(answer)
         assert isinstance(name, str)
-        writes(KEY, listed(1), {name: content}, NOW)
+        writes(KEY, [{"name": "a", "taints": [{"key": "k", "effect": "e"}]}], {name: content}, NOW)
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         scopes(answer, "devhost")
 

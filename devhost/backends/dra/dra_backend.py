@@ -238,22 +238,15 @@ class DraPublication:
         backend, devices = self._backend, self._snapshot.devices.values()
         claims = [record.shown for record in backend.claims.of_resource(self.handler.name)]
         healthy = sum(device.healthy and not device.is_leaving for device in devices)
-        evicted = ", ".join(sorted(self._evictions.names))
+        names = ", ".join(sorted(self._evictions.names))
+        evicted = _EVICTED.format(names) if names else None
+        warnings = self.pool.left_out, backend.versions.warning, evicted
         return PublicationStatus(
             listed=len(self.device_ids) * self._resource.replicas,
             healthy=healthy * self._resource.replicas,
             streams=int(backend.registrar.problem is None),
             lists_sent=0,
-            warnings=tuple(
-                filter(
-                    None,
-                    (
-                        self.pool.left_out,
-                        backend.versions.warning,
-                        evicted and _EVICTED.format(evicted),
-                    ),
-                )
-            ),
+            warnings=tuple(filter(None, warnings)),
             dra=DraStatus(backend.settings.driver, self.pool.name, claims),
         )
 
@@ -307,9 +300,13 @@ class DraPublication:
             name: taint.entry(driver, evicts=name in self._evictions.names)
             for name, taint in self.taints.items()
         }
-        ids = {name: device.id for name, device in claimed.items()}
+        ids = {name: self._shown_id(device) for name, device in claimed.items()}
         self._devices = device_entries(resource, listed, taints, ids)
         self._offer(self.blocked)
+
+    def _shown_id(self, claimed: ClaimedDevice) -> str:
+        is_capacity = self._resource.max_per_container == 1
+        return offered_id(claimed.id).device if is_capacity else claimed.id
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

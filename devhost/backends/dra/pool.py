@@ -128,7 +128,7 @@ def device_entries(
         )
         for name, device, ids in devices
     }
-    for name in claimed.keys() - rows.keys():
+    for name in sorted(claimed.keys() - rows.keys()):
         rows[name] = claimed[name], {}, 0
     entries: list[SliceDevice] = []
     for name, (device_id, named, numa_node) in rows.items():
@@ -225,6 +225,7 @@ def named_slice(content: _Json) -> tuple[str, _Json]:
     """Return a slice as it was read with its name, if it has all that is asked of it."""
     pool_of(content)
     int(content["spec"]["pool"]["generation"])
+    _taint_times([content["spec"]])
     metadata = content["metadata"]
     return f"{metadata['name']}", {**content, "metadata": {"resourceVersion": None, **metadata}}
 
@@ -271,12 +272,7 @@ def _with_taint_times(
     """
     if not any("taints" in device for device in devices):
         return devices
-    times = {
-        (device["name"], taint["key"], taint["effect"]): taint.get("timeAdded")
-        for spec in specs
-        for device in spec.get("devices") or ()
-        for taint in device.get("taints") or ()
-    }
+    times = _taint_times(specs)
 
     def timed(name: str, taint: _Json) -> _Json:
         return {**taint, "timeAdded": times.get((name, taint["key"], taint["effect"])) or now}
@@ -287,3 +283,13 @@ def _with_taint_times(
         else device
         for device in devices
     ]
+
+
+def _taint_times(specs: Iterable[_Json]) -> dict[tuple[str, str, str], str | None]:
+    """Return when the taints of slices were added, by device, key and effect."""
+    return {
+        (f"{device['name']}", f"{taint['key']}", f"{taint['effect']}"): taint.get("timeAdded")
+        for spec in specs
+        for device in spec.get("devices") or ()
+        for taint in device.get("taints") or ()
+    }
