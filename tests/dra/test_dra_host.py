@@ -238,8 +238,8 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
 async def test_a_change_has_only_its_pool_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def noted(key: PoolKey, devices: Any, present: Any) -> list[PoolWrite]:
-        needed = pool.writes(key, devices, present)
+    def noted(key: PoolKey, devices: Any, present: Any, now: str) -> list[PoolWrite]:
+        needed = pool.writes(key, devices, present, now)
         compared.add((key.name, bool(needed)))
         return needed
 
@@ -421,7 +421,7 @@ async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
         assert (info.type, info.name, [*info.supported_versions]) == (
             "DRAPlugin",
             "devhost",
-            ["v1.DRAPlugin"],
+            ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"],
         )
         assert info.endpoint in map(str, world.kubelet.registry.iterdir())
         await world.until(TOKEN, State.REGISTERED)

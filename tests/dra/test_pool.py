@@ -26,10 +26,11 @@ from devhost.backends.dra.pool import (
 from devhost.backends.share_ids import offered_ids
 from devhost.errors import AllocationError
 from devhost.model.config import Resource
-from devhost.model.device import Cause, HostDevice, Leaving, Node, Snapshot, Verdict
+from devhost.model.device import HostDevice, Node, Snapshot
 
 Json = dict[str, Any]
 SERIAL: Final = "example.com/serial"
+NOW: Final = "2026-01-01T00:00:00Z"
 KEY: Final = PoolKey("devhost", "node-1", "uid", "node-1/example.com/serial")
 LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 SUBDOMAIN: Final = re.compile(rf"{LABEL.pattern}(\.{LABEL.pattern})*")
@@ -49,7 +50,8 @@ def resource(**keys: Any) -> Resource:
 
 
 def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]]:
-    return device_entries(resource(**keys), snapshot(*devices))
+    entries = device_entries(resource(**keys), pool_devices(resource(**keys), snapshot(*devices)))
+    return {entry["name"]: entry for entry in entries}
 
 
 # ── names ──
@@ -127,12 +129,6 @@ def test_attributes_stay_within_the_limits_of_the_api(named: list[dict[str, str]
             assert len(value["string"].encode()) <= 64
 
 
-def test_what_pods_may_not_be_given_is_not_published() -> None:
-    unhealthy = replace(device("b"), verdict=Verdict(Cause.CHECK_FAILED, "check failed"))
-    leaving = replace(device("c"), absence=Leaving(0.0))
-    assert [*entries_of(device("a"), unhealthy, leaving)] == ["a"]
-
-
 def test_a_numa_node_is_shown_for_all_devices_or_none() -> None:
     near = replace(device("a"), numa_nodes=(1,))
     key = "resource.kubernetes.io/numaNode"
@@ -171,13 +167,13 @@ def test_each_share_is_offered_once_in_the_order_of_prefer(
     else:
         shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
         assert shares == sorted(shares) or replicas == 1
-    entries = device_entries(wanted, snapshot(*devices))
-    assert [*entries] == [one.name for one in pool]
+    entries = device_entries(wanted, pool)
+    assert [entry["name"] for entry in entries] == [one.name for one in pool]
     assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
     cluster = Cluster()
-    for write in writes(KEY, [*entries.values()], {}):
+    for write in writes(KEY, entries, {}, NOW):
         cluster.write(write)
-    assert cluster.devices() == [*entries.values()]
+    assert cluster.devices() == entries
 
 
 # ── writes ──
@@ -230,6 +226,7 @@ def listed(count: int, first: int = 0) -> Sequence[Json]:
 names = st.sampled_from(
     (
         *("metadata", "spec", "pool", "name", "generation", "resourceVersion", "devices", "status"),
+        *("taints", "key", "effect", "timeAdded"),
         *("annotations", "allocation", "results", "config", "driver", "request", "device", "uid"),
     )
 )
@@ -243,25 +240,25 @@ def test_writes_lead_to_what_is_wanted_from_wherever_they_were_interrupted(
 ) -> None:
     cluster = Cluster()
     for size, first, done in wanted:
-        for write in writes(KEY, listed(size, first), cluster.slices)[:done]:
+        for write in writes(KEY, listed(size, first), cluster.slices, NOW)[:done]:
             cluster.write(write)
     final = listed(*wanted[-1][:2])
-    for write in writes(KEY, final, cluster.slices):
+    for write in writes(KEY, final, cluster.slices, NOW):
         cluster.write(write)
     assert cluster.devices() == final
     assert len(cluster.complete()) == bool(final), "else no pod is given a device"
-    assert not writes(KEY, final, cluster.slices), "equal input needs no write"
+    assert not writes(KEY, final, cluster.slices, NOW), "equal input needs no write"
 
 
 @given(sizes, st.integers(0, 70))
 def test_an_edit_of_one_device_is_one_write(size: int, place: int) -> None:
     cluster = Cluster()
-    for write in writes(KEY, listed(size), cluster.slices):
+    for write in writes(KEY, listed(size), cluster.slices, NOW):
         cluster.write(write)
     changed = [*listed(size)]
     if changed:
         changed[place % size] = {"name": "other"}
-    needed = writes(KEY, changed, cluster.slices)
+    needed = writes(KEY, changed, cluster.slices, NOW)
     assert [write.verb for write in needed] == ["PUT"] * bool(changed)
     assert all(
         write.body is not None and write.body["spec"]["pool"]["generation"] == 1 for write in needed
@@ -281,13 +278,13 @@ def test_what_the_api_server_answers_is_read_or_is_an_error_of_its_own(answer: J
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         name, content = named_slice(answer)
         assert isinstance(name, str)
-        writes(KEY, listed(1), {name: content})
+        writes(KEY, [{"name": "a", "taints": [{"key": "k", "effect": "e"}]}], {name: content}, NOW)
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         scopes(answer, "devhost")
 
 
 def test_a_slice_belongs_to_the_node() -> None:
-    (write,) = writes(KEY, listed(1), {})
+    (write,) = writes(KEY, listed(1), {}, NOW)
     assert write.body is not None
     assert re.fullmatch(r"00000-[0-9a-f]{10}-node-1", write.name)
     (owner,) = write.body["metadata"]["ownerReferences"]

@@ -2,7 +2,9 @@
 
 import functools
 import json
+import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -82,9 +84,11 @@ def slices(cluster: Cluster) -> dict[str, str]:
 
 
 def published(cluster: Cluster) -> list[str]:
-    """Return the names of the devices in all slices."""
+    """Return the names of the devices in all slices that pods may be given."""
     found = (one["spec"].get("devices", ()) for one in cluster.items("resourceslices"))
-    return sorted(device["name"] for listed in found for device in listed)
+    return sorted(
+        device["name"] for listed in found for device in listed if not device.get("taints")
+    )
 
 
 def records(cluster: Cluster) -> list[Json]:
@@ -153,9 +157,8 @@ def beside_bare_devices(serials: Release) -> Iterator[Release]:
     serials.cluster.kubectl("delete", "resourceslice", "bare")
 
 
-def test_pods_choose_devices_beside_those_without_the_attribute(
-    beside_bare_devices: Release, pods: Pods
-) -> None:
+def third_port(cluster: Cluster, name: str) -> Json:
+    """Return a pod whose claim selects an adapter by its port."""
     selector = {"cel": {"expression": 'device.attributes["devhost"].?port.orValue("") == "3"'}}
     exactly = {"deviceClassName": CLASS, "selectors": [selector]}
     template = {
@@ -164,15 +167,82 @@ def test_pods_choose_devices_beside_those_without_the_attribute(
         "metadata": {"name": "third", "namespace": NAMESPACE},
         "spec": {"spec": {"devices": {"requests": [{"name": "port", "exactly": exactly}]}}},
     }
-    chooser = pod("chooser", {})
+    cluster.apply(template)
+    chooser = pod(name, {})
     chooser["spec"]["resourceClaims"] = [{"name": "port", "resourceClaimTemplateName": "third"}]
     chooser["spec"]["containers"][0]["resources"] = {"claims": [{"name": "port"}]}
-    beside_bare_devices.cluster.apply(template)
-    pods.run(chooser)
+    return chooser
+
+
+def test_pods_choose_devices_beside_those_without_the_attribute(
+    beside_bare_devices: Release, pods: Pods
+) -> None:
+    pods.run(third_port(beside_bare_devices.cluster, "chooser"))
     major, minor = devices.SERIALS["ttyFAKE3"]
     assert nodes(pods, "chooser") == [f"{major:x}:{minor:x}"]
     assert pods.env("chooser")["SERIAL_PORTS"] == "/dev/serial0"
     pods.run(*serial_pods("others", count=len(devices.SERIALS) - 1))
+
+
+def test_pod_that_lost_its_device_is_replaced_and_gets_it_when_it_is_back(
+    serials: Release, pods: Pods
+) -> None:
+    """With another number; a pod that asks by name is not evicted by Kubernetes 1.36."""
+    cluster = serials.cluster
+    template = third_port(cluster, "meter")
+    labels = {"app": "meter"}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+    }
+    metadata = {"name": "meter", "namespace": NAMESPACE}
+
+    def meters() -> list[Json]:
+        """Return the pods of the deployment that are not being deleted, if there is one."""
+        listed = cluster.items("pods", f"--namespace={NAMESPACE}", "--selector=app=meter")
+        return [one for one in listed if "deletionTimestamp" not in one["metadata"]]
+
+    def conditions(meter: Json) -> dict[str, str]:
+        return {one["type"]: one["status"] for one in meter["status"].get("conditions", ())}
+
+    def ready() -> list[Json]:
+        return [one for one in meters() if conditions(one).get("Ready") == "True"]
+
+    def healths() -> list[str]:
+        (status,) = ready()[0]["status"]["containerStatuses"]
+        shown = status.get("allocatedResourcesStatus", ())
+        return [device["health"] for resource in shown for device in resource["resources"]]
+
+    serials.install(offering(RESOURCE | {"evict": True, "evictAfter": "3s"}))
+    cluster.apply(
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    )
+    try:
+        cluster.until("the pod runs", ready)
+        cluster.until("its device is healthy", lambda: healths() == ["Healthy"])
+        pods.run(*serial_pods("reader", count=3))  # the others
+        before = ready()[0]["metadata"]["name"]
+        for name in ("ttyFAKE2", "ttyFAKE3"):
+            cluster.host(f"/dev/{name}").unlink()
+        cluster.until(
+            "it is evicted", lambda: [one["metadata"]["name"] for one in meters()] != [before]
+        )
+        (replacement,) = meters()
+        assert conditions(replacement).get("Ready") != "True"
+        number = (1, 3)
+        os.mknod(cluster.host("/dev/ttyFAKE3"), stat.S_IFCHR | 0o600, os.makedev(*number))
+        cluster.until("it runs again", ready)
+        (replacement,) = ready()
+        assert nodes(pods, replacement["metadata"]["name"]) == ["1:3"]
+        assert pods.get("reader")["status"]["phase"] == "Running"
+    finally:
+        cluster.kubectl("delete", "deployment", "meter", f"--namespace={NAMESPACE}")
+        cluster.until(
+            "its pods have gone",
+            lambda: not cluster.items("pods", f"--namespace={NAMESPACE}", "--selector=app=meter"),
+        )
+        cluster.host("/dev/ttyFAKE3").unlink(missing_ok=True)
+        devices.plug_all(cluster)
 
 
 def test_pods_share_one_device(installed_dra: Release, pods: Pods) -> None:

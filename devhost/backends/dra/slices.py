@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -162,7 +163,8 @@ class NodeSlices:
             devices = pool.devices if pool.has_lock else () if pool.is_dead else None
             if devices is None:
                 return False
-            needed = writes(key, devices, self._of_pool(pool.name))
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            needed = writes(key, devices, self._of_pool(pool.name), now)
             if needed and pool.has_lock and not pool.lock.held:
                 pool.has_lock = False  # its file was removed
                 return False
