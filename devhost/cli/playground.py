@@ -125,7 +125,8 @@ class Playground:
 
     async def _allocate(self, part: str, count: int) -> None:
         names = await self._trial.capacity()
-        matches = [part] if part in names else [name for name in names if part in name]
+        full = [name for name in names if part in (name, name.rpartition("/")[2])]
+        matches = full or [name for name in names if part in name]
         if len(matches) != 1:
             choice = ", ".join(matches or names) or "none yet"
             raise ValueError(f"which resource is {part}? {choice}")

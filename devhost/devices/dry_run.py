@@ -208,10 +208,15 @@ def _allocation(
 def choose_ids(
     scanner: Scanner, snapshot: Snapshot, request: str, offer: OfferIds
 ) -> tuple[OfferedId, ...]:
-    """Return the advertised IDs for a request: a number, or IDs separated by commas."""
+    """Return the advertised IDs for a request: a number, or IDs separated by commas.
+
+    A number that is the ID of a device on the host is that device; tokens are numbered, and are
+    requested by their count.
+    """
     name, replicas = scanner.resource.name, scanner.resource.replicas
     ids_by_device = {device_id: offer(device_id, replicas) for device_id in snapshot.devices}
-    if request.isdecimal():  # always a number; write "3," for the device 3
+    named = snapshot.devices.get(request)
+    if request.isdecimal() and not (named and any(named.owned_nodes)):
         healthy = [
             offered
             for device_id, ids in ids_by_device.items()

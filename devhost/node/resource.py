@@ -17,7 +17,7 @@ from devhost.node.pre_start import PreStart
 from devhost.node.reconciler import Reconciler
 from devhost.node.record_files import RecordFiles
 from devhost.node.resource_devices import ResourceDevices
-from devhost.node.resource_status import DeviceCount, ResourceStatus
+from devhost.node.resource_status import ResourceStatus
 from devhost.node.switches import end_steps, other_holders
 from devhost.observe.metrics import REGISTRATION_RESULTS, Metrics
 
@@ -109,7 +109,7 @@ class ServedResource:
     def drain(self, reason: str) -> None:
         """Take all devices out of the kubelet's list, then end."""
         self.answers.drain_reason = reason
-        self.devices.count = DeviceCount(self.name)
+        self.devices.count.expect_none()
         self.scan.release()
         self._publish_again()
         self._changed.set()

@@ -36,7 +36,8 @@ class ResourceDevices:
     ) -> None:
         self.offered = Snapshot()
         self.health: HealthMonitor | None = None
-        self.count, self.change_log = DeviceCount(answers.name), ChangeLog(answers.name)
+        self.count = DeviceCount(answers.name)
+        self.change_log = ChangeLog(answers.name, self.count.log_change)
         self.injection, self._custody = injection, custody
         self._answers, self._offered_ids, self._scan = answers, offered_ids, scan
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -74,6 +74,7 @@ class DeviceCount:
         self.present = 0
         self.expected = 0  # `Resource.min_devices`, or the most that it had since the file changed
         self.accept_next = False  # as many are expected as are found next: the file has changed
+        self._logged = 0  # missing devices
 
     @property
     def missing(self) -> int:
@@ -86,11 +87,19 @@ class DeviceCount:
             skipped.verdict.cause is Cause.SETTLING for skipped in snapshot.skipped
         ):
             return  # not the final number; another scan follows
-        before, self.present = self.missing, len(snapshot.present_devices)
+        self.present = len(snapshot.present_devices)
         self.expected = self.present if self.accept_next else max(self.present, self.expected)
         if resource.min_devices is not None:
             self.expected = resource.min_devices
         self.accept_next = False
+
+    def expect_none(self) -> None:
+        """Count nothing as missing, without a line in the log: the resource ends."""
+        self.present = self.expected = self._logged = 0
+
+    def log_change(self) -> None:
+        """Log that more devices are missing than were logged last, or that none is any longer."""
+        before, self._logged = self._logged, self.missing
         if self.missing > before:
             fields = {"resource": self._resource, "missing": self.missing}
             _LOG.warning("devices missing", extra={"fields": fields | {"expected": self.expected}})
@@ -100,10 +109,13 @@ class DeviceCount:
 
 
 class ChangeLog:
-    """Logs the changes of one resource; many changes in a short time as one."""
+    """Logs the changes of one resource; many changes in a short time as one.
 
-    def __init__(self, resource: str) -> None:
-        self._resource = resource
+    `log_count` logs how many devices are missing, if that has changed.
+    """
+
+    def __init__(self, resource: str, log_count: Callable[[], None]) -> None:
+        self._resource, self._log_count = resource, log_count
         self._logged = self._latest = Snapshot()
         self._next_at = 0.0  # on the event loop's clock
         self._timer: asyncio.TimerHandle | None = None
@@ -123,6 +135,7 @@ class ChangeLog:
         self._timer, before, self._logged = None, self._logged, self._latest
         now = asyncio.get_running_loop().time()
         self._next_at = max(self._next_at, now - _BURST * _EVERY_S) + _EVERY_S
+        self._log_count()
         log_changes(self._resource, before, self._latest)
 
 

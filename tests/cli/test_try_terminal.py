@@ -34,7 +34,7 @@ resources:
     allocate: {env: {ZEROS: "${id}"}, devices: [{hostPath: "${path}", containerPath: "/dev/${index}"}]}
 """
 TOKENS: Final = """\
-  - name: example.com/token
+  - name: example.com/zero-token
     sources: [static: 3]
 """
 
@@ -151,7 +151,7 @@ async def test_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path:
         screen.type("edit\r")
         await screen.shows("editing\r\n")
         screen.type("\r")
-        await screen.shows("example.com/token: 3 of 3 allocatable")
+        await screen.shows("example.com/zero-token: 3 of 3 allocatable")
         save(config, f"{CONFIG.format(tmp_path)}{TOKENS}".replace("3", "many"))
         await screen.shows("configuration file invalid; still serving the last good one")
 

@@ -1,12 +1,15 @@
 """What is logged of two snapshots of a resource, and when devices are counted."""
 
+import asyncio
 import logging
+from collections import Counter
 
 import pytest
 
 from devhost.model.config import Resource
 from devhost.model.device import Cause, Verdict
-from devhost.node.resource_status import DeviceCount, log_changes
+from devhost.node import resource_status
+from devhost.node.resource_status import ChangeLog, DeviceCount, log_changes
 from tests.support.devices import device, snapshot
 
 
@@ -60,3 +63,21 @@ def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
             tested.update(RESOURCE, found)
         expected.append(tested.expected)
     assert expected == [1, 1, 1, 0, 1, 1]
+
+
+async def test_log_of_a_device_that_comes_and_goes_has_a_few_lines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bad cable does that for ever; also how many devices are missing is logged with a pause."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(resource_status, "_EVERY_S", 3600.0)
+    count = DeviceCount(RESOURCE.name)
+    changes = ChangeLog(RESOURCE.name, count.log_change)
+    for present in (ONE, snapshot()) * 50:
+        count.update(RESOURCE, present)
+        changes.update(present)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    messages = Counter(record.message for record in caplog.records)
+    assert 0 < messages["devices missing"] <= resource_status._BURST + 1
+    assert messages.total() <= 3 * (resource_status._BURST + 1)
