@@ -199,6 +199,24 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
+async def test_while_a_watch_is_refused_changes_are_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(verb: str, _path: str) -> None:
+        if verb == "WATCH":
+            raise StatusError(503, "overloaded")
+
+    monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.01)
+    world.api.fault = refuse
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        for count in (3, 2):
+            world.reload(TOKENS.replace("static: 3", f"static: {count}"))
+            await world.until_published(*map(str, range(count)))
+            await world.until(TOKEN, State.WAITING, "API server: 503 overloaded")
+        assert sum("slices cannot be written" in text for text in caplog.messages) == 1
+
+
 async def test_a_change_has_only_its_pool_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,8 +270,17 @@ async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
     ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
-    writer = SliceWriter(ends_slowly, locks, _no_node, lambda: None)
+    reads = iter(["node-uid"])
+
+    async def read_node() -> str:
+        for uid in reads:
+            return uid
+        raise ApiError(500, "broken")
+
+    writer = SliceWriter(ends_slowly, locks, read_node, lambda: None)
     running = asyncio.create_task(writer.run())
+    await _EndsSlowly.is_followed.wait()
+    writer.read_node_soon()
     await _EndsSlowly.is_ending.wait()
     running.cancel()
     _EndsSlowly.may_end.set()
@@ -262,21 +289,18 @@ async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
 
 
 class _EndsSlowly(NodeSlices):
-    is_ending, may_end = asyncio.Event(), asyncio.Event()
+    is_followed, is_ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def read(self) -> None:
         pass
 
     async def follow(self, _on_change: object) -> None:
+        self.is_followed.set()
         try:
             await asyncio.Event().wait()
         finally:
             self.is_ending.set()
             await self.may_end.wait()
-
-
-async def _no_node() -> str:
-    raise ApiError(500, "broken")
 
 
 async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
