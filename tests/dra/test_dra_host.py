@@ -903,13 +903,15 @@ async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -
 async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
-        await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
+        for uid in ("u", "v"):  # for one device
+            await world.kubelet.prepare(world.claim(uid, TOKEN, "0"), uid)
         text = metrics(world)
     for line in (
         "devhost_dra_slices 1.0",
         "devhost_dra_claims 1.0",
         'devhost_dra_writes_total{code="201",verb="POST"} 1.0',
-        "devhost_dra_prepare_seconds_count 1.0",
+        'devhost_dra_prepare_seconds_count{result="ok"} 1.0',
+        'devhost_dra_prepare_seconds_count{result="error"} 1.0',
     ):
         assert line in text
 
