@@ -4,10 +4,8 @@ import asyncio
 import gzip
 import ssl
 import subprocess
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from email.utils import formatdate
 from itertools import chain, repeat
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -136,20 +134,13 @@ async def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("asked", "least", "most"),
-    [
-        ("7", 7, 7),
-        (formatdate(time.time() + 3600, usegmt=True), 30, 30),
-        ("9" * 5000, 0, 30),
-        ("soon", 0, 0),
-        ("-5", 0, 0),
-        ("", 0, 0),
-    ],
+    ("asked", "pause"),
+    [("7", 7), ("9" * 5000, 30), ("Sat, 28 Nov 2096 11:58:53 GMT", 0), ("-5", 0), ("", 0)],
 )
 async def test_the_next_request_waits_as_long_as_the_api_server_asks(
-    monkeypatch: pytest.MonkeyPatch, asked: str, least: float, most: float
+    monkeypatch: pytest.MonkeyPatch, asked: str, pause: float
 ) -> None:
-    """Within a bound."""
+    """Within a bound, and of a proxy's date one cannot tell by what clock."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -161,8 +152,8 @@ async def test_the_next_request_waits_as_long_as_the_api_server_asks(
             for _ in range(2):
                 with pytest.raises(ApiError, match=f"{status}"):
                     await client.call("GET", NODE_PATH)
-    assert least - 5 <= waited[1] <= most
-    assert waited[3] == pytest.approx(waited[1], abs=5)
+        assert waited.pop() == pytest.approx(pause, abs=5)
+        assert waited.pop() == 0
 
 
 async def test_nobody_who_answers_is_said_so() -> None:

@@ -84,7 +84,9 @@ def writer_of(api: Api, directory: Path) -> SliceWriter:
     return writer
 
 
-def test_watches_that_fail_late_make_few_requests(tmp_path: Path) -> None:
+def test_watches_that_fail_late_make_few_requests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As those of an API server that is overloaded, or behind a proxy that is."""
 
     async def count() -> None:
@@ -95,6 +97,7 @@ def test_watches_that_fail_late_make_few_requests(tmp_path: Path) -> None:
         by_minute = Counter(int(time // 60) for time in api.times)
         assert by_minute[0] <= 50
         assert all(by_minute[minute] <= 12 for minute in range(2, 10)), by_minute
+        assert sum("slices cannot be written" in text for text in caplog.messages) == 1
 
     run_by_clock(count)
 
