@@ -82,7 +82,7 @@ def pods(claim: _Json) -> list[str]:
 def clash(record: ClaimRecord, other: ClaimRecord) -> str | None:
     """Return why no pod can have a claim for extended resources and another one, or ``None``.
 
-    Each is numbered by itself, and of what has one name a container gets one.
+    Each is numbered from 0, and of two nodes or variables by one name a container gets one.
     """
     shared = record.resources & other.resources
     if not shared or other.pod or other.namespace != record.namespace:

@@ -34,7 +34,6 @@ PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SETTLE_S: Final = 0.1  # a burst of changes is written together
 _BETWEEN_WRITES_S: Final = 1.0
 _PAUSE_S, _PAUSE_MAX_S = 0.75, 60.0  # after a failure
-_PAUSE_GROWTH: Final = 1.5  # the next pause is no longer than all failures have taken
 _WATCH_GOOD_S: Final = 20.0  # watches that fail later do not make many requests
 _POOLS_AT_ONCE: Final = 8
 _LOG: Final = logging.getLogger(__name__)
@@ -258,7 +257,7 @@ class SliceWriter:
             self._release(self._unowned)
 
     async def _follow(self) -> None:
-        """Follow the API server, which may refuse that and still take what is to be written."""
+        """Follow the API server once it has what differs: it may refuse to be watched alone."""
         await self._written.wait()
         good = asyncio.get_running_loop().call_later(_WATCH_GOOD_S, self._trust_watch)
         try:
@@ -349,8 +348,8 @@ class SliceWriter:
 
 
 def _jitter(failures: int) -> float:
-    growth = _PAUSE_GROWTH ** min(failures - 1, 20)  # a float has no place for a day's outage
-    longest = min(_PAUSE_S * growth, _PAUSE_MAX_S)
+    # So slowly that what works again is seen after no longer than it has failed.
+    longest = min(_PAUSE_S * 1.5 ** min(failures - 1, 20), _PAUSE_MAX_S)
     return random.uniform(longest / 2, longest)  # noqa: S311 (no herd)
 
 
