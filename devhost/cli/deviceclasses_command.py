@@ -53,9 +53,10 @@ def device_class(resource: str, drivers: Sequence[str]) -> dict[str, Any]:
     """Return the class of a resource that these drivers offer."""
     from devhost.backends.dra.pool import plain_name
 
-    # Of several drivers, each has the attribute under its own name.
+    # Of several drivers, each has the attribute under its own name. An error of the expression, as
+    # for a device without the attribute, would end the scheduling of every pod that it concerns.
     listed = json.dumps(list(drivers), separators=(",", ":"))
-    attribute = "device.attributes[device.driver].resource"
+    attribute = 'device.attributes[device.driver].?resource.orValue("")'
     expression = f'device.driver in {listed} && {attribute} == "{resource}"'
     return {
         "apiVersion": "resource.k8s.io/v1",

@@ -231,6 +231,7 @@ def print_slice_devices(slices: Sequence[Mapping[str, Any]]) -> None:
         ]
         capacity = device.get("capacity", {}).items()
         texts += [f"{name}: {quantity['value']}" for name, quantity in capacity]
+        texts += [f"tainted: {taint['key']}={taint['value']}" for taint in device.get("taints", ())]
         rows.append((device["name"], ", ".join(texts)))
     if rows:
         print_table(["IN SLICES", "ATTRIBUTES"], rows)

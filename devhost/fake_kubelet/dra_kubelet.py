@@ -139,6 +139,8 @@ class DraCluster:
         by_resource = defaultdict[str, list[PublishedDevice]](list)
         for spec in (content["spec"] for content in self.api.listed(PATH)):
             for device in spec["devices"]:
+                if "taints" in device:
+                    continue  # no pod tolerates them
                 result = {"request": "container-0-request-0", "driver": spec["driver"]}
                 result |= {"pool": spec["pool"]["name"], "device": device["name"]}
                 if is_shared := device.get("allowMultipleAllocations", False):

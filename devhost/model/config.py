@@ -201,6 +201,10 @@ class Resource(ConfigModel):
     """The NUMA node of the devices: from sysfs (auto), none, or a number."""
     remove_missing_after: values.Removal = 300.0
     """How long a vanished device stays in the list as unhealthy."""
+    evict: bool = False
+    """Whether DRA evicts pods that lose their device, so that they are replaced."""
+    evict_after: values.Duration = 30.0
+    """How long a device has to be lost before its pods are evicted."""
     health: Annotated[HealthChecks, shorthand(_health, Checks | HealthChecks)] | None = None
     """Health checks of the devices."""
     pre_start: Annotated[tuple[Step, ...], AsTuple] = ()

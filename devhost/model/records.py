@@ -115,6 +115,7 @@ class ClaimedDevice(StateEntry):
         overlap: Whether the resource had ``overlap: allow``.
         naming: The definition of IDs, as a hash: by another one, the ID may be another device's.
         places: By path in the container, the place of its node in `HostDevice.located`.
+        moved: Whether it has other numbers than when its containers were made.
     """
 
     resource: str
@@ -130,6 +131,7 @@ class ClaimedDevice(StateEntry):
     overlap: bool = False
     naming: str = ""
     places: Mapping[str, str] = {}
+    moved: bool = False
 
 
 class ClaimRecord(StateEntry):

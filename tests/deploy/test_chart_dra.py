@@ -1,5 +1,6 @@
 """What the chart makes for Dynamic Resource Allocation: drivers, mounts, classes and rights."""
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +13,16 @@ from devhost.backends.dra.plugin_watcher import DriverSockets
 from devhost.cli import main
 from tests.deploy.helm import Helm
 from tests.deploy.values import SETS, TOKENS, Values
-from tools.helm import CHART, IMAGE, RefusedError
+from tools.helm import CHART, IMAGE, ROOT, RefusedError
 
 DRA: Final = SETS["dra"]
 OF_DRA: Final = {
     *("ClusterRole", "ClusterRoleBinding", "DeviceClass"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
 }
+# What follows a domain in an expression.
+ATTRIBUTE: Final = re.compile(r"device\.attributes\[[^]]+\](.*)")
+SAFE: Final = re.compile(r"\.\?\w+\.orValue\(")
 
 
 def drivers(helm: Helm, values: Values) -> list[str]:
@@ -107,6 +111,18 @@ def test_classes_are_those_of_the_command(helm: Helm, tmp_path: Path) -> None:
     assert extra["extendedResourceName"] == "example.com/elsewhere"
     assert printed == rendered
     assert "example.com/plugin" not in {one["extendedResourceName"] for one in rendered.values()}
+
+
+def test_no_selector_fails_for_a_device_without_the_attribute() -> None:
+    """That would end the scheduling of a pod on all nodes."""
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    files += [
+        path for name in ("config", "deploy", "devhost") for path in (ROOT / name).rglob("*.*")
+    ]
+    texts = [path.read_text() for path in files if path.suffix in {".md", ".yaml", ".py", ".txt"}]
+    selectors = [end for text in texts for end in ATTRIBUTE.findall(text)]
+    assert len(selectors) > 2
+    assert {end for end in selectors if not SAFE.match(end)} == set()
 
 
 def test_classes_can_be_made_by_another(helm: Helm) -> None:

@@ -60,6 +60,11 @@ class DraManager:
         names = {"claim": claim, "resource": resource, "own": own}
         return str((await self._ask(command="unprepare", pod=pod, **names)).get("error", ""))
 
+    async def health(self, pod: str, claim: str) -> list[dict[str, str]]:
+        """Return the health of the devices of a pod's claim, as the pod's status shows it."""
+        answer = await self._ask(command="health", pod=pod, claim=claim)
+        return list(answer.get("health", ()))
+
     async def _ask(self, **request: str) -> dict[str, Any]:
         assert self._process is not None
         assert self._process.stdin is not None

@@ -124,6 +124,42 @@ async def test_pools_that_nobody_has_are_deleted(world: World) -> None:
         assert {one["spec"]["pool"]["name"] for one in world.slices()} == {f"{NODE}/{TOKEN}"}
 
 
+async def test_slices_of_others_are_neither_counted_nor_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a server that ignores the selector, and by a slice with a name that leads to them."""
+    monkeypatch.setattr("devhost.fake_kubelet.api_server._matches", lambda *_: True)
+    pool = {"name": f"{NODE}/{TOKEN}", "generation": 7, "resourceSliceCount": 1}
+    spec = {"driver": "devhost", "nodeName": NODE, "pool": pool, "devices": []}
+    others = {
+        "node": spec | {"nodeName": "node-2"},
+        "driver": spec | {"driver": "other"},
+        "pool": spec | {"pool": pool | {"name": "node-2/example.com/token"}},
+    }
+
+    def put_others() -> None:
+        for name, content in others.items():
+            world.api.put(f"{PATH}/{name}", {"kind": "ResourceSlice", "spec": content})
+
+    odd_name = "odd/../node?"
+    former = {"spec": spec | {"pool": pool | {"name": f"{NODE}/example.com/former"}}}
+    world.api.put(f"{PATH}/{odd_name}", {"metadata": {"name": odd_name}, **former})
+    put_others()
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        await eventually(lambda: len(writes(world)) == 2)
+        put_others()
+        (name,) = {content["metadata"]["name"] for content in world.slices()} - others.keys()
+        world.api.remove(f"{PATH}/{name}")  # seen after the others
+        await eventually(lambda: len(writes(world)) == 3)
+        assert "devhost_dra_slices 1.0" in metrics(world)
+    assert sorted(writes(world)) == [
+        ("DELETE", f"{PATH}/{odd_name}", 200),
+        *[("POST", PATH, 201)] * 2,
+    ]
+    assert others.keys() < {content["metadata"]["name"] for content in world.slices()}
+
+
 async def test_a_pool_that_cannot_be_deleted_is_named_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -220,8 +256,8 @@ async def test_while_a_watch_is_refused_changes_are_written(
 async def test_a_change_has_only_its_pool_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def noted(key: PoolKey, devices: Any, present: Any) -> list[PoolWrite]:
-        needed = pool.writes(key, devices, present)
+    def noted(key: PoolKey, devices: Any, present: Any, now: str) -> list[PoolWrite]:
+        needed = pool.writes(key, devices, present, now)
         compared.add((key.name, bool(needed)))
         return needed
 
@@ -409,7 +445,7 @@ async def test_kubelet_finds_the_driver_by_its_socket(world: World) -> None:
         assert (info.type, info.name, [*info.supported_versions]) == (
             "DRAPlugin",
             "devhost",
-            ["v1.DRAPlugin"],
+            ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"],
         )
         assert info.endpoint in map(str, world.kubelet.registry.iterdir())
         await world.until(TOKEN, State.REGISTERED)

@@ -1,5 +1,6 @@
 """devhost under the DRA manager of a real kubelet, for what happens to either of them."""
 
+import asyncio
 import itertools
 import json
 import shutil
@@ -278,12 +279,12 @@ def of_nodes(world: World, resource: str) -> str:
 
 
 async def until_offered(world: World, driver: str, *names: str) -> None:
-    """Wait until a driver has these devices in slices."""
+    """Wait until pods may be given these devices of a driver."""
 
     def offered() -> list[str]:
         specs = [content["spec"] for content in world.slices()]
         devices = (spec["devices"] for spec in specs if spec["driver"] == driver)
-        return [device["name"] for device in itertools.chain(*devices)]
+        return [device["name"] for device in itertools.chain(*devices) if "taints" not in device]
 
     await eventually(lambda: offered() == [*names], world.slices)
 
@@ -365,3 +366,35 @@ async def test_a_node_of_a_former_driver_is_given_when_the_claim_has_gone(
         await refusal(manager, "b", late)
         await until_offered(world, NEW, "n0", "n1")
         await manager.prepare("b", late)
+
+
+async def test_status_of_a_pod_has_the_health_of_its_device(
+    world: World, manager: DraManager
+) -> None:
+    """By the version of the protocol that this kubelet knows; also after kubelet's restart."""
+    device = world.devices / "d"
+    device.touch()
+    config = (
+        f"version: v1\nresources: [{{name: {X}, backend: dra, sources: "
+        f'[directory: {world.devices}], allocate: {{env: {{A: "${{id}}"}}}}}}]\n'
+    )
+
+    async def until_health(*wanted: str) -> None:
+        async with asyncio.timeout(30):
+            while [*(shown := (await manager.health("a", name))[0]).values()][1:] != [*wanted]:
+                await asyncio.sleep(0.05)
+        assert shown["resourceID"] == "dra.devhost/claim=cu-s0"
+
+    async with world.run(config):
+        await world.until(X, State.REGISTERED)
+        name = reserved(world, "u", X, "d", pods=["a"])
+        await manager.prepare("a", name)
+        await until_health("Healthy")
+        device.unlink()
+        await until_health("Unhealthy", "not found any more")
+        await manager.kill()
+        await manager.start(running=["a"])
+        await until_health("Unhealthy", "not found any more")
+        device.touch()
+        await until_health("Healthy")
+    await until_health("Unknown")

@@ -26,10 +26,11 @@ from devhost.backends.dra.pool import (
 from devhost.backends.share_ids import offered_ids
 from devhost.errors import AllocationError
 from devhost.model.config import Resource
-from devhost.model.device import Cause, HostDevice, Leaving, Node, Snapshot, Verdict
+from devhost.model.device import HostDevice, Node, Snapshot
 
 Json = dict[str, Any]
 SERIAL: Final = "example.com/serial"
+NOW: Final = "2026-01-01T00:00:00Z"
 KEY: Final = PoolKey("devhost", "node-1", "uid", "node-1/example.com/serial")
 LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 SUBDOMAIN: Final = re.compile(rf"{LABEL.pattern}(\.{LABEL.pattern})*")
@@ -49,7 +50,8 @@ def resource(**keys: Any) -> Resource:
 
 
 def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]]:
-    return device_entries(resource(**keys), snapshot(*devices))
+    entries = device_entries(resource(**keys), pool_devices(resource(**keys), snapshot(*devices)))
+    return {entry["name"]: entry for entry in entries}
 
 
 # ── names ──
@@ -74,20 +76,26 @@ def test_an_id_that_is_a_label_is_the_name(advertised_id: str) -> None:
 
 
 @given(
-    st.from_regex(SUBDOMAIN, fullmatch=True).filter(lambda name: len(name) < 254),
+    st.from_regex(SUBDOMAIN, fullmatch=True).filter(lambda name: len(name) < 237)
+    | st.sampled_from(["n" * size for size in (180, 236)]),
     st.from_regex(r"[a-z]{1,9}\.com/[A-Za-z0-9]([A-Za-z0-9._-]{0,50}[A-Za-z0-9])?", fullmatch=True),
 )
-def test_a_pool_has_a_name_that_the_api_takes(node: str, resource: str) -> None:
-    name = pool_name(node, resource)
-    assert len(name) <= 253
-    assert all(SUBDOMAIN.fullmatch(part) for part in name.split("/"))
+def test_names_are_those_that_the_api_and_the_policy_of_the_chart_take(
+    node: str, resource: str
+) -> None:
+    pool = pool_name(node, resource)
+    (name,) = PoolKey("devhost", node, "uid", pool).slices(listed(1), 1)
+    assert pool.startswith(f"{node}/")
+    assert all(SUBDOMAIN.fullmatch(part) for part in (*pool.split("/"), name))
+    assert name[17:] == node
+    assert max(len(pool), len(name)) <= 253
 
 
 def test_pools_of_names_that_differ_in_case_differ() -> None:
     assert pool_name("n", SERIAL) == f"n/{SERIAL}"
-    assert (
-        len({pool_name("n", f"example.com/{name}") for name in ("a.b", "a-b", "A-b", "a_b")}) == 4
-    )
+    for node in ("n", "n" * 236):
+        similar = [f"example.com/{name}" for name in ("a.b", "a-b", "A-b", "a_b")]
+        assert len({pool_name(node, resource) for resource in similar}) == 4
 
 
 # ── devices ──
@@ -119,12 +127,6 @@ def test_attributes_stay_within_the_limits_of_the_api(named: list[dict[str, str]
         for name, value in entry["attributes"].items():
             assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,31}", name)
             assert len(value["string"].encode()) <= 64
-
-
-def test_what_pods_may_not_be_given_is_not_published() -> None:
-    unhealthy = replace(device("b"), verdict=Verdict(Cause.CHECK_FAILED, "check failed"))
-    leaving = replace(device("c"), absence=Leaving(0.0))
-    assert [*entries_of(device("a"), unhealthy, leaving)] == ["a"]
 
 
 def test_a_numa_node_is_shown_for_all_devices_or_none() -> None:
@@ -165,13 +167,13 @@ def test_each_share_is_offered_once_in_the_order_of_prefer(
     else:
         shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
         assert shares == sorted(shares) or replicas == 1
-    entries = device_entries(wanted, snapshot(*devices))
-    assert [*entries] == [one.name for one in pool]
+    entries = device_entries(wanted, pool)
+    assert [entry["name"] for entry in entries] == [one.name for one in pool]
     assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
     cluster = Cluster()
-    for write in writes(KEY, [*entries.values()], {}):
+    for write in writes(KEY, entries, {}, NOW):
         cluster.write(write)
-    assert cluster.devices() == [*entries.values()]
+    assert cluster.devices() == entries
 
 
 # ── writes ──
@@ -224,6 +226,7 @@ def listed(count: int, first: int = 0) -> Sequence[Json]:
 names = st.sampled_from(
     (
         *("metadata", "spec", "pool", "name", "generation", "resourceVersion", "devices", "status"),
+        *("taints", "key", "effect", "timeAdded"),
         *("annotations", "allocation", "results", "config", "driver", "request", "device", "uid"),
     )
 )
@@ -237,25 +240,25 @@ def test_writes_lead_to_what_is_wanted_from_wherever_they_were_interrupted(
 ) -> None:
     cluster = Cluster()
     for size, first, done in wanted:
-        for write in writes(KEY, listed(size, first), cluster.slices)[:done]:
+        for write in writes(KEY, listed(size, first), cluster.slices, NOW)[:done]:
             cluster.write(write)
     final = listed(*wanted[-1][:2])
-    for write in writes(KEY, final, cluster.slices):
+    for write in writes(KEY, final, cluster.slices, NOW):
         cluster.write(write)
     assert cluster.devices() == final
     assert len(cluster.complete()) == bool(final), "else no pod is given a device"
-    assert not writes(KEY, final, cluster.slices), "equal input needs no write"
+    assert not writes(KEY, final, cluster.slices, NOW), "equal input needs no write"
 
 
 @given(sizes, st.integers(0, 70))
 def test_an_edit_of_one_device_is_one_write(size: int, place: int) -> None:
     cluster = Cluster()
-    for write in writes(KEY, listed(size), cluster.slices):
+    for write in writes(KEY, listed(size), cluster.slices, NOW):
         cluster.write(write)
     changed = [*listed(size)]
     if changed:
         changed[place % size] = {"name": "other"}
-    needed = writes(KEY, changed, cluster.slices)
+    needed = writes(KEY, changed, cluster.slices, NOW)
     assert [write.verb for write in needed] == ["PUT"] * bool(changed)
     assert all(
         write.body is not None and write.body["spec"]["pool"]["generation"] == 1 for write in needed
@@ -275,13 +278,13 @@ def test_what_the_api_server_answers_is_read_or_is_an_error_of_its_own(answer: J
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         name, content = named_slice(answer)
         assert isinstance(name, str)
-        writes(KEY, listed(1), {name: content})
+        writes(KEY, [{"name": "a", "taints": [{"key": "k", "effect": "e"}]}], {name: content}, NOW)
     with contextlib.suppress(ApiError, AllocationError), reading_answer():
         scopes(answer, "devhost")
 
 
 def test_a_slice_belongs_to_the_node() -> None:
-    (write,) = writes(KEY, listed(1), {})
+    (write,) = writes(KEY, listed(1), {}, NOW)
     assert write.body is not None
     assert re.fullmatch(r"00000-[0-9a-f]{10}-node-1", write.name)
     (owner,) = write.body["metadata"]["ownerReferences"]

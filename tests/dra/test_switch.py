@@ -305,3 +305,7 @@ async def test_status_names_claims_that_do_not_end_without_dra(world: World) -> 
     async with world.run(by_plugin(TOKENS), with_dra=False):
         trouble = f"claims hold devices, and do not end without --dra: default/{name}"
         await eventually(lambda: trouble in world.troubles(), world.troubles)
+        served = await eventually(lambda: world.served(TOKEN))
+        await eventually(lambda: served.devices.offered.devices)
+        devices = served.devices.offered.devices.values()
+        assert [device.id for device in devices if device.is_withheld] == ["0"]

@@ -102,8 +102,22 @@ class World:
         return sorted(self.api.listed(PATH), key=lambda one: str(one["metadata"]["name"]))
 
     def published(self) -> list[str]:
-        """Return the names of all devices in slices, in order."""
-        return [device["name"] for one in self.slices() for device in one["spec"]["devices"]]
+        """Return the names of the devices in slices that pods may be given, in order."""
+        return [device["name"] for device in self.devices_in_slices() if "taints" not in device]
+
+    def devices_in_slices(self) -> list[ApiObject]:
+        return [device for one in self.slices() for device in one["spec"]["devices"]]
+
+    def taints(self) -> dict[str, str]:
+        """Return the taint of each device that has one, as kubectl writes it."""
+        return {
+            device["name"]: "{key}={value}:{effect}".format(**taint)
+            for device in self.devices_in_slices()
+            for taint in device.get("taints", ())
+        }
+
+    async def until_tainted(self, **taints: str) -> None:
+        await eventually(lambda: self.taints() == taints, self.taints)
 
     async def until_published(self, *names: str) -> None:
         await eventually(lambda: self.published() == [*names], self.published)

@@ -2,9 +2,11 @@
 
 import functools
 import json
+import os
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -19,7 +21,8 @@ from tools.helm import PACKAGES
 SERIAL: Final = "e2e.test/serial"
 CLASS: Final = "serial.e2e.test"
 CDI: Final = "/run/cdi"  # the link /var/run would lead to that of the machine
-TOKEN_FILE: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+SLICES: Final = "resourceslices.resource.k8s.io"
+SLICES_PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 SHARED, TOKEN = "e2e.test/shared", "e2e.test/token"
 RESOURCE: Final[Json] = {
     "name": SERIAL,
@@ -81,9 +84,11 @@ def slices(cluster: Cluster) -> dict[str, str]:
 
 
 def published(cluster: Cluster) -> list[str]:
-    """Return the names of the devices in all slices."""
+    """Return the names of the devices in all slices that pods may be given."""
     found = (one["spec"].get("devices", ()) for one in cluster.items("resourceslices"))
-    return sorted(device["name"] for listed in found for device in listed)
+    return sorted(
+        device["name"] for listed in found for device in listed if not device.get("taints")
+    )
 
 
 def records(cluster: Cluster) -> list[Json]:
@@ -138,8 +143,23 @@ def test_pod_that_asks_by_name_gets_its_devices(serials: Release, pods: Pods) ->
     serials.cluster.until("the pod is known", lambda: held() == [f"{NAMESPACE}/reader"] * 2)
 
 
-def test_claim_selects_a_device_by_an_attribute(serials: Release, pods: Pods) -> None:
-    selector = {"cel": {"expression": 'device.attributes["devhost"].port == "3"'}}
+@pytest.fixture
+def beside_bare_devices(serials: Release) -> Iterator[Release]:
+    """Devices for all nodes that the scheduler looks at first, as of a driver of another version."""
+    others = [
+        {"name": "bare"},
+        {"name": "typed", "attributes": {"resource": {"int": 1}, "port": {"bool": True}}},
+    ]
+    pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "devhost", "allNodes": True, "pool": pool, "devices": others}
+    serials.cluster.apply(slice_of("bare", spec))
+    yield serials
+    serials.cluster.kubectl("delete", "resourceslice", "bare")
+
+
+def third_port(cluster: Cluster, name: str) -> Json:
+    """Return a pod whose claim selects an adapter by its port."""
+    selector = {"cel": {"expression": 'device.attributes["devhost"].?port.orValue("") == "3"'}}
     exactly = {"deviceClassName": CLASS, "selectors": [selector]}
     template = {
         "apiVersion": "resource.k8s.io/v1",
@@ -147,14 +167,82 @@ def test_claim_selects_a_device_by_an_attribute(serials: Release, pods: Pods) ->
         "metadata": {"name": "third", "namespace": NAMESPACE},
         "spec": {"spec": {"devices": {"requests": [{"name": "port", "exactly": exactly}]}}},
     }
-    chooser = pod("chooser", {})
+    cluster.apply(template)
+    chooser = pod(name, {})
     chooser["spec"]["resourceClaims"] = [{"name": "port", "resourceClaimTemplateName": "third"}]
     chooser["spec"]["containers"][0]["resources"] = {"claims": [{"name": "port"}]}
-    serials.cluster.apply(template)
-    pods.run(chooser)
+    return chooser
+
+
+def test_pods_choose_devices_beside_those_without_the_attribute(
+    beside_bare_devices: Release, pods: Pods
+) -> None:
+    pods.run(third_port(beside_bare_devices.cluster, "chooser"))
     major, minor = devices.SERIALS["ttyFAKE3"]
     assert nodes(pods, "chooser") == [f"{major:x}:{minor:x}"]
     assert pods.env("chooser")["SERIAL_PORTS"] == "/dev/serial0"
+    pods.run(*serial_pods("others", count=len(devices.SERIALS) - 1))
+
+
+def test_pod_that_lost_its_device_is_replaced_and_gets_it_when_it_is_back(
+    serials: Release, pods: Pods
+) -> None:
+    """With another number; a pod that asks by name is not evicted by Kubernetes 1.36."""
+    cluster = serials.cluster
+    template = third_port(cluster, "meter")
+    labels = {"app": "meter"}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+    }
+    metadata = {"name": "meter", "namespace": NAMESPACE}
+
+    def meters() -> list[Json]:
+        """Return the pods of the deployment that are not being deleted, if there is one."""
+        listed = cluster.items("pods", f"--namespace={NAMESPACE}", "--selector=app=meter")
+        return [one for one in listed if "deletionTimestamp" not in one["metadata"]]
+
+    def conditions(meter: Json) -> dict[str, str]:
+        return {one["type"]: one["status"] for one in meter["status"].get("conditions", ())}
+
+    def ready() -> list[Json]:
+        return [one for one in meters() if conditions(one).get("Ready") == "True"]
+
+    def healths() -> list[str]:
+        (status,) = ready()[0]["status"]["containerStatuses"]
+        shown = status.get("allocatedResourcesStatus", ())
+        return [device["health"] for resource in shown for device in resource["resources"]]
+
+    serials.install(offering(RESOURCE | {"evict": True, "evictAfter": "3s"}))
+    cluster.apply(
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+    )
+    try:
+        cluster.until("the pod runs", ready)
+        cluster.until("its device is healthy", lambda: healths() == ["Healthy"])
+        pods.run(*serial_pods("reader", count=3))  # the others
+        before = ready()[0]["metadata"]["name"]
+        for name in ("ttyFAKE2", "ttyFAKE3"):
+            cluster.host(f"/dev/{name}").unlink()
+        cluster.until(
+            "it is evicted", lambda: [one["metadata"]["name"] for one in meters()] != [before]
+        )
+        (replacement,) = meters()
+        assert conditions(replacement).get("Ready") != "True"
+        number = (1, 3)
+        os.mknod(cluster.host("/dev/ttyFAKE3"), stat.S_IFCHR | 0o600, os.makedev(*number))
+        cluster.until("it runs again", ready)
+        (replacement,) = ready()
+        assert nodes(pods, replacement["metadata"]["name"]) == ["1:3"]
+        assert pods.get("reader")["status"]["phase"] == "Running"
+    finally:
+        cluster.kubectl("delete", "deployment", "meter", f"--namespace={NAMESPACE}")
+        cluster.until(
+            "its pods have gone",
+            lambda: not cluster.items("pods", f"--namespace={NAMESPACE}", "--selector=app=meter"),
+        )
+        cluster.host("/dev/ttyFAKE3").unlink(missing_ok=True)
+        devices.plug_all(cluster)
 
 
 def test_pods_share_one_device(installed_dra: Release, pods: Pods) -> None:
@@ -395,7 +483,8 @@ def test_node_goes_to_dra_and_back_while_pods_hold(
         ("list", "nodes", "no"),
         ("get", "pods", "no"),
         ("get", "secrets", "no"),
-        ("deletecollection", "resourceslices.resource.k8s.io", "no"),
+        *(("list", SLICES, "yes"), ("watch", SLICES, "yes")),
+        *((verb, SLICES, "no") for verb in ("get", "patch", "deletecollection")),
     ],
 )
 def test_service_account_may_do_what_it_needs_alone(
@@ -406,49 +495,124 @@ def test_service_account_may_do_what_it_needs_alone(
     assert serials.cluster.command("sh", "-c", command).strip() == may
 
 
-def test_pod_writes_slices_of_its_own_node_and_driver_alone(serials: Release) -> None:
-    cluster = serials.cluster
-    token = serials.execute(PYTHON, "-c", f"print(open('{TOKEN_FILE}').read())").strip()
-    theirs = resource_slice("theirs", "node-2", "devhost")
-    cluster.apply(theirs)
-
-    def refusal(*arguments: str, stdin: str = "") -> str:
-        try:
-            cluster.kubectl(*arguments, f"--token={token}", "--dry-run=server", stdin=stdin)
-        except CommandError as error:
-            return str(error)
-        return ""
-
-    def created(node: str, driver: str) -> str:
-        content = json.dumps(resource_slice("new", node, driver))
-        return refusal("create", "--filename=-", stdin=content)
-
-    of_node = "devhost may only write the ResourceSlices of its own node"
-    of_driver = "devhost may only write the ResourceSlices of its own driver"
-    try:
-        assert created(NODE, "devhost") == ""
-        for refused, sentence in (
-            (created("node-2", "devhost"), of_node),
-            (created(NODE, "other"), of_driver),
-            (refusal("delete", "resourceslice", "theirs"), of_node),
-            (refusal("label", "resourceslice", "theirs", "a=b"), "cannot patch resource"),
-            (refusal("replace", "--filename=-", stdin=json.dumps(theirs)), of_node),
-        ):
-            assert "(Forbidden)" in refused
-            assert sentence in refused
-    finally:
-        cluster.kubectl("delete", "resourceslice", "theirs")
+TAKEN_NODE: Final = "node-2"  # a node whose pod of devhost is taken over
+OF_NODE, OF_DRIVER, OF_POOL, OF_NAME = (
+    f"devhost may only {allowed}"
+    for allowed in (
+        "write the ResourceSlices of its own node",
+        "write the ResourceSlices of its own driver",
+        "write the pools of its own node",
+        "create ResourceSlices with the name of its own node",
+    )
+)
+DEVICE: Final = {"name": "fake-0"}
+TAINT: Final = {"key": "devhost/missing", "effect": "NoExecute"}
+TAINTED: Final[Json] = {"devices": [DEVICE | {"taints": [TAINT]}]}
+COUNTERS: Final[Json] = {
+    "devices": None,
+    "sharedCounters": [{"name": "all", "counters": {"devices": {"value": "0"}}}],
+}
 
 
-def resource_slice(name: str, node: str, driver: str) -> Json:
+def slice_of(name: str, spec: Json) -> Json:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": name},
-        "spec": {
-            "driver": driver,
-            "nodeName": node,
-            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": "device"}],
-        },
+        "spec": spec,
     }
+
+
+def taken_slice(
+    name: str = f"00000-0123456789-{TAKEN_NODE}", pool_node: str = TAKEN_NODE, **fields: Any
+) -> Json:
+    """Return a slice of the node that is taken over, but for some fields."""
+    pool = {"name": f"{pool_node}/{SERIAL}", "generation": 10**9, "resourceSliceCount": 1}
+    spec = {
+        "driver": "devhost",
+        "nodeName": TAKEN_NODE,
+        "pool": pool,
+        "devices": [DEVICE],
+        **fields,
+    }
+    return slice_of(name, {field: value for field, value in spec.items() if value is not None})
+
+
+class TakenNode:
+    """Sends requests as who has the token of a node; nothing of them is kept."""
+
+    def __init__(self, release: Release) -> None:
+        self._cluster = release.cluster
+        bait = pod("bait", {})
+        bait["metadata"]["namespace"] = release.namespace
+        bait["spec"] |= {"nodeName": TAKEN_NODE, "serviceAccountName": "devhost"}
+        self._cluster.apply(bait)
+        bound = ("--bound-object-kind=Pod", "--bound-object-name=bait")
+        self._token = release.kubectl("create", "token", "devhost", *bound).strip()
+
+    def refusal(self, verb: str, content: Json) -> str:
+        """Return the sentence by which the policy forbids a write, another error, or nothing."""
+        path = SLICES_PATH if verb == "create" else f"{SLICES_PATH}/{content['metadata']['name']}"
+        flags = [f"--raw={path}?dryRun=All", f"--token={self._token}"]
+        flags += [] if verb == "delete" else ["--filename=-"]
+        try:
+            self._cluster.kubectl(verb, *flags, stdin=json.dumps(content))
+        except CommandError as error:
+            reason = str(error).partition("(Forbidden): ")[2]
+            return reason.rpartition("denied request: ")[2].strip() or str(error)
+        return ""
+
+
+@pytest.fixture(scope="module")
+def taken_node(installed_dra: Release) -> Iterator[TakenNode]:
+    """A node whose token is in other hands."""
+    installed_dra.install(SERIALS)
+    yield TakenNode(installed_dra)
+    installed_dra.kubectl("delete", "pod", "bait", "--force")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        pytest.param(taken_slice(**TAINTED), "", id="own_tainted"),
+        pytest.param(taken_slice(**COUNTERS), "", id="own_counters"),
+        pytest.param(taken_slice(pool_node=NODE, **TAINTED), OF_POOL, id="pool_tainted"),
+        pytest.param(taken_slice(pool_node=NODE, **COUNTERS), OF_POOL, id="pool_counters"),
+        pytest.param(taken_slice(pool_node=f"{TAKEN_NODE}1"), OF_POOL, id="pool_of_longer_name"),
+        pytest.param(taken_slice(nodeName=NODE, pool_node=NODE), OF_NODE, id="node"),
+        pytest.param(taken_slice(nodeName=NODE), OF_NODE, id="node_with_own_pool"),
+        pytest.param(taken_slice(nodeName=None, allNodes=True), OF_NODE, id="all_nodes"),
+        pytest.param(taken_slice(driver="other"), OF_DRIVER, id="driver"),
+        pytest.param(taken_slice(f"00000-0123456789-{NODE}"), OF_NAME, id="name"),
+        pytest.param(
+            taken_slice(f"00000-0123456789-a-{TAKEN_NODE}"), OF_NAME, id="name_of_longer_name"
+        ),
+    ],
+)
+def test_node_creates_slices_of_its_own_alone(
+    taken_node: TakenNode, content: Json, sentence: str
+) -> None:
+    assert taken_node.refusal("create", content) == sentence
+
+
+@pytest.mark.parametrize("verb", ["replace", "delete"])
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        pytest.param(taken_slice(), "", id="own"),
+        pytest.param(taken_slice(nodeName="node-3"), OF_NODE, id="node"),
+        pytest.param(taken_slice(driver="other"), OF_DRIVER, id="driver"),
+        pytest.param(taken_slice(pool_node="node-3"), OF_POOL, id="pool"),
+    ],
+)
+def test_node_changes_slices_of_its_own_alone(
+    taken_node: TakenNode, cluster: Cluster, verb: str, content: Json, sentence: str
+) -> None:
+    name = content["metadata"]["name"]
+    cluster.apply(content)
+    try:
+        present = cluster.get("resourceslice", name)
+        tainted = present | {"spec": present["spec"] | TAINTED}
+        assert taken_node.refusal(verb, tainted) == sentence
+    finally:
+        cluster.kubectl("delete", "resourceslice", name)

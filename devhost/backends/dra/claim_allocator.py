@@ -118,10 +118,11 @@ class ClaimAllocator:
 
     # ── where the devices are now ──
 
-    async def renew(self, record: ClaimRecord, boot: str) -> ClaimRecord:
+    async def renew(self, record: ClaimRecord, boot: str, *, is_running: bool) -> ClaimRecord:
         """Return a record with the nodes of its devices where they are now.
 
-        In the boot of the record, a node is where it was if nobody tells any longer where it is, as
+        Containers that are running keep the nodes that they have: then its devices are `moved`. In
+        the boot of the record, a node is where it was if nobody tells any longer where it is, as
         the configuration has changed.
 
         Raises:
@@ -131,6 +132,7 @@ class ClaimAllocator:
         for number, device in enumerate(record.devices):
             entry_name = claim_content.own_entry(record.claim, number)
             listed = self._find_device(device, boot)
+            numbers = claim_content.numbers(entries.get(entry_name, {}))
             if entry_name in entries:
                 moved = self._locate_own(record, device, entries[entry_name], listed, boot)
                 entries[entry_name] = claim_content.with_nodes(entries[entry_name], moved)
@@ -145,7 +147,12 @@ class ClaimAllocator:
             )
             if record.boot != boot:
                 self._refuse_held(record, device, nodes)
-            devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
+            has_moved = numbers != claim_content.numbers(entries.get(entry_name, {}))
+            update = {
+                "nodes": nodes or device.nodes,
+                "moved": is_running and (device.moved or has_moved),
+            }
+            devices.append(device.model_copy(update=update))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 
     def _refuse_held(

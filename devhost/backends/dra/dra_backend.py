@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -14,21 +15,29 @@ from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.dra_metrics import DraMetrics
+from devhost.backends.dra.health import DeviceHealth, HealthStreams
 from devhost.backends.dra.node_versions import NodeVersions
 from devhost.backends.dra.plugin_watcher import DriverSockets, Registrar
 from devhost.backends.dra.pool import SliceDevice, device_entries, pool_devices, pool_name
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.backends.dra.slices import NodeSlices, ResourcePool, SliceWriter
+from devhost.backends.dra.taints import Evictions, Taint, device_taints
 from devhost.backends.podresources import ClaimedId, PodResources
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
+from devhost.model.records import ClaimedDevice, ClaimRecord
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
 from devhost.watch.inotify import Watcher
 
 _RETRY_S: Final = 1.0  # after a lock that could not be made
+_EVICTED: Final = (
+    "pods of claims with {} are evicted; Kubernetes 1.36 and 1.37 do not evict those that ask by "
+    "the name of the resource"
+)
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +65,11 @@ class DraBackend:
         self._slices = slices = NodeSlices(self._api, driver, node_name)
         self.writer = SliceWriter(slices, locks, self.versions.read_node, self.report_change)
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
+        self.claims.on_change = self._claim_changed
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
-        self.registrar = Registrar(sockets, servicer, self._kubelet_answered)
+        self.health = HealthStreams(self._list_health)
+        self.registrar = Registrar(sockets, servicer, self.health, self._kubelet_answered)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         self.pods = pods
         pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
@@ -72,7 +83,7 @@ class DraBackend:
 
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
-        publication = DraPublication(self, resource.name, hooks)
+        publication = DraPublication(self, resource, hooks)
         self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
@@ -125,6 +136,22 @@ class DraBackend:
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
+    def _claim_changed(self, record: ClaimRecord) -> None:
+        """Take over that a claim has devices now, has other ones, or has ended."""
+        for pool in {device.pool for device in record.devices} & self._publications.keys():
+            self._publications[pool].update_claim(record)
+        self.health.report_change()
+
+    def _list_health(self) -> list[DeviceHealth]:
+        """Return the health of the devices that claims have."""
+        devices = (device for record in self.claims for device in record.devices)
+        claimed = {(device.pool, device.device): device for device in devices}
+        return [
+            self._publications[pool].health_of(device)
+            for (pool, _), device in claimed.items()
+            if pool in self._publications
+        ]
+
     def _kubelet_answered(self) -> None:
         self.writer.read_node_soon()
         self.report_change()
@@ -136,15 +163,20 @@ class DraPublication:
     Attributes:
         ids: Those of which a claim for a device gets one, by the device's name; also those of
             unhealthy devices.
+        taints: Those of its devices, by name.
         blocked: Why no claim is given any of them yet, if that is so: then none is offered.
     """
 
-    def __init__(self, backend: DraBackend, resource: str, hooks: ResourceHooks) -> None:
-        pool = pool_name(backend.settings.node_name, resource)
-        self.handler, self.pool = hooks.handler, ResourcePool(pool, backend.locks.get(resource))
+    def __init__(self, backend: DraBackend, resource: Resource, hooks: ResourceHooks) -> None:
+        pool = pool_name(backend.settings.node_name, resource.name)
+        lock = backend.locks.get(resource.name)
+        self.handler, self.pool = hooks.handler, ResourcePool(pool, lock)
         self._backend, self._hooks = backend, hooks
-        self._snapshot, self._replicas = Snapshot(), 1
+        self._snapshot, self._resource = Snapshot(), resource
         self._devices: Sequence[SliceDevice] = ()
+        self.taints: Mapping[str, Taint] = {}
+        self._evictions = Evictions()
+        self._timer: asyncio.TimerHandle | None = None  # of the next one
         self.blocked = hooks.other_holders()
         self.ids: Mapping[str, Sequence[OfferedId]] = {}
 
@@ -171,6 +203,7 @@ class DraPublication:
                 self._offer(None)
                 await self._show_state()
         finally:
+            self._cancel_timer()
             if self.drained:
                 self._backend.remove(self)
             self.pool.has_lock = False
@@ -205,12 +238,15 @@ class DraPublication:
         backend, devices = self._backend, self._snapshot.devices.values()
         claims = [record.shown for record in backend.claims.of_resource(self.handler.name)]
         healthy = sum(device.healthy and not device.is_leaving for device in devices)
+        names = ", ".join(sorted(self._evictions.names))
+        evicted = _EVICTED.format(names) if names else None
+        warnings = self.pool.left_out, backend.versions.warning, evicted
         return PublicationStatus(
-            listed=len(self.device_ids) * self._replicas,
-            healthy=healthy * self._replicas,
+            listed=len(self.device_ids) * self._resource.replicas,
+            healthy=healthy * self._resource.replicas,
             streams=int(backend.registrar.problem is None),
             lists_sent=0,
-            warnings=tuple(filter(None, (self.pool.left_out, backend.versions.warning))),
+            warnings=tuple(filter(None, warnings)),
             dra=DraStatus(backend.settings.driver, self.pool.name, claims),
         )
 
@@ -224,12 +260,68 @@ class DraPublication:
     def publish(self, snapshot: Snapshot, resource: Resource) -> bool:
         """Offer the devices of a snapshot; return whether some have left."""
         before = self.device_ids
-        self._snapshot, self._replicas = snapshot, resource.replicas
-        self.ids = {device.name: device.ids for device in pool_devices(resource, snapshot)}
-        self._devices = [*device_entries(resource, snapshot).values()]
-        self._offer(self.blocked)
+        self._snapshot, self._resource = snapshot, resource
+        self._update_devices()
         self._backend.upkeep.compare(resource.name, snapshot)
+        self._backend.health.report_change()
         return not before <= self.device_ids
+
+    def update_claim(self, record: ClaimRecord) -> None:
+        """Take over that a claim has devices now, has other ones, or has ended."""
+        if self.taints or any(device.moved for device in record.devices):
+            self._update_devices()
+
+    def _update_devices(self) -> None:
+        """Offer the devices with the taints that they have now."""
+        resource, loop = self._resource, asyncio.get_running_loop()
+        devices = pool_devices(resource, self._snapshot)
+        self.ids = {device.name: device.ids for device in devices}
+        listed = [device for device in devices if not device.device.is_leaving]
+        claimed = {
+            device.device: device
+            for record in self._backend.claims.of_resource(resource.name)
+            for device in record.devices
+            if device.pool == self.pool.name and not device.admin
+        }
+        if self.handler.drain_reason is not None:
+            claimed = {}  # the pool is deleted, though claims have devices of it
+        self.taints = device_taints(listed, claimed, self.taints)
+        lost = [name for name in self.taints if self.taints[name].is_lost and name in claimed]
+        former = self._evictions.names
+        self._evictions.update(lost if resource.evict else (), resource.evict_after, loop.time())
+        for name in self._evictions.names - former:
+            fields = {"resource": resource.name, "device": name, "reason": self.taints[name].text}
+            _LOG.warning("pods of a device are evicted", extra={"fields": fields})
+        self._cancel_timer()
+        if (next_at := self._evictions.next_at) is not None:
+            self._timer = loop.call_at(next_at, self._update_devices)
+        driver = self._backend.settings.driver
+        taints = {
+            name: taint.entry(driver, evicts=name in self._evictions.names)
+            for name, taint in self.taints.items()
+        }
+        ids = {name: self._shown_id(device) for name, device in claimed.items()}
+        self._devices = device_entries(resource, listed, taints, ids)
+        self._offer(self.blocked)
+
+    def _shown_id(self, claimed: ClaimedDevice) -> str:
+        is_capacity = self._resource.max_per_container == 1
+        return offered_id(claimed.id).device if is_capacity else claimed.id
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def health_of(self, claimed: ClaimedDevice) -> DeviceHealth:
+        """Return the health of a device that a claim has."""
+        name = claimed.device
+        device = self._snapshot.devices.get(offered_id(claimed.id).device)
+        is_healthy, reason = None if device is None else True, ""
+        if name in self.taints:
+            is_healthy, reason = False, self.taints[name].text
+        elif device is not None and device.checked is not None and device.checked.unknown:
+            is_healthy, reason = None, device.checked.unknown
+        return DeviceHealth(self.pool.name, name, is_healthy, reason)
 
     def _offer(self, blocked: str | None) -> None:
         """Offer the devices by the pool, or none while that is blocked.
@@ -251,7 +343,8 @@ class DraPublication:
     def lists(self, device_id: str, *, shared: bool) -> bool:
         """Whether a device is there, as itself or as shares."""
         device = self._snapshot.devices.get(device_id)
-        return device is not None and not device.is_leaving and shared is (self._replicas > 1)
+        is_shared = self._resource.replicas > 1
+        return device is not None and not device.is_leaving and shared is is_shared
 
     def may_allocate(self, device_id: str, _now: float, *, shared: bool) -> bool:
         """Whether a claim for a device would be prepared."""

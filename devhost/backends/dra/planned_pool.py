@@ -5,7 +5,8 @@ from typing import Any, Final, NamedTuple
 
 from devhost.allocation import cdi
 from devhost.backends.dra.claim_content import Scope, claim_kind, completed
-from devhost.backends.dra.pool import PoolKey, device_entries, pool_name
+from devhost.backends.dra.pool import PoolKey, device_entries, pool_devices, pool_name
+from devhost.backends.dra.taints import device_taints
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
@@ -27,8 +28,13 @@ class PlannedDriver(NamedTuple):
         if not resource.uses_dra(self.node_name):
             return {"backend": "devicePlugin"}
         pool = pool_name(self.node_name, resource.name)
-        devices = device_entries(resource, snapshot)
-        slices = PoolKey(self.driver, self.node_name, _UID, pool).slices([*devices.values()], 1)
+        devices = pool_devices(resource, snapshot)
+        taints = {
+            name: taint.entry(self.driver, evicts=False)
+            for name, taint in device_taints(devices, {}, {}).items()
+        }
+        entries = device_entries(resource, devices, taints)
+        slices = PoolKey(self.driver, self.node_name, _UID, pool).slices(entries, 1)
         dra = {"driver": self.driver, "pool": pool, "slices": [*slices.values()]}
         return {"backend": "dra", "dra": dra}
 

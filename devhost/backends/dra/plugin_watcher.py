@@ -22,6 +22,7 @@ import grpc
 from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
+from devhost.backends.dra.health import SERVICES, HealthStreams
 from devhost.backends.sockets import (
     SERVER_OPTIONS,
     SOCKET_PATH_MAX,
@@ -30,7 +31,7 @@ from devhost.backends.sockets import (
 )
 from devhost.watch.threads import run_in_thread, wait_at_most
 
-_SERVICES: Final = ("v1.DRAPlugin",)
+_SERVICES: Final = ("v1.DRAPlugin", *SERVICES)
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
 _LISTEN_S: Final = 1.0
@@ -85,9 +86,10 @@ class Registrar(pb_grpc.RegistrationServicer):
         self,
         sockets: DriverSockets,
         servicer: dra_pb2_grpc.DRAPluginServicer,
+        health: HealthStreams,
         on_change: Callable[[], None],
     ) -> None:
-        self.sockets, self._servicer = sockets, servicer
+        self.sockets, self._servicer, self._health = sockets, servicer, health
         self._on_change = on_change
         self._refused = asyncio.Event()
         self._endpoint = Path()
@@ -109,6 +111,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
+        self._health.add_to(server)
         try:
             try:
                 server.add_insecure_port(f"unix:{quote(str(hidden))}")
@@ -121,6 +124,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         finally:
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
+            self._health.end()
             await wait_at_most(_STOP_GRACE_S + 1.0, lambda: server.stop(_STOP_GRACE_S))
 
     async def GetInfo(  # noqa: N802 (the protocol's name)

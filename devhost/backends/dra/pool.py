@@ -7,8 +7,9 @@ no device of an incomplete one.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from devhost.backends.share_ids import offered_ids
@@ -27,6 +28,7 @@ _NAME_MAX: Final = 253
 _READABLE: Final = 52  # of a device's name that is made
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class PoolDevice(NamedTuple):
@@ -58,10 +60,13 @@ def device_name(advertised_id: str) -> str:
 
 
 def pool_name(node_name: str, resource: str) -> str:
-    """Return the name of a resource's pool on a node, which no other pool of the cluster has."""
+    """Return the name of a resource's pool on a node, which no other pool of the cluster has.
+
+    It begins with the node, to which the chart's policy ties what a node may write.
+    """
     domain = resource.partition("/")[0]
-    place = f"{node_name}/{domain}/{plain_name(resource)}"
-    return place if len(place) <= _NAME_MAX else f"{_hash(node_name)}/{domain}/{_hash(resource)}"
+    name = f"{node_name}/{domain}/{plain_name(resource)}"
+    return name if len(name) <= _NAME_MAX else f"{node_name}/{_hash(resource)}"
 
 
 def plain_name(resource: str) -> str:
@@ -99,30 +104,44 @@ def pool_devices(resource: Resource, snapshot: Snapshot) -> list[PoolDevice]:
     return [share for number in range(count) for share in shares[number::count]]
 
 
-def device_entries(resource: Resource, snapshot: Snapshot) -> dict[str, SliceDevice]:
-    """Return the devices that claims may be given, by name, in the same order.
+def device_entries(
+    resource: Resource,
+    devices: Sequence[PoolDevice],
+    taints: Mapping[str, _Json] = _NOTHING,
+    claimed: Mapping[str, str] = _NOTHING,
+) -> list[SliceDevice]:
+    """Return the devices of a pool as they stand in slices.
 
-    All have the same attributes, empty where a device has no value: a selector fails for a pod on
-    this node where an attribute is missing.
+    The last are those that claims have and that are listed no longer: `claimed` has the IDs that
+    claims have, by the device's name. All have the same attributes, empty where a device has no
+    value: a selector fails for a pod on this node where an attribute is missing.
     """
-    devices = [
-        device for device in pool_devices(resource, snapshot) if not device.device.is_leaving
-    ]
     values = {device.device.id: _named_values(device.device) for device in devices}
     names = sorted(frozenset[str]().union(*values.values()))[:ATTRIBUTES_MAX]
-    is_numa = all(len(device.device.numa_nodes) == 1 for device in devices)
-    entries: dict[str, SliceDevice] = {}
-    for name, device, ids in devices:
-        if not device.healthy:
-            continue
-        label = ids[0].id if len(ids) == 1 else device.id
-        texts = {attribute: values[device.id].get(attribute, "") for attribute in names}
-        texts |= {"resource": resource.name, "id": _fitting(label) or ""}
-        attributes: _Json = {key: {"string": text} for key, text in texts.items()}
+    is_numa = bool(devices) and all(len(device.device.numa_nodes) == 1 for device in devices)
+    has_shares = resource.max_per_container == 1 and resource.replicas > 1
+    rows: dict[str, tuple[str, Mapping[str, str], int]] = {
+        name: (
+            device.id if has_shares else ids[0].id,
+            values[device.id],
+            next(iter(device.numa_nodes), 0),
+        )
+        for name, device, ids in devices
+    }
+    for name in sorted(claimed.keys() - rows.keys()):
+        rows[name] = claimed[name], {}, 0
+    entries: list[SliceDevice] = []
+    for name, (device_id, named, numa_node) in rows.items():
+        texts = {attribute: named.get(attribute, "") for attribute in names}
+        texts |= {"resource": resource.name, "id": _fitting(device_id) or ""}
+        entry: _Json = {"name": name, "attributes": {key: {"string": texts[key]} for key in texts}}
         if is_numa:
-            attributes[_NUMA_NODE] = {"int": device.numa_nodes[0]}
-        capacity = _shares(len(ids)) if len(ids) > 1 else {}
-        entries[name] = {"name": name, "attributes": attributes, **capacity}
+            entry["attributes"][_NUMA_NODE] = {"int": numa_node}
+        if has_shares:
+            entry |= _shares(resource.replicas)
+        if name in taints:
+            entry["taints"] = [taints[name]]
+        entries.append(entry)
     return entries
 
 
@@ -190,9 +209,11 @@ class PoolKey:
         }
 
     def _slice_name(self, index: int) -> str:
-        """Return a name: that of a place in the pool, so that a lost answer is a conflict."""
-        whole = f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
-        return whole[:_NAME_MAX].rstrip("-.")
+        """Return a name: that of a place in the pool, so that a lost answer is a conflict.
+
+        The chart's policy wants the node after 17 bytes; the API refuses a node of more than 236.
+        """
+        return f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
 
 
 def pool_of(content: _Json) -> str:
@@ -204,21 +225,25 @@ def named_slice(content: _Json) -> tuple[str, _Json]:
     """Return a slice as it was read with its name, if it has all that is asked of it."""
     pool_of(content)
     int(content["spec"]["pool"]["generation"])
+    _taint_times([content["spec"]])
     metadata = content["metadata"]
     return f"{metadata['name']}", {**content, "metadata": {"resourceVersion": None, **metadata}}
 
 
 def writes(
-    key: PoolKey, devices: Sequence[SliceDevice], present: Mapping[str, _Json]
+    key: PoolKey, devices: Sequence[SliceDevice], present: Mapping[str, _Json], now: str
 ) -> list[PoolWrite]:
     """Return what brings the slices of a pool, as they were read, to these devices; in order.
 
     With as many slices as before, only those change that differ. Else there is a new generation:
     slices that are not needed go first and new ones come last, so that neither generation is
     complete before the new one is whole.
+
+    `now` is the time of taints that are new, as in ``timeAdded``.
     """
     specs = {name: content["spec"] for name, content in present.items()}
     newest = max((spec["pool"]["generation"] for spec in specs.values()), default=0)
+    devices = _with_taint_times(devices, specs.values(), now)
     wanted = key.slices(devices, newest)
     is_same_shape = wanted.keys() == specs.keys() and all(
         specs[name]["pool"] == body["spec"]["pool"] for name, body in wanted.items()
@@ -235,3 +260,36 @@ def writes(
             metadata = {**body["metadata"], "resourceVersion": version}
             changed.append(PoolWrite("PUT", name, {**body, "metadata": metadata}))
     return [*deleted, *changed, *created]
+
+
+def _with_taint_times(
+    devices: Sequence[SliceDevice], specs: Iterable[_Json], now: str
+) -> Sequence[SliceDevice]:
+    """Return devices whose taints have the time of the same taint in slices, or that of now.
+
+    Without it the API server would set it again at each write, and a pod that tolerates the taint
+    for some time would stay longer.
+    """
+    if not any("taints" in device for device in devices):
+        return devices
+    times = _taint_times(specs)
+
+    def timed(name: str, taint: _Json) -> _Json:
+        return {**taint, "timeAdded": times.get((name, taint["key"], taint["effect"])) or now}
+
+    return [
+        {**device, "taints": [timed(device["name"], taint) for taint in device["taints"]]}
+        if "taints" in device
+        else device
+        for device in devices
+    ]
+
+
+def _taint_times(specs: Iterable[_Json]) -> dict[tuple[str, str, str], str | None]:
+    """Return when the taints of slices were added, by device, key and effect."""
+    return {
+        (f"{device['name']}", f"{taint['key']}", f"{taint['effect']}"): taint.get("timeAdded")
+        for spec in specs
+        for device in spec.get("devices") or ()
+        for taint in device.get("taints") or ()
+    }

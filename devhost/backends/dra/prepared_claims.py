@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -57,6 +57,7 @@ class PreparedClaims:
         handlers: Who answers for the resource of a pool, by whichever backend that is offered.
         records: The records; ``None`` before they have been read: then nothing is prepared.
         conflict: Set when a claim was given what another one still has.
+        on_change: Called with a record that was kept or ended.
         unwritten: The IDs of records whose CDI file is not as they are.
     """
 
@@ -66,6 +67,7 @@ class PreparedClaims:
         self._allocator = ClaimAllocator(pool_of, self.handlers, self.all_drivers)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
+        self.on_change: Callable[[ClaimRecord], object] = id
         self.unwritten: set[str] = set()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._kind = claim_content.claim_kind(driver)
@@ -109,7 +111,7 @@ class PreparedClaims:
                 record = None
             record = record or await self._reserve(claim)
             if record.state == "completed":
-                record = await self._allocator.renew(record, self._loaded.boot)
+                record = await self._allocator.renew(record, self._loaded.boot, is_running=False)
             else:
                 record = await self._complete(record)
             await self._keep(record)
@@ -143,7 +145,8 @@ class PreparedClaims:
         async with self._lock(record.claim):
             present = await self._find(record.claim)
             if present is not None and present.state == "completed":
-                await self._keep(await self._allocator.renew(present, self._loaded.boot))
+                boot = self._loaded.boot
+                await self._keep(await self._allocator.renew(present, boot, is_running=True))
 
     async def unprepare(self, uid: str) -> ClaimRecord | None:
         """End the record of a claim, and return it if there was one."""
@@ -163,6 +166,7 @@ class PreparedClaims:
     async def _drop(self, record: ClaimRecord) -> None:
         self.unwritten.discard(record.id)
         self._loaded.drop(record)
+        self.on_change(record)
         await self._loaded.refresh(_REFRESH_S)  # which writes what has changed
 
     def all_drivers(self) -> tuple[ClaimRecord, ...]:
@@ -189,6 +193,7 @@ class PreparedClaims:
         """Save a record, then write its CDI file; if that fails, a scan has it done again."""
         self.unwritten.add(record.id)
         await self._loaded.save(record, _SAVE_S)
+        self.on_change(record)
         await self._write_file(record)
 
     async def _write_file(self, record: ClaimRecord) -> None:

@@ -12,7 +12,9 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 from devhost.backends.backend import run_together
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
@@ -108,7 +110,8 @@ class NodeSlices:
         """Read all of them, or raise `ApiError`."""
         listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
         with reading_answer():
-            self._by_name = dict(map(named_slice, listed.get("items") or ()))
+            contents = filter(self._is_own, listed.get("items") or ())
+            self._by_name = dict(map(named_slice, contents))
             self._compared.clear()
             self._version = str(listed["metadata"]["resourceVersion"])
 
@@ -123,11 +126,18 @@ class NodeSlices:
             async for event in self._api.watch(PATH, self._version, fieldSelector=self._selector):
                 silent = 0
                 with reading_answer():
-                    self._version = event["object"]["metadata"]["resourceVersion"]
-                    if event["type"] != "BOOKMARK":
-                        on_change(self._take(event["type"], *named_slice(event["object"])))
+                    content = event["object"]
+                    self._version = content["metadata"]["resourceVersion"]
+                    if event["type"] != "BOOKMARK" and self._is_own(content):
+                        on_change(self._take(event["type"], *named_slice(content)))
             # All drivers of a cluster may have been cut off, and a proxy may cut each watch off.
             await asyncio.sleep(_jitter(silent))
+
+    def _is_own(self, content: _Json) -> bool:
+        """Whether a slice is of this driver and node; a selector that is ignored gives others."""
+        spec, node_name = content["spec"], self._node_name
+        is_here = (spec["driver"], spec.get("nodeName")) == (self.driver, node_name)
+        return is_here and pool_of(content).startswith(f"{node_name}/")
 
     def _take(self, kind: str, name: str, content: _Json) -> bool:
         former = self._by_name.get(name)
@@ -154,7 +164,8 @@ class NodeSlices:
             devices = pool.devices if pool.has_lock else () if pool.is_dead else None
             if devices is None:
                 return False
-            needed = writes(key, devices, self._of_pool(pool.name))
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            needed = writes(key, devices, self._of_pool(pool.name), now)
             if needed and pool.has_lock and not pool.lock.held:
                 pool.has_lock = False  # its file was removed
                 return False
@@ -177,7 +188,7 @@ class NodeSlices:
 
     async def _send(self, write: PoolWrite) -> str | None:
         """Send a write; return what the API server did not keep of it, or raise `ApiError`."""
-        path = PATH if write.verb == "POST" else f"{PATH}/{write.name}"
+        path = PATH if write.verb == "POST" else f"{PATH}/{quote(write.name, safe='')}"
         answer = await self._api.call(write.verb, path, write.body)
         _LOG.info("slice written", extra={"fields": {"verb": write.verb, "slice": write.name}})
         if write.body is None:

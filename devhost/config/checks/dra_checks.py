@@ -26,10 +26,19 @@ _ATTRIBUTE: Final = (
     f"DRA publishes no attribute '{{}}': a device has at most {ATTRIBUTES_MAX}, with names of at "
     "most 32 ASCII letters, digits and _"
 )
+_EVICT: Final = (
+    "only DRA evicts pods: write `backend: dra`; by a device plugin, the status of the pod and an "
+    "alert tell of a lost device"
+)
+_EXTENDED: Final = (
+    "Kubernetes 1.36 and 1.37 evict pods with a claim of their own, not those that ask for "
+    "{0} in `resources` (kubernetes#141290)"
+)
 
 
 def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     """Yield what a resource asks for that DRA, which offers it on some nodes, does not do."""
+    yield from _check_eviction(resource)
     if not resource.uses_dra():
         return
     if len(resource.name.encode()) > ATTRIBUTE_BYTES_MAX:
@@ -52,3 +61,13 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     published = sorted(filter(attribute_name, groups))[:ATTRIBUTES_MAX]
     for group in sorted(groups.keys() - published):
         yield warning(groups[group], _ATTRIBUTE.format(group))
+
+
+def _check_eviction(resource: Resource) -> Iterator[CheckProblem]:
+    if not resource.evict:
+        if "evict_after" in resource.model_fields_set:
+            yield error(("evictAfter",), "has no effect without `evict: true`", on_key=True)
+    elif resource.uses_dra():
+        yield warning(("evict",), _EXTENDED.format(resource.name), on_key=True)
+    else:
+        yield error(("evict",), _EVICT, on_key=True)

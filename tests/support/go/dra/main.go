@@ -48,7 +48,7 @@ func (sources) AllReady() bool   { return true }
 
 // request is a line of the input: what to do with a pod, by its name.
 type request struct {
-	Command string `json:"command"` // prepare or unprepare
+	Command string `json:"command"` // prepare, unprepare or health
 	Pod     string `json:"pod"`
 	// Claim is that of the pod's own, or of its extended resource if Resource is set.
 	Claim    string `json:"claim"`
@@ -61,6 +61,8 @@ type request struct {
 type answer struct {
 	Error string   `json:"error,omitempty"`
 	CDI   []string `json:"cdi"` // the names of CDI devices that the container runtime gets
+	// Health is that of the devices of a pod, as its status shows it.
+	Health []v1.ResourceHealth `json:"health,omitempty"`
 }
 
 // pods are the active ones, by UID.
@@ -189,8 +191,30 @@ func do(ctx context.Context, manager *dra.Manager, known *pods, asked request) a
 		}
 		known.set(pod, false)
 		return answer{}
+	case "health":
+		status := &v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{{Name: container}}}
+		updateHealth(manager, pod, status)
+		shown := answer{}
+		for _, resource := range status.ContainerStatuses[0].AllocatedResourcesStatus {
+			shown.Health = append(shown.Health, resource.Resources...)
+		}
+		return shown
 	}
 	return answer{Error: "no such command: " + asked.Command}
+}
+
+// updateHealth sets the health of devices in the status of a pod, by the manager of either version.
+func updateHealth(manager any, pod *v1.Pod, status *v1.PodStatus) {
+	switch updater := manager.(type) {
+	case interface {
+		UpdateAllocatedResourcesStatus(*v1.Pod, *v1.PodStatus)
+	}: // 1.36
+		updater.UpdateAllocatedResourcesStatus(pod, status)
+	case interface {
+		UpdateAllocatedResourcesStatus(klog.Logger, *v1.Pod, *v1.PodStatus)
+	}:
+		updater.UpdateAllocatedResourcesStatus(klog.Background(), pod, status)
+	}
 }
 
 // newPod makes a pod with one container, which has one claim.

@@ -1,0 +1,213 @@
+"""A device that is lost: it stays in the slice with a taint, and the pods that have it are evicted."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from devhost.backends.dra.pool import (
+    SLICE_MAX,
+    PoolDevice,
+    PoolKey,
+    device_entries,
+    pool_devices,
+    writes,
+)
+from devhost.backends.dra.taints import Evictions, device_taints
+from devhost.model.config import Resource
+from devhost.model.device import Cause, HostDevice, Missing, Node, Snapshot, Verdict
+from devhost.model.records import ClaimedDevice
+from devhost.model.resource_state import State
+from tests.dra.test_dra_host import a_link_to_null, lead_to_zero
+from tests.dra.world import World, eventually
+
+T: Final = "example.com/t"
+MISSING, EVICTED = "devhost/missing=not-found:NoSchedule", "devhost/missing=not-found:NoExecute"
+KEY: Final = PoolKey("devhost", "node-1", "uid", f"node-1/{T}")
+
+
+def config_of(world: World, **keys: str) -> str:
+    more = "".join(f", {key}: {value}" for key, value in keys.items())
+    return f"""
+version: v1
+resources:
+  - {{name: {T}, backend: dra, sources: [directory: {{path: {world.devices}}}], allocate: {{env: {{A: "${{id}}"}}}}{more}}}
+"""
+
+
+async def with_claim(world: World, device: str) -> str:
+    """Register, and prepare a claim for a device; return its name."""
+    await world.kubelet.register()
+    await world.until(T, State.REGISTERED)
+    name = world.claim("u", T, device)
+    assert not (await world.kubelet.prepare(name, "u")).error
+    return name
+
+
+# ── on a node ──
+
+
+async def test_device_that_a_claim_lost_evicts_its_pods_and_stays_until_the_claim_ends(
+    world: World,
+) -> None:
+    for name in "abc":
+        (world.devices / name).touch()
+    keys = {"evict": "true", "evictAfter": "100ms"}
+    async with world.run(config_of(world, **keys)):
+        name = await with_claim(world, "a")
+        await world.until_published("a", "b", "c")
+        (world.devices / "a").unlink()
+        (world.devices / "b").unlink()
+        await world.until_tainted(a=EVICTED, b=MISSING)  # no claim has the other one
+        world.reload(config_of(world, **keys, removeMissingAfter="0s"))
+        await world.until_tainted(a=EVICTED)
+        assert world.published() == ["c"]
+        assert not await world.kubelet.unprepare(name, "u")
+        await world.until_tainted()
+        (world.devices / "a").touch()
+        await world.until_published("a", "c")
+
+
+async def test_device_that_comes_back_in_time_evicts_nobody(world: World) -> None:
+    (world.devices / "a").touch()
+    async with world.run(config_of(world, evict="true", evictAfter="1h")):
+        await with_claim(world, "a")
+        (world.devices / "a").unlink()
+        await world.until_tainted(a=MISSING)
+        (world.devices / "a").touch()
+        await world.until_tainted()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("evictAfter", 'id: "new-${name}", evictAfter'), ("devices}", "devices, exclude: [a]}")],
+    ids=["another ID", "excluded"],
+)
+async def test_edit_that_takes_a_device_off_the_list_evicts_nobody(
+    world: World, edit: tuple[str, str]
+) -> None:
+    (world.devices / "a").touch()
+    config = config_of(world, evict="true", evictAfter="0s")
+    async with world.run(config):
+        name = await with_claim(world, "a")
+        world.reload(config.replace(*edit))
+        await eventually(lambda: world.taints().get("a"), world.taints)
+        assert world.taints()["a"] == "devhost/unhealthy=not-offered:NoSchedule"
+        assert not await world.kubelet.unprepare(name, "u")
+        await eventually(lambda: "a" not in world.taints(), world.taints)
+
+
+async def test_device_that_comes_back_with_another_number_evicts_its_pods(world: World) -> None:
+    """Containers that run have the former node; those of a new sandbox have the present one."""
+    link, config = a_link_to_null(world)
+    config = config.replace("backend: dra", "backend: dra\n    evict: true\n    evictAfter: 0s")
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until("example.com/serial", State.REGISTERED)
+        name = world.claim("u", "example.com/serial", "tty0")
+        await world.kubelet.prepare(name, "u")
+        lead_to_zero(link)
+        await world.until_tainted(tty0="devhost/unhealthy=renumbered:NoExecute")
+        await world.kubelet.prepare(name, "u")
+        await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
+
+
+async def test_restart_with_a_lost_device_evicts_nobody_and_keeps_it_in_the_slice(
+    world: World,
+) -> None:
+    (world.devices / "a").touch()
+    config = config_of(world, evict="true", evictAfter="0s")
+    async with world.run(config):
+        await with_claim(world, "a")
+    (world.devices / "a").unlink()
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until_tainted(a="devhost/unhealthy=not-offered:NoSchedule")
+
+
+# ── pure ──
+
+
+def pool_of(*devices: HostDevice, **keys: Any) -> tuple[Resource, list[PoolDevice]]:
+    resource = Resource.model_validate({"name": T, "sources": [{"dev": "kvm"}], **keys})
+    return resource, pool_devices(resource, Snapshot({device.id: device for device in devices}))
+
+
+def host_device(device_id: str, **keys: Any) -> HostDevice:
+    return replace(HostDevice(device_id, (Node("", None, 0, device_id, {"port": "1"}),)), **keys)
+
+
+def claimed(name: str) -> dict[str, ClaimedDevice]:
+    device = ClaimedDevice(resource=T, id=name, request="r", pool=KEY.name, device=name, scope=0)
+    return {name: device}
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "is_lost"),
+    [
+        (Cause.CHECK_FAILED, "unhealthy", True),
+        (Cause.SOURCE_FAILED, "unhealthy", False),
+        (Cause.WITHHELD, "unhealthy", False),
+        (Cause.NOT_FOUND, "missing", True),
+    ],
+)
+def test_taint_says_what_is_wrong_with_a_device(cause: Cause, kind: str, *, is_lost: bool) -> None:
+    absence = Missing(0.0) if kind == "missing" else None
+    _, pool = pool_of(host_device("a", verdict=Verdict(cause, "text"), absence=absence))
+    taint = device_taints(pool, claimed("a"), {})["a"]
+    assert taint.is_lost is is_lost
+    assert taint.entry("d", evicts=False) == {
+        "key": f"d/{kind}",
+        "value": cause.value.replace(" ", "-"),
+        "effect": "NoSchedule",
+    }
+
+
+def test_device_that_a_claim_has_stays_with_the_attributes_of_the_others() -> None:
+    """A selector fails for all pods where a device lacks an attribute."""
+    resource, pool = pool_of(host_device("b", numa_nodes=(1,)), replicas=4, maxPerContainer=1)
+    first, second = device_entries(resource, pool, {"a": {"key": "d/missing"}}, {"a": "a::0"})
+    assert (first["name"], second["name"]) == ("b", "a")
+    assert first["attributes"].keys() == second["attributes"].keys()
+    assert first["capacity"] == second["capacity"]
+    assert "taints" not in first
+    assert second["taints"] == [{"key": "d/missing"}]
+
+
+def test_time_of_a_taint_is_kept_until_it_has_another_effect() -> None:
+    """Else a pod that tolerates it for some time would be left longer at each write."""
+    devices: list[dict[str, Any]] = [{"name": f"d{number}"} for number in range(SLICE_MAX)]
+    taint = {"key": "d/missing", "value": "not-found", "effect": "NoSchedule"}
+    present: dict[str, Any] = {}
+
+    def write(now: str) -> list[Any]:
+        for verb, name, body in writes(KEY, devices, present, now):
+            assert verb in ("POST", "PUT")
+            assert body is not None
+            version = body["metadata"].get("resourceVersion", "")
+            present[name] = {**body, "metadata": {**body["metadata"], "resourceVersion": version}}
+        (content,) = present.values()
+        return [
+            device.get("taints", [{}])[0].get("timeAdded") for device in content["spec"]["devices"]
+        ]
+
+    write("1")
+    devices[3] = {**devices[3], "taints": [taint]}
+    assert write("2")[3] == "2"
+    devices[4] = {**devices[4], "taints": [taint]}
+    assert write("3")[3:5] == ["2", "3"]
+    devices[3] = {**devices[3], "taints": [{**taint, "effect": "NoExecute"}]}
+    assert write("4")[3:5] == ["4", "3"]
+    assert not writes(KEY, devices, present, "5")
+
+
+def test_device_is_lost_anew_after_each_time_that_it_was_there() -> None:
+    evictions = Evictions()
+    evictions.update(["a", "b"], 10.0, 0.0)
+    evictions.update(["a"], 10.0, 5.0)
+    evictions.update(["a", "b"], 10.0, 12.0)
+    assert evictions.names == {"a"}
+    assert evictions.next_at == 22.0
+    evictions.update(["a", "b"], 10.0, 22.0)
+    assert evictions.names == {"a", "b"}
+    assert evictions.next_at is None
