@@ -114,7 +114,7 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
         logs.exit_with_error("--dra needs --api-server outside of a pod")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
-    is_tls = not url.startswith("http://")
+    is_tls = url.lower().startswith("https://")
     address = ApiAddress(url, ca if is_tls else None, token if is_tls else None)
     settings = DraSettings(
         flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute(), address

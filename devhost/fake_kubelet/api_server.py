@@ -45,7 +45,8 @@ class StandInApiServer:
         lists: How often a collection was read.
         requests: The writes that were asked for: verb, path and HTTP status.
         on_change: Called after each change.
-        fault: Called with the verb and the path of each request; raises `StatusError`, or returns.
+        fault: Called with the verb (of a watch ``WATCH``) and the path of each request; raises
+            `StatusError`, or returns.
         admit: Returns the object that is kept of a written one, or raises `StatusError`.
     """
 
@@ -162,8 +163,9 @@ class StandInApiServer:
         query = dict(parse_qsl(scope["query_string"].decode()))
         code = 200
         try:
-            self.fault(verb, path)
-            if query.get("watch") in ("1", "true"):
+            is_watch = query.get("watch") in ("1", "true")
+            self.fault("WATCH" if is_watch else verb, path)
+            if is_watch:
                 await self._watch(path, query, receive, send)
                 return
             code, answer = self._answer(verb, path, query, json.loads(body) if body else {})

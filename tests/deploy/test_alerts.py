@@ -46,6 +46,8 @@ WELL = [
     ours("devhost_allocations_total", *once_a_minute(0), result="ok"),
     ours("devhost_allocations_total", 0, result="refused"),
     ours("devhost_discovery_errors_total", 0),
+    of("devhost_dra_prepare_seconds_count", *once_a_minute(0), result="ok"),
+    of("devhost_dra_prepare_seconds_count", 0, result="error"),
     of("devhost_log_lines_dropped_total", 0),
 ]
 
@@ -134,6 +136,14 @@ CASES: dict[str, tuple[list[Series], dict[str, int]]] = {
     "a pod is refused": (
         [ours("devhost_allocations_total", *after(10, 1), result="refused")],
         {"DevhostAllocateErrors": 10},
+    ),
+    "a claim fails for good": (
+        [of("devhost_dra_prepare_seconds_count", *once_a_minute(10), result="error")],
+        {"DevhostClaimErrors": 21},
+    ),
+    "a claim fails at first": (
+        [of("devhost_dra_prepare_seconds_count", *after(10, 1, 2), result="error")],
+        {},
     ),
     "the log is not read": (
         [of("devhost_log_lines_dropped_total", *after(10, 3))],

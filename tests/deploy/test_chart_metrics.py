@@ -48,7 +48,7 @@ def test_expressions_use_only_labels_of_their_metrics(helm: Helm) -> None:
         of = [
             labels
             for name, labels in all_metrics.items()
-            if re.search(rf"\b{name}(_bucket)?\b", expression)
+            if re.search(rf"\b{name}(_bucket|_count)?\b", expression)
         ]
         known = set().union(*of) | TARGET | {"le"}
         assert named <= known, expression

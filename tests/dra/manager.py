@@ -47,16 +47,18 @@ class DraManager:
         finally:
             await self.kill()
 
-    async def prepare(self, pod: str, claim: str, resource: str = "") -> list[str]:
-        """Prepare a pod's claim; return the CDI names that its container gets."""
-        answer = await self._ask(command="prepare", pod=pod, claim=claim, resource=resource)
+    async def prepare(self, pod: str, claim: str, resource: str = "", own: str = "") -> list[str]:
+        """Prepare a pod's claims; return the CDI names that its container gets."""
+        names = {"claim": claim, "resource": resource, "own": own}
+        answer = await self._ask(command="prepare", pod=pod, **names)
         if error := answer.get("error"):
             raise RuntimeError(error)
         return list(answer["cdi"])
 
-    async def unprepare(self, pod: str, claim: str) -> str:
+    async def unprepare(self, pod: str, claim: str, resource: str = "", own: str = "") -> str:
         """Unprepare what a pod has; return why that failed, or nothing."""
-        return str((await self._ask(command="unprepare", pod=pod, claim=claim)).get("error", ""))
+        names = {"claim": claim, "resource": resource, "own": own}
+        return str((await self._ask(command="unprepare", pod=pod, **names)).get("error", ""))
 
     async def health(self, pod: str, claim: str) -> list[dict[str, str]]:
         """Return the health of the devices of a pod's claim, as the pod's status shows it."""

@@ -1,13 +1,18 @@
 """The client of the API server: tokens that change, answers of all kinds, a CA."""
 
 import asyncio
+import gzip
 import ssl
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import chain, repeat
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
+from devhost.backends.dra import api_client
 from devhost.backends.dra.api_client import NO_ANSWER, ApiAddress, ApiClient, ApiError
 from devhost.fake_kubelet.api_server import StandInApiServer, StatusError
 from tests.dra.world import NODE_PATH, World
@@ -33,6 +38,18 @@ async def test_a_token_is_read_for_each_request(world: World, token: Path) -> No
     await client.close()
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"secret\x01", b"secret\nsecret", b"secr\xe9t"])
+async def test_a_token_that_cannot_be_sent_is_not_shown(
+    world: World, token: Path, content: bytes
+) -> None:
+    token.write_bytes(content)  # noqa: ASYNC240 (a file of the test)
+    client = ApiClient(ApiAddress(world.api.url, None, token))
+    with pytest.raises(ApiError, match=f"{token} has no token") as caught:
+        await client.call("GET", NODE_PATH)
+    assert "secr" not in str(caught.value)
+    assert not world.api.tokens
+
+
 async def test_an_error_has_the_sentence_of_the_api_server(world: World) -> None:
     def fault(_verb: str, _path: str) -> None:
         raise StatusError(403, "because of a policy")
@@ -47,6 +64,96 @@ async def test_an_error_has_the_sentence_of_the_api_server(world: World) -> None
         async for _ in client.watch("/apis/resource.k8s.io/v1/resourceslices", "1"):
             pass
     await client.close()
+
+
+@asynccontextmanager
+async def answering(
+    *parts: bytes, endless: bytes = b"", head: str = "200 OK"
+) -> AsyncIterator[ApiClient]:
+    """Yield a client of what answers with these bytes, and then with others until it is closed."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError):
+            content = chain(parts, repeat(endless) if endless else ())
+            for part in content if b"gzip" not in request else ():  # else a real one packs it
+                writer.write(part)
+                await writer.drain()
+        writer.close()
+
+    parts = (f"HTTP/1.1 {head}\r\nConnection: close\r\n\r\n".encode(), *parts)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = ApiClient(
+        ApiAddress(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", None, None)
+    )
+    async with server:
+        yield client
+        await client.close()
+
+
+@pytest.mark.parametrize("head", ["200 OK", "500 Internal Server Error"])
+async def test_an_answer_without_end_is_refused(head: str) -> None:
+    async with answering(endless=b" " * 65536, head=head) as client:
+        with pytest.raises(ApiError, match="more than 16 MiB"):
+            await client.call("GET", NODE_PATH)
+        with pytest.raises(ApiError, match="more than 16 MiB"):
+            async for _ in client.watch("/", "1"):
+                pass
+
+
+async def test_a_watch_is_as_long_as_it_likes() -> None:
+    line, count = b'{"a": "%s"}\n' % (b"b" * 100_000), 200
+    cut = [(line * count)[at : at + 70_001] for at in range(0, len(line) * count, 70_001)]
+    async with answering(*cut) as client:
+        events = [event async for event in client.watch("/", "1")]
+    assert events == [{"a": "b" * 100_000}] * count
+
+
+@pytest.mark.parametrize("head", ["200 OK", "500 Internal Server Error"])
+async def test_an_answer_that_is_packed_is_not_unpacked(head: str) -> None:
+    async with answering(gzip.compress(b"{}"), head=f"{head}\r\nContent-Encoding: gzip") as client:
+        with pytest.raises(ApiError, match="an answer in gzip"):
+            await client.call("GET", NODE_PATH)
+
+
+@pytest.mark.parametrize("head", ["200 OK", "500 Internal Server Error"])
+async def test_json_of_any_depth_is_an_error(head: str) -> None:
+    async with answering(b"[" * 100_000, head=head) as client:
+        with pytest.raises(ApiError):
+            await client.call("GET", NODE_PATH)
+        with pytest.raises(ApiError):
+            async for _ in client.watch("/", "1"):
+                pass
+
+
+async def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_client, "_CALL_S", 0.1)
+    async with answering(endless=b" ") as client:
+        with pytest.raises(ApiError, match="no answer"):
+            await client.call("GET", NODE_PATH)
+
+
+@pytest.mark.parametrize(
+    ("asked", "pause"),
+    [("7", 7), ("9" * 5000, 30), ("Sat, 28 Nov 2096 11:58:53 GMT", 0), ("-5", 0), ("", 0)],
+)
+async def test_the_next_request_waits_as_long_as_the_api_server_asks(
+    monkeypatch: pytest.MonkeyPatch, asked: str, pause: float
+) -> None:
+    """Within a bound, and of a proxy's date one cannot tell by what clock."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(max(0.0, seconds))
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for status in (429, 503):
+        async with answering(b"{}", head=f"{status} Busy\r\nRetry-After: {asked}") as client:
+            for _ in range(2):
+                with pytest.raises(ApiError, match=f"{status}"):
+                    await client.call("GET", NODE_PATH)
+        assert waited.pop() == pytest.approx(pause, abs=5)
+        assert waited.pop() == 0
 
 
 async def test_nobody_who_answers_is_said_so() -> None:

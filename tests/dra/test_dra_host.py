@@ -152,7 +152,8 @@ async def test_slices_of_others_are_neither_counted_nor_deleted(
         (name,) = {content["metadata"]["name"] for content in world.slices()} - others.keys()
         world.api.remove(f"{PATH}/{name}")  # seen after the others
         await eventually(lambda: len(writes(world)) == 3)
-        assert "devhost_dra_slices 1.0" in metrics(world)
+        # Its answer may be under way.
+        await eventually(lambda: next(iter(world.dra.metrics.collect())).samples[0].value == 1)
     assert sorted(writes(world)) == [
         ("DELETE", f"{PATH}/{odd_name}", 200),
         *[("POST", PATH, 201)] * 2,
@@ -235,6 +236,24 @@ async def test_without_the_api_server_nothing_is_lost(world: World) -> None:
         await world.until_published("0", "1", "2")
 
 
+async def test_while_a_watch_is_refused_changes_are_written(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(verb: str, _path: str) -> None:
+        if verb == "WATCH":
+            raise StatusError(503, "overloaded")
+
+    monkeypatch.setattr(slices, "_jitter", lambda _failures: 0.01)
+    world.api.fault = refuse
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        for count in (3, 2):
+            world.reload(TOKENS.replace("static: 3", f"static: {count}"))
+            await world.until_published(*map(str, range(count)))
+            await world.until(TOKEN, State.WAITING, "API server: 503 overloaded")
+        assert sum("slices cannot be written" in text for text in caplog.messages) == 1
+
+
 async def test_a_change_has_only_its_pool_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,8 +307,17 @@ async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
     ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
-    writer = SliceWriter(ends_slowly, locks, _no_node, lambda: None)
+    reads = iter(["node-uid"])
+
+    async def read_node() -> str:
+        for uid in reads:
+            return uid
+        raise ApiError(500, "broken")
+
+    writer = SliceWriter(ends_slowly, locks, read_node, lambda: None)
     running = asyncio.create_task(writer.run())
+    await _EndsSlowly.is_followed.wait()
+    writer.read_node_soon()
     await _EndsSlowly.is_ending.wait()
     running.cancel()
     _EndsSlowly.may_end.set()
@@ -298,21 +326,18 @@ async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
 
 
 class _EndsSlowly(NodeSlices):
-    is_ending, may_end = asyncio.Event(), asyncio.Event()
+    is_followed, is_ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def read(self) -> None:
         pass
 
     async def follow(self, _on_change: object) -> None:
+        self.is_followed.set()
         try:
             await asyncio.Event().wait()
         finally:
             self.is_ending.set()
             await self.may_end.wait()
-
-
-async def _no_node() -> str:
-    raise ApiError(500, "broken")
 
 
 async def test_without_a_lock_claims_are_prepared_and_the_other_resources_go_on(
@@ -915,13 +940,15 @@ async def test_patterns_say_on_which_nodes_dra_offers_a_resource(world: World) -
 async def test_metrics_tell_of_slices_claims_and_writes(world: World) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
-        await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
+        for uid in ("u", "v"):  # for one device
+            await world.kubelet.prepare(world.claim(uid, TOKEN, "0"), uid)
         text = metrics(world)
     for line in (
         "devhost_dra_slices 1.0",
         "devhost_dra_claims 1.0",
         'devhost_dra_writes_total{code="201",verb="POST"} 1.0',
-        "devhost_dra_prepare_seconds_count 1.0",
+        'devhost_dra_prepare_seconds_count{result="ok"} 1.0',
+        'devhost_dra_prepare_seconds_count{result="error"} 1.0',
     ):
         assert line in text
 

@@ -56,9 +56,10 @@ def reserved(
     pods: list[str],
     name: str = "",
     driver: str = "devhost",
+    extended: bool = True,
 ) -> str:
     """Make a claim that is reserved for pods."""
-    name = world.claim(uid, resource, *devices, name=name, driver=driver)
+    name = world.claim(uid, resource, *devices, name=name, driver=driver, extended=extended)
     content = world.api.objects[f"{CLAIMS}/{name}"]
     reserved_for = [{"resource": "pods", "name": pod, "uid": f"pod-{pod}"} for pod in pods]
     world.api.put(
@@ -82,6 +83,25 @@ async def test_a_pod_by_extended_name_and_one_by_its_own_claim(
         assert not world.records()
         second = reserved(world, "u2", SERIAL, "fake-zero", pods=["b"])
         assert f"{kind}=cu2-0" in await manager.prepare("b", second)
+
+
+async def test_a_pod_that_asks_in_both_ways_waits_until_it_is_deleted(
+    world: World, manager: DraManager
+) -> None:
+    async with world.run(SERIALS):
+        await world.until(SERIAL, State.REGISTERED)
+        by_name = reserved(world, "u1", SERIAL, "fake-null", pods=["a"])
+        own = reserved(world, "u2", SERIAL, "fake-zero", pods=["a"], extended=False)
+        for _ in range(2):  # as kubelet does
+            with pytest.raises(RuntimeError, match=f"{own} of the same pod brings /dev/serial0"):
+                await manager.prepare("a", by_name, SERIAL, own)
+        assert not await manager.unprepare("a", by_name, SERIAL, own)
+        assert not world.records()
+        by_name = reserved(world, "u3", SERIAL, "fake-null", pods=["b"])
+        own = reserved(world, "u4", SERIAL, "fake-zero", pods=["c", "b"], extended=False)
+        assert await manager.prepare("c", own)
+        with pytest.raises(RuntimeError, match=f"{own} of the same pod brings /dev/serial0"):
+            await manager.prepare("b", by_name, SERIAL, own)
 
 
 async def test_kubelet_is_killed(world: World, manager: DraManager) -> None:

@@ -64,6 +64,17 @@ async def test_flags_that_do_not_do_are_named(
     assert await daemon.ended() == 1
 
 
+async def test_a_token_is_sent_by_tls_alone(world: World, daemon: Daemon) -> None:
+    token = world.directory / "token"
+    token.write_text("secret")
+    daemon.flags += [*with_dra(world), "--api-token", str(token)]
+    daemon.flags += ["--api-server", world.api.url.replace("http", "HTTP")]
+    await daemon.start(TOKENS)
+    await eventually(world.published)
+    assert await daemon.stop() == 0
+    assert not world.api.tokens
+
+
 async def test_a_kill_loses_nothing(world: World, daemon: Daemon) -> None:
     daemon.flags += with_dra(world)
     daemon.code = SHOW_MODULES

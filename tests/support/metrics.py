@@ -33,5 +33,11 @@ OF_THE_HOST: Final = {
 OF_HOLDERS: Final = {
     "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
 }
-METRICS: Final = OF_A_RESOURCE | OF_THE_HOST | OF_HOLDERS
-HISTOGRAMS: Final = {"devhost_allocation_duration_seconds", "devhost_discovery_duration_seconds"}
+# With --dra.
+OF_CLAIMS: Final = {"devhost_dra_prepare_seconds": {"result"}}
+METRICS: Final = OF_A_RESOURCE | OF_THE_HOST | OF_HOLDERS | OF_CLAIMS
+HISTOGRAMS: Final = {
+    "devhost_allocation_duration_seconds",
+    "devhost_discovery_duration_seconds",
+    "devhost_dra_prepare_seconds",
+}

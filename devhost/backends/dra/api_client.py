@@ -1,5 +1,6 @@
 """A client of the API server: plain JSON over HTTPS, with a token and a CA that may be replaced."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -21,6 +22,9 @@ from devhost.watch.threads import run_in_thread
 _Json = dict[str, Any]
 NO_ANSWER: Final = 0  # in the place of an HTTP status
 _TIMEOUT: Final = httpx2.Timeout(10.0, connect=5.0)
+_CALL_S: Final = 60.0  # for all of an answer
+_BYTES_MAX: Final = 16 << 20  # of an answer, and of a line of a watch
+_RETRY_AFTER_MAX_S: Final = 30.0  # less than kubelet waits for a claim
 _WATCH_S: Final = 300  # then the API server ends a watch
 _WATCH_TIMEOUT: Final = httpx2.Timeout(_WATCH_S + 30.0, connect=5.0)
 _KEEPALIVE: Final = (  # a connection that a firewall has forgotten, or of a dead host, ends in 30 s
@@ -39,7 +43,7 @@ class ApiError(DevhostError):
 
     def __init__(self, status: int, reason: str) -> None:
         shown = f"{status} {reason}" if status else reason
-        super().__init__(printable(f"API server: {shown}"))
+        super().__init__(printable(f"API server: {shown[:_TEXT_MAX]}"))
         self.status = status
 
 
@@ -48,7 +52,7 @@ def reading_answer() -> Iterator[None]:
     """Raise `ApiError` where an answer lacks what is read of it, as that of a proxy may."""
     try:
         yield
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise ApiError(NO_ANSWER, f"an answer that cannot be read ({error!r})") from None
 
 
@@ -75,20 +79,22 @@ class ApiClient:
         self._ca: tuple[int, ssl.SSLContext] | None = None  # when its file was written, and TLS
         self._tls: ssl.SSLContext | None = None  # of the connections
         self._http: httpx2.AsyncClient | None = None
+        self._retry_at = 0.0  # before that, the API server wants no request
 
     async def call(self, verb: str, path: str, body: _Json | None = None, **query: str) -> _Json:
         """Return the answer to a request, or raise `ApiError`."""
         http, status = await self._connect(), NO_ANSWER
+        request = http.stream(verb, path, json=body, params=query)
         try:
-            answer = await http.request(verb, path, json=body, params=query)
-            status = answer.status_code
-        except httpx2.HTTPError as error:
+            async with asyncio.timeout(_CALL_S), request as answer:
+                status = answer.status_code
+                content = await self._read(answer)
+        except (httpx2.HTTPError, TimeoutError) as error:
             raise ApiError(NO_ANSWER, _describe(error)) from None
         finally:
             if verb != "GET":
                 self.writes[verb, status] += 1
-        _check(answer)
-        return _json(answer.content)
+        return _json(content)
 
     async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[_Json]:
         """Yield the events since a version until the API server ends that; may raise `ApiError`."""
@@ -99,13 +105,26 @@ class ApiClient:
         try:
             async with request as answer:
                 if answer.is_error:
-                    await answer.aread()
-                    _check(answer)
-                async for line in answer.aiter_lines():
+                    await self._read(answer)
+                async for line in _parts(answer, b"\n"):
                     if line:
                         yield _event(line)
         except httpx2.HTTPError as error:
             raise ApiError(NO_ANSWER, _describe(error)) from None
+
+    async def _read(self, answer: httpx2.Response) -> bytes:
+        """Return the body of an answer, or raise it with the API server's sentence."""
+        if answer.status_code in (429, 503):
+            asked = answer.headers.get("Retry-After", "")  # proxies may send a date
+            pause = min(float(asked), _RETRY_AFTER_MAX_S) if asked.isdecimal() else 0.0
+            self._retry_at = asyncio.get_running_loop().time() + pause
+        content = b"".join([part async for part in _parts(answer)])
+        if not answer.is_error:
+            return content
+        text = content.decode(errors="replace")
+        with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            text = str(json.loads(content)["message"])
+        raise ApiError(answer.status_code, text or answer.reason_phrase)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -115,6 +134,7 @@ class ApiClient:
 
     async def _connect(self) -> httpx2.AsyncClient:
         """Return the connections, by the present CA and with the present token."""
+        await asyncio.sleep(self._retry_at - asyncio.get_running_loop().time())
         try:
             tls, token = await run_in_thread("API token", self._read_files)
         except (OSError, ssl.SSLError) as error:
@@ -131,6 +151,7 @@ class ApiClient:
                 ),
                 trust_env=False,
                 timeout=_TIMEOUT,
+                headers={"Accept-Encoding": "identity"},
             )
             if former is not None:
                 await former.aclose()
@@ -141,7 +162,11 @@ class ApiClient:
     def _read_files(self) -> tuple[ssl.SSLContext | None, str | None]:
         """Return TLS by the present CA, the same while that is so, and the token. Blocks."""
         address = self._address
-        token = address.token.read_text().strip() if address.token is not None else None
+        token = None
+        if address.token is not None:
+            token = address.token.read_bytes().strip().decode("ascii", "replace")
+            if not (token and token.isascii() and token.isprintable()):  # an error would show it
+                raise ApiError(NO_ANSWER, f"{address.token} has no token that can be sent")
         if address.ca is None:
             return None, token
         with self._reading_ca:
@@ -155,22 +180,28 @@ class ApiClient:
             return self._ca[1], token
 
 
-def _check(answer: httpx2.Response) -> None:
-    """Raise an answer that is an error, with the API server's sentence."""
-    if not answer.is_error:
-        return
-    text = answer.text
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        text = str(json.loads(answer.content)["message"])
-    raise ApiError(answer.status_code, text[:_TEXT_MAX] or answer.reason_phrase)
+async def _parts(answer: httpx2.Response, end: bytes = b"") -> AsyncIterator[bytes]:
+    """Yield the lines of an answer, by their end, or without one the whole; or raise `ApiError`."""
+    if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
+        raise ApiError(NO_ANSWER, f"an answer in {encoding}, which was not asked for")
+    part = bytearray()
+    async for chunk in answer.aiter_raw():
+        *ended, rest = chunk.split(end) if end else (chunk,)
+        for piece in ended:
+            yield bytes(part + piece)
+            part.clear()
+        part += rest
+        if len(part) > _BYTES_MAX:
+            raise ApiError(NO_ANSWER, f"an answer of more than {_BYTES_MAX >> 20} MiB")
+    yield bytes(part)
 
 
-def _json(content: str | bytes) -> _Json:
+def _json(content: bytes) -> _Json:
     with reading_answer():
         return dict(json.loads(content))
 
 
-def _event(line: str) -> _Json:
+def _event(line: bytes) -> _Json:
     event = _json(line)
     if event.get("type") == "ERROR":
         with reading_answer():
@@ -180,5 +211,5 @@ def _event(line: str) -> _Json:
     return event
 
 
-def _describe(error: httpx2.HTTPError) -> str:
+def _describe(error: Exception) -> str:
     return f"no answer ({str(error) or type(error).__name__})"

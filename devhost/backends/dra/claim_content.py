@@ -1,6 +1,7 @@
 """The devices that the scheduler gives a claim, and the edits for its containers; pure."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from devhost.allocation.cdi import CdiNode, Edits, OwnedEdits
@@ -53,7 +54,6 @@ def scopes(claim: _Json, driver: str) -> list[list[Result]]:
     Of a claim for extended resources that is a request: one container's of one resource. Which
     containers use the requests of any other claim stands in the pod, which devhost does not read.
     """
-    is_extended = (claim["metadata"].get("annotations") or {}).get(_EXTENDED) == "true"
     devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
     for config in devices.get("config") or ():
         if (config.get("opaque") or {}).get("driver") == driver:
@@ -64,9 +64,41 @@ def scopes(claim: _Json, driver: str) -> list[list[Result]]:
             request = entry["request"].partition("/")[0]  # not that of the alternative in it
             place = entry["pool"], entry["device"], entry.get("shareID")
             result = Result(request, *place, bool(entry.get("adminAccess")))
-            key = result.pool, result.admin, request if is_extended else None
+            key = result.pool, result.admin, request if is_extended(claim) else None
             by_scope.setdefault(key, []).append(result)
     return [*by_scope.values()]
+
+
+def is_extended(claim: _Json) -> bool:
+    """Whether a claim was made for the requests of a pod by resource name."""
+    return (claim["metadata"].get("annotations") or {}).get(_EXTENDED) == "true"
+
+
+def pods(claim: _Json) -> list[str]:
+    """Return the UIDs of the pods that may use a claim."""
+    return [str(user["uid"]) for user in (claim.get("status") or {}).get("reservedFor") or ()]
+
+
+def clash(record: ClaimRecord, other: ClaimRecord) -> str | None:
+    """Return why no pod can have a claim for extended resources and another one, or ``None``.
+
+    Each is numbered from 0, and of two nodes or variables by one name a container gets one.
+    """
+    shared = record.resources & other.resources
+    if not shared or other.pod or other.namespace != record.namespace:
+        return None
+    brought, also = _brought(record), _brought(other)
+    clashes = [name for name, edit in brought.items() if also.get(name, edit) != edit]
+    what = f"{min(shared)}: claim {other.shown} of the same pod brings {', '.join(clashes)}, too"
+    return f"{what}: ask for all by claims, or for all by resource name" if clashes else None
+
+
+def _brought(record: ClaimRecord) -> dict[str, object]:
+    """Return what a claim brings into containers, by path or variable there."""
+    edits = [edit for entry in record.entries.values() for edit in chain(*entry.values())]
+    variables = {edit.partition("=")[0]: edit for edit in edits if isinstance(edit, str)}
+    others = (edit for edit in edits if not isinstance(edit, str))
+    return variables | {edit.get("containerPath") or edit["path"]: edit for edit in others}
 
 
 def claim_kind(driver: str) -> str:

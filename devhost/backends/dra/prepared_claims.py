@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from devhost.allocation import cdi
 from devhost.backends.backend import ClaimHandler, ClaimRecords
 from devhost.backends.dra import claim_content
-from devhost.backends.dra.api_client import ApiClient, reading_answer
+from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
 from devhost.errors import AllocationError
 from devhost.model.limits import CLAIM_BYTES_MAX
@@ -34,6 +34,7 @@ class ClaimName(NamedTuple):
     namespace: str
     name: str
     uid: str
+    together: Collection[str] = ()  # the UIDs of those in the same call
 
     @property
     def shown(self) -> str:
@@ -114,7 +115,30 @@ class PreparedClaims:
             else:
                 record = await self._complete(record)
             await self._keep(record)
-            return record
+        if record.pod:
+            await self._refuse_clash(record, claim.together)
+        return record
+
+    async def _refuse_clash(self, record: ClaimRecord, together: Collection[str]) -> None:
+        """Raise `AllocationError` where the pod of a record has another claim that clashes.
+
+        Kubelet names together what is not prepared of a pod (k8s.io/kubernetes v1.37.1
+        pkg/kubelet/cm/dra/manager.go, prepareResources).
+        """
+        for uid in together:
+            async with self._lock(uid):  # until it is prepared, too
+                pass
+        for other in self:
+            reason = claim_content.clash(record, other)
+            if reason and (other.claim in together or await self._may_use(record.pod, other)):
+                raise AllocationError(reason)
+
+    async def _may_use(self, pod: str, record: ClaimRecord) -> bool:
+        """Whether a pod may use a claim; not where the API server does not say."""
+        with contextlib.suppress(ApiError), reading_answer():
+            path = ClaimName(record.namespace, record.name, record.claim).path
+            return pod in claim_content.pods(await self._api.call("GET", path))
+        return False
 
     async def renew(self, record: ClaimRecord) -> None:
         """Write where the devices of a claim are now, if it is still prepared."""
@@ -184,12 +208,14 @@ class PreparedClaims:
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
+            pods = claim_content.pods(content) if claim_content.is_extended(content) else ()
         empty = ClaimRecord(
             claim=claim.uid,
             driver=self._driver,
             namespace=claim.namespace,
             name=claim.name,
             boot=self._loaded.boot,
+            pod=next(iter(pods), ""),
             state="started",
             devices=[],
         )

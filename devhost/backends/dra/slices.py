@@ -35,7 +35,8 @@ _Json = dict[str, Any]
 PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
 _SETTLE_S: Final = 0.1  # a burst of changes is written together
 _BETWEEN_WRITES_S: Final = 1.0
-_PAUSE_S, _PAUSE_MAX_S = 0.5, 60.0  # after a failure
+_PAUSE_S, _PAUSE_MAX_S = 0.75, 60.0  # after a failure
+_WATCH_GOOD_S: Final = 20.0  # watches that fail later do not make many requests
 _POOLS_AT_ONCE: Final = 8
 _LOG: Final = logging.getLogger(__name__)
 
@@ -226,7 +227,8 @@ class SliceWriter:
         self.problem: str | None = "the API server was not asked yet"
         self._is_read = False  # whether all slices that there may be were read or written
         self._changed, self._is_node_read = asyncio.Event(), False
-        self._failures = 0  # in a row
+        self._failures = self._watch_failures = 0  # in a row
+        self._written = asyncio.Event()  # what differed from the last list
 
     def has_slices(self, pool: ResourcePool) -> bool:
         """Whether the API server may have slices of a pool that this instance has to delete."""
@@ -254,8 +256,8 @@ class SliceWriter:
                     await self._slices.read()
                     self._is_read = True
                     self.read_node_soon()
-                    changes = self._slices.follow(self._take_change)
-                    await run_together(changes, self._write_changes())
+                    self._written.clear()
+                    await run_together(self._follow(), self._write_changes())
                 except DevhostError as error:
                     self._is_read = not isinstance(error, ApiError)  # then kubelet is too old
                     self._failures += 1
@@ -264,6 +266,22 @@ class SliceWriter:
                 await asyncio.sleep(_jitter(self._failures))
         finally:
             self._release(self._unowned)
+
+    async def _follow(self) -> None:
+        """Follow the API server once it has what differs: it may refuse to be watched alone."""
+        await self._written.wait()
+        good = asyncio.get_running_loop().call_later(_WATCH_GOOD_S, self._trust_watch)
+        try:
+            await self._slices.follow(self._take_change)
+        except ApiError:
+            self._watch_failures += 1
+            raise
+        finally:
+            good.cancel()
+
+    def _trust_watch(self) -> None:
+        self._failures, self._watch_failures, self.problem = 0, 0, None
+        self._on_change()
 
     async def _write_changes(self) -> None:
         """Write what differs after each change, and after a pause what has failed."""
@@ -275,7 +293,9 @@ class SliceWriter:
             if not self._is_node_read:
                 self._is_node_read = True
                 node_uid = await self._read_node()
-            self._failures, self.problem = 0, None
+            self._failures = self._watch_failures
+            if self._failures < 2:
+                self.problem = None
             self._find_unowned()
             pools_here = *self.pools.values(), *self._unowned.values()
             for pool in pools_here:
@@ -286,6 +306,7 @@ class SliceWriter:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
             self._on_change()
+            self._written.set()
             if any(task.result() for task in written):
                 await asyncio.sleep(_BETWEEN_WRITES_S)
 
@@ -338,8 +359,9 @@ class SliceWriter:
 
 
 def _jitter(failures: int) -> float:
-    doublings = min(failures, 10)  # a float has no place for those of a day's outage
-    return random.uniform(0.0, min(_PAUSE_S * 2**doublings, _PAUSE_MAX_S))  # noqa: S311 (no herd)
+    # So slowly that what works again is seen after no longer than it has failed.
+    longest = min(_PAUSE_S * 1.5 ** min(failures - 1, 20), _PAUSE_MAX_S)
+    return random.uniform(longest / 2, longest)  # noqa: S311 (no herd)
 
 
 def _difference(sent: Sequence[SliceDevice], kept: Sequence[SliceDevice]) -> str | None:

@@ -53,6 +53,8 @@ type request struct {
 	// Claim is that of the pod's own, or of its extended resource if Resource is set.
 	Claim    string `json:"claim"`
 	Resource string `json:"resource"`
+	// Own is a claim of the pod's own beside that of its extended resource.
+	Own string `json:"own"`
 }
 
 // answer is a line of the output.
@@ -232,7 +234,10 @@ func newPod(asked request) *v1.Pod {
 				{ContainerName: container, ResourceName: asked.Resource, RequestName: "r"}},
 		}
 	case asked.Claim != "":
-		pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c", ResourceClaimName: &asked.Claim}}
+		asked.Own = asked.Claim
+	}
+	if asked.Own != "" {
+		pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c", ResourceClaimName: &asked.Own}}
 		pod.Spec.Containers[0].Resources.Claims = []v1.ResourceClaim{{Name: "c"}}
 	}
 	return pod
