@@ -68,7 +68,7 @@ def test_device_counts_expect_after_an_edit_what_is_found_next() -> None:
 async def test_log_of_a_device_that_comes_and_goes_has_a_few_lines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bad cable does that for ever; also how many devices are missing is logged with a pause."""
+    """As with a bad cable: how many devices are missing is logged with a pause, too."""
     caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(resource_status, "_EVERY_S", 3600.0)
     count = DeviceCount(RESOURCE.name)
