@@ -151,6 +151,8 @@ class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
     boot: str  # the kernel's ID of this boot
+    # Are called with the CDI files that there are; they return whether one is missing.
+    file_checks: set[Callable[[AbstractSet[str]], bool]]
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:

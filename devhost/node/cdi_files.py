@@ -3,12 +3,14 @@
 They remain when devhost stops: the containers of a running pod may restart and need them.
 """
 
+import asyncio
 import contextlib
 import functools
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +21,11 @@ from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
-from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
+from devhost.watch.inotify import Subscription, Watcher, WatchTarget, refuse_removed_mount
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, wait_at_most
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
+_POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _UNFINISHED_S: Final = 60.0  # a living process takes less to write one
 _LOG: Final = logging.getLogger(__name__)
 
@@ -31,6 +35,8 @@ class CdiFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.writes = directory, 0
+        # Have what is not among the files that there are written again; return whether any is not.
+        self.checks: set[Callable[[AbstractSet[str]], bool]] = set()
         self._writer = f".{secrets.token_hex(4)}"  # other instances write files of these names, too
 
     def write(self, name: str, content: bytes | None) -> None:
@@ -48,6 +54,31 @@ class CdiFiles:
         # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
         replace_file(path, content, mode=0o644, writer=self._writer)
         self.writes += 1
+
+    async def follow(self, watcher: Watcher) -> None:
+        """Have what was removed written again, until cancelled.
+
+        Raises:
+            BackendGoneError: The directory was removed, and is the mount of a container.
+        """
+        changed = asyncio.Event()
+        subscription = Subscription(watcher, changed.set)
+        try:
+            while True:
+                changed.clear()
+                await subscription.watch(frozenset({WatchTarget(str(self.directory))}))
+                names = await run_in_thread("cdi files", self._names)
+                missing = [check(names) for check in tuple(self.checks)]
+                if any(missing):
+                    refuse_removed_mount(self.directory)
+                await wait_at_most(_POLL_S, changed.wait)
+        finally:
+            subscription.close()
+
+    def _names(self) -> AbstractSet[str]:
+        with contextlib.suppress(OSError):  # it is not there
+            return {path.name for path in self.directory.iterdir()}
+        return frozenset()
 
     def _remove_unfinished(self) -> None:
         """Remove what processes that were killed have not finished."""
@@ -84,6 +115,7 @@ class CdiInjection:
         if scanner is not self._scanner:
             # Without the looks by the former specification, of which one may hang.
             self._scanner, self._looks = scanner, BlockingCalls("cdi devices", serial=True)
+        self._files.checks.add(self._check)
         look = functools.partial(cdi_devices, scanner, snapshot, self._written or {})
         wanted: Mapping[str, Edits] = {}
         try:
@@ -113,8 +145,16 @@ class CdiInjection:
         usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
         return named(self._resource, snapshot, usable, self._problem)
 
+    def _check(self, names: AbstractSet[str]) -> bool:
+        if self._file_name in names:
+            return False
+        self._files.checks.discard(self._check)  # until it is written again, if it still is
+        self._rescan()
+        return True
+
     async def remove(self) -> None:
         """Remove the file of a resource that has ended and whose devices no pod holds."""
+        self._files.checks.discard(self._check)
         work = functools.partial(self._files.write, self._file_name, None)
         try:
             await self._calls.run(work, patience=PATIENCE_S)

@@ -7,6 +7,7 @@ event, or cannot be watched because of a limit, is left to the subscriber's poll
 """
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import functools
@@ -16,12 +17,13 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyConstants as Flag
 
-from devhost.errors import describe_os_error
+from devhost.errors import BackendGoneError, describe_os_error
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
 from devhost.watch.threads import run_in_thread
 
@@ -214,6 +216,13 @@ class ResolvedTargets:
         else:
             self.uses.add(Use(watch, target.recursive and not entry, entry))
         return True
+
+
+def refuse_removed_mount(directory: Path) -> None:
+    """Raise `BackendGoneError` if a path leads to a directory that was removed: it is a mount."""
+    with contextlib.suppress(OSError):
+        if directory.stat().st_nlink == 0:
+            raise BackendGoneError(f"{directory} was removed")
 
 
 # ── subscribers ──

@@ -3,7 +3,8 @@
 Kubelet finds a socket below plugins_registry, also after its own restart, asks it for the driver
 and says whether it has registered that (k8s.io/kubernetes v1.37.1 pkg/kubelet/pluginmanager). It
 takes a socket's name for what was there before, so each server has a name of its own. Of two
-instances of a driver it calls the newer.
+instances of a driver it calls the newer. Where the socket is removed, it unregisters the driver; of
+a directory that is made anew it learns when it starts.
 """
 
 import asyncio
@@ -26,13 +27,16 @@ from devhost.backends.sockets import (
     SERVER_OPTIONS,
     SOCKET_PATH_MAX,
     connect_error,
+    socket_identity,
     start_server,
 )
+from devhost.watch.inotify import Subscription, Watcher, WatchTarget, refuse_removed_mount
 from devhost.watch.threads import run_in_thread, wait_at_most
 
 _SERVICES: Final = ("v1.DRAPlugin",)
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
+_POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _LISTEN_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
@@ -89,22 +93,32 @@ class Registrar(pb_grpc.RegistrationServicer):
     ) -> None:
         self.sockets, self._servicer = sockets, servicer
         self._on_change = on_change
-        self._refused = asyncio.Event()
+        self._refused, self._changed = False, asyncio.Event()
         self._endpoint = Path()
-        self.problem: str | None = f"waiting for kubelet to register the driver {sockets.driver}"
+        self._waiting = f"waiting for kubelet to register the driver {sockets.driver}"
+        self.problem: str | None = self._waiting
         self.registrations = 0
 
-    async def run(self) -> None:
-        """Serve until cancelled, with a fresh socket each time that kubelet refuses it."""
-        while True:
-            self._refused.clear()
-            try:
-                await self._serve_until_refused(self.sockets.fresh_path())
-            except OSError as error:
-                self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
-            await asyncio.sleep(_PAUSE_S)
+    async def run(self, watcher: Watcher) -> None:
+        """Serve until cancelled, with a fresh socket each time that one is refused or removed.
 
-    async def _serve_until_refused(self, hidden: Path) -> None:
+        Raises:
+            BackendGoneError: The directory was removed, and is the mount of a container.
+        """
+        subscription = Subscription(watcher, self._changed.set)
+        try:
+            while True:
+                self._refused = False
+                try:
+                    await self._serve_until_lost(self.sockets.fresh_path(), subscription)
+                except OSError as error:
+                    self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
+                    refuse_removed_mount(self.sockets.registry)
+                await asyncio.sleep(_PAUSE_S)
+        finally:
+            subscription.close()
+
+    async def _serve_until_lost(self, hidden: Path, subscription: Subscription) -> None:
         self._endpoint = visible = hidden.with_name(hidden.name.removeprefix("."))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
@@ -116,8 +130,15 @@ class Registrar(pb_grpc.RegistrationServicer):
                 raise OSError("no socket can be made") from None
             await start_server(server)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
+            identity = socket_identity(hidden)
             hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
-            await self._refused.wait()
+            while not self._refused:
+                self._changed.clear()
+                await subscription.watch(frozenset({WatchTarget(str(self.sockets.registry))}))
+                if socket_identity(visible) != identity:
+                    self._set_problem(f"its socket was removed: {self._waiting}")
+                    break
+                await wait_at_most(_POLL_S, self._changed.wait)
         finally:
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
@@ -144,11 +165,14 @@ class Registrar(pb_grpc.RegistrationServicer):
             self._set_problem(None)
         else:
             self._set_problem(f"kubelet refused the driver {self.sockets.driver}: {status.error}")
-            self._refused.set()
+            self._refused = True
+            self._changed.set()
         return pb.RegistrationStatusResponse()
 
     def _set_problem(self, problem: str | None) -> None:
-        if problem is not None and problem != self.problem:
+        if problem is not None:
+            if problem == self.problem:
+                return
             _LOG.warning("driver not registered", extra={"fields": {"reason": problem}})
         self.problem = problem
         self._on_change()

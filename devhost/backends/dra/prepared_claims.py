@@ -3,14 +3,15 @@
 A record holds what the containers of the claim's pods get; an edit of the configuration does not
 change it. Only where the nodes of its devices are is looked up again: `/dev/ttyUSB0` may be another
 stick by now. A CDI file that a container restarts with asks nobody, so it is written again, by the
-same names, at each prepare and when the process starts.
+same names, at each prepare, when the process starts, and when it was removed.
 """
 
 import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -86,12 +87,29 @@ class PreparedClaims:
         while not await records.refresh(_SAVE_S):  # noqa: ASYNC110 (a disk has no event)
             await asyncio.sleep(_REFRESH_S)
         self.records = records
-        for record in self:
-            # Of an earlier boot, kubelet prepares all again.
-            if record.boot == records.boot and record.state == "completed":
-                self.unwritten.add(record.id)
+        await self.write_files(self.without_file(frozenset()))
+
+    def without_file(self, names: AbstractSet[str]) -> list[ClaimRecord]:
+        """Return the records whose CDI file is to be there, and is not by the names of all."""
+        # Of an earlier boot, kubelet prepares all again.
+        due = [record for record in self if record.boot == self._loaded.boot]
+        files = {_file_name(record.driver, record.claim): record for record in due}
+        return [files[name] for name in files.keys() - names if files[name].state == "completed"]
+
+    async def write_files(self, records: Sequence[ClaimRecord]) -> None:
+        """Write the CDI files of claims that are still prepared."""
+        for record in records:
+            self.unwritten.add(record.id)
+            async with self._lock(record.claim):
+                if (present := self._loaded.by_id.get(record.id)) is not None:
+                    with contextlib.suppress(OSError):
+                        await self._write_file(present)
+        # Another instance that has ended a claim meanwhile has removed its file before.
+        await self._loaded.refresh(_REFRESH_S)
+        for record in records:
+            if record.id not in self._loaded.by_id:
                 with contextlib.suppress(OSError):
-                    await self._write_file(record)
+                    await self._loaded.write_file(_file_name(record.driver, record.claim), None)
 
     # ── for kubelet ──
 
@@ -125,16 +143,16 @@ class PreparedClaims:
         """End the record of a claim, and return it if there was one."""
         async with self._lock(uid):
             record = await self._find(uid)
-            await self._loaded.write_file(_file_name(self._driver, uid), None)
             if record is not None:
                 await self._drop(record)
+            await self._loaded.write_file(_file_name(self._driver, uid), None)
             return record
 
     async def end(self, record: ClaimRecord) -> None:
         """End the record of a claim of any driver, which may not run any longer."""
         async with self._lock(record.claim):
-            await self._loaded.write_file(_file_name(record.driver, record.claim), None)
             await self._drop(record)
+            await self._loaded.write_file(_file_name(record.driver, record.claim), None)
 
     async def _drop(self, record: ClaimRecord) -> None:
         self.unwritten.discard(record.id)
