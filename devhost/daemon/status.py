@@ -155,10 +155,11 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
 
 
 def _dra_troubles(host: Host) -> Iterator[str]:
-    records = host.parts.records.table.claims.values()
-    if records and not host.settings.policy.dra:
-        claims = ", ".join(sorted(record.shown for record in records))
-        yield f"claims hold devices, and do not end without --dra: {claims}"
+    if not host.settings.policy.dra:
+        for record in host.parts.records.table.claims.values():
+            names, path = ", ".join(sorted(record.resources)), host.parts.records.path(record)
+            end = f"does not end without --dra; if no pod has it, this ends it: rm {path}"
+            yield f"{names}: claim {record.shown} has devices, and {end}"
 
 
 def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:

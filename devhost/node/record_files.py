@@ -14,7 +14,7 @@ from typing import Final
 from devhost.backends.backend import LockState
 from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
-from devhost.node.record_store import Records, RecordStore, find_changes
+from devhost.node.record_store import Records, RecordStore, file_of, find_changes
 from devhost.node.record_table import RecordTable
 from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
@@ -68,6 +68,10 @@ class RecordFiles:
     def is_saved(self, record: Record) -> bool:
         """Whether the state directory, if there is one, has a record."""
         return self._store is None or self._store.records.get(record.key) == record
+
+    def path(self, record: Record) -> Path | None:
+        """Return the file that has a record."""
+        return self._store.directory / file_of(record.key) if self._store is not None else None
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""

@@ -407,7 +407,7 @@ async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
 async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(world: World) -> None:
     async with world.run(TOKENS):
         await registered(world, TOKEN)
-        Path(world.kubelet.info.endpoint).unlink()
+        await asyncio.to_thread(Path(world.kubelet.info.endpoint).unlink)
         await world.until(TOKEN, State.WAITING, "its socket was removed: waiting for kubelet to")
         changed = world.dra.changed
         world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")  # as kubelet does

@@ -2,13 +2,14 @@
 
 import asyncio
 import shutil
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from devhost.backends import backend
 from devhost.backends.dra.dra_backend import DraPublication
-from devhost.fake_kubelet.dra_kubelet import node
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
@@ -289,19 +290,45 @@ async def test_dra_waits_for_the_device_plugin_of_another_instance(
     monkeypatch.setattr(backend, "FREE_POLL_S", 0.05)
     second = World.beside(world)
     async with world.run(by_plugin(TOKENS)):
+        await world.kubelet.register()
         await plugins.wait(TOKEN, 3, 3)
         async with second.run(TOKENS):
             await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
+            await second.kubelet.register()
             await world.stop()
             await second.until_published("0", "1", "2")
 
 
-async def test_status_names_claims_that_do_not_end_without_dra(world: World) -> None:
+async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    """As where a pod was deleted by force while the driver was away."""
     async with world.run(TOKENS):
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
-        name = world.claim("u", TOKEN, "0")
-        assert not (await world.kubelet.prepare(name, "u")).error
-    async with world.run(by_plugin(TOKENS), with_dra=False):
-        trouble = f"claims hold devices, and do not end without --dra: default/{name}"
-        await eventually(lambda: trouble in world.troubles(), world.troubles)
+        name = await a_claim_pod(world, lists, TOKEN, "0")
+    async with world.run(by_plugin(TOKENS)):
+        await world.until(TOKEN, State.WAITING, f"held by claim default/{name}")
+        await world.until_holders(TOKEN)
+        await world.until_published()
+        world.api.remove(f"{CLAIMS}/{name}")
+        lists.pods.clear()
+        await plugins.wait(TOKEN, 3, 3)
+        await eventually(lambda: not world.cdi_files(), world.cdi_files)
+
+
+async def test_status_names_what_ends_a_claim_without_dra(
+    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+) -> None:
+    async with world.run(SERIALS):
+        await world.kubelet.register()
+        await world.until(SERIAL, State.REGISTERED)
+        name = await a_claim_pod(world, lists, SERIAL, "fake-null")
+    async with world.run(by_plugin(SERIALS), with_dra=False):
+        lists.pods.clear()
+        await plugins.wait(SERIAL, 2, 1)
+        trouble = next(text for text in world.troubles() if "without --dra" in text)
+        assert trouble.startswith(f"{SERIAL}: claim default/{name} has devices")
+        await asyncio.to_thread(Path(trouble.partition("rm ")[2]).unlink)
+        await plugins.wait(SERIAL, 2, 2)
+        assert not [text for text in world.troubles() if name in text]

@@ -61,7 +61,7 @@ class PreparedClaims:
     """
 
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
-        self._api, self._driver = api, driver
+        self._api, self._driver, self._pool_of = api, driver, pool_of
         self.handlers: dict[str, ClaimHandler] = {}
         self._allocator = ClaimAllocator(pool_of, self.handlers, self.all_drivers)
         self.records: ClaimRecords | None = None
@@ -73,6 +73,10 @@ class PreparedClaims:
     def __iter__(self) -> Iterator[ClaimRecord]:
         """Yield the records of this driver."""
         return (record for record in self.all_drivers() if record.driver == self._driver)
+
+    def is_offered(self, record: ClaimRecord) -> bool:
+        """Whether DRA offers all resources of a claim here."""
+        return all(self._pool_of(device.pool) is not None for device in record.devices)
 
     def of_resource(self, resource: str) -> list[ClaimRecord]:
         """Return the records that have a device of a resource."""

@@ -193,7 +193,7 @@ class SliceWriter:
     """Writes the slices of a node each time that they may differ from what is wanted.
 
     `read_node` returns the UID of the node, or raises `DevhostError` where nothing may be
-    published; where not `is_registered` nothing is written, and kubelet deletes what there is;
+    published; where not `is_registered` slices are only deleted, as kubelet does, too;
     `on_change` is called when a pool may have another state.
 
     Attributes:
@@ -273,8 +273,9 @@ class SliceWriter:
             for pool in pools_here:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
                     self._set_lock(pool, is_taken=False)
-            pools = [*pools_here] if self._is_registered() else []
-            pools = [pool for pool in pools if not self._slices.is_written(pool, node_uid)]
+            pools = [pool for pool in pools_here if not self._slices.is_written(pool, node_uid)]
+            if not self._is_registered():
+                pools = [pool for pool in pools if pool.is_dead or not pool.devices]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0
