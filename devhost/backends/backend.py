@@ -24,6 +24,8 @@ from devhost.watch.threads import wait_at_most
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 _IN_SLICES: Final = "its slices are not deleted yet"
 _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
+MayHold = Callable[[str, str], bool]
+"""Whether a pod may have the device of a resource and an advertised ID; in any thread."""
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
@@ -143,16 +145,16 @@ class PodLister(Protocol):
     async def list_pods(self) -> PodList:
         """Return the pods, and which devices they hold; raise `KubeletError`."""
 
-    async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices that kubelet has allocated, as far as it can tell."""
+    async def covers_checkpoint(self, held: PodHoldings, may_hold: MayHold) -> bool:
+        """Whether these are all devices that kubelet has allocated and that pods may hold."""
 
 
 class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
     boot: str  # the kernel's ID of this boot
-    # Are called with the CDI files that there are; they return whether one is missing.
-    file_checks: set[Callable[[AbstractSet[str]], bool]]
+    # They get the CDI files that there are, and write again those that are missing.
+    file_checks: set[Callable[[AbstractSet[str]], Awaitable[None]]]
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:

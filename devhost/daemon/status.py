@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from devhost import __version__
@@ -13,6 +14,7 @@ from devhost.node.config_file import ConfigFile
 from devhost.node.holders import Holders
 from devhost.node.node import Host
 from devhost.node.reconciler import POLL_S
+from devhost.node.record_store import file_of
 from devhost.node.resource import ServedResource, is_registered
 from devhost.observe import logs
 
@@ -157,7 +159,8 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
 def _dra_troubles(host: Host) -> Iterator[str]:
     if not host.settings.policy.dra:
         for record in host.parts.records.table.claims.values():
-            names, path = ", ".join(sorted(record.resources)), host.parts.records.path(record)
+            path = Path(host.settings.state_dir or "", file_of(record.key))
+            names = ", ".join(sorted(record.resources))
             end = f"does not end without --dra; if no pod has it, this ends it: rm {path}"
             yield f"{names}: claim {record.shown} has devices, and {end}"
 

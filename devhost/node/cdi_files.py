@@ -3,13 +3,12 @@
 They remain when devhost stops: the containers of a running pod may restart and need them.
 """
 
-import asyncio
 import contextlib
 import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
@@ -21,8 +20,8 @@ from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget, refuse_removed_mount
-from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread, wait_at_most
+from devhost.watch.inotify import Watcher, follow_directory
+from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
@@ -35,8 +34,8 @@ class CdiFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.writes = directory, 0
-        # Have what is not among the files that there are written again; return whether any is not.
-        self.checks: set[Callable[[AbstractSet[str]], bool]] = set()
+        # They get the files that there are, and have those that are missing written again.
+        self.checks: set[Callable[[AbstractSet[str]], Awaitable[None]]] = set()
         self._writer = f".{secrets.token_hex(4)}"  # other instances write files of these names, too
 
     def write(self, name: str, content: bytes | None) -> None:
@@ -56,24 +55,11 @@ class CdiFiles:
         self.writes += 1
 
     async def follow(self, watcher: Watcher) -> None:
-        """Have what was removed written again, until cancelled.
-
-        Raises:
-            BackendGoneError: The directory was removed, and is the mount of a container.
-        """
-        changed = asyncio.Event()
-        subscription = Subscription(watcher, changed.set)
-        try:
-            while True:
-                changed.clear()
-                await subscription.watch(frozenset({WatchTarget(str(self.directory))}))
-                names = await run_in_thread("cdi files", self._names)
-                missing = [check(names) for check in tuple(self.checks)]
-                if any(missing):
-                    refuse_removed_mount(self.directory)
-                await wait_at_most(_POLL_S, changed.wait)
-        finally:
-            subscription.close()
+        """Have what was removed written again, until cancelled."""
+        async for _ in follow_directory(watcher, self.directory, _POLL_S):
+            names = await run_in_thread("cdi files", self._names)
+            for check in tuple(self.checks):
+                await check(names)
 
     def _names(self) -> AbstractSet[str]:
         with contextlib.suppress(OSError):  # it is not there
@@ -145,12 +131,10 @@ class CdiInjection:
         usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
         return named(self._resource, snapshot, usable, self._problem)
 
-    def _check(self, names: AbstractSet[str]) -> bool:
-        if self._file_name in names:
-            return False
-        self._files.checks.discard(self._check)  # until it is written again, if it still is
-        self._rescan()
-        return True
+    async def _check(self, names: AbstractSet[str]) -> None:
+        if self._file_name not in names:
+            self._files.checks.discard(self._check)  # until it is written again, if it still is
+            self._rescan()
 
     async def remove(self) -> None:
         """Remove the file of a resource that has ended and whose devices no pod holds."""

@@ -14,7 +14,7 @@ from typing import Final
 from devhost.backends.backend import LockState
 from devhost.errors import AllocationError
 from devhost.model.records import Changes, ClaimRecord, Handout, Record
-from devhost.node.record_store import Records, RecordStore, file_of, find_changes
+from devhost.node.record_store import Records, RecordStore, find_changes
 from devhost.node.record_table import RecordTable
 from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
@@ -65,13 +65,15 @@ class RecordFiles:
         self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
         self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether all records of device plugins have been read, as far as that is known."""
+        was_kept = self._store is not None and self._store.was_kept
+        return was_kept and self.problem is None and self.damage is None
+
     def is_saved(self, record: Record) -> bool:
         """Whether the state directory, if there is one, has a record."""
         return self._store is None or self._store.records.get(record.key) == record
-
-    def path(self, record: Record) -> Path | None:
-        """Return the file that has a record."""
-        return self._store.directory / file_of(record.key) if self._store is not None else None
 
     def read_problem(self, resource: str) -> str | None:
         """Return why the records of a resource cannot be read."""

@@ -15,7 +15,7 @@ import logging
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -25,7 +25,7 @@ from watchdog.observers.inotify_c import InotifyConstants as Flag
 
 from devhost.errors import BackendGoneError, describe_os_error
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
-from devhost.watch.threads import run_in_thread
+from devhost.watch.threads import run_in_thread, wait_at_most
 
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
@@ -216,13 +216,6 @@ class ResolvedTargets:
         else:
             self.uses.add(Use(watch, target.recursive and not entry, entry))
         return True
-
-
-def refuse_removed_mount(directory: Path) -> None:
-    """Raise `BackendGoneError` if a path leads to a directory that was removed: it is a mount."""
-    with contextlib.suppress(OSError):
-        if directory.stat().st_nlink == 0:
-            raise BackendGoneError(f"{directory} was removed")
 
 
 # ── subscribers ──
@@ -420,3 +413,26 @@ class Watcher:
             subscription.notify()
         for subscription in moved & self.subscriptions:  # a callback may have closed some
             subscription.refresh()
+
+
+async def follow_directory(
+    watcher: Watcher, directory: Path, poll_s: float
+) -> AsyncGenerator[None]:
+    """Yield when a directory is watched, which may be missing, and when it may have changed.
+
+    Raises:
+        BackendGoneError: It was removed, and is the mount of a container.
+    """
+    changed = asyncio.Event()
+    subscription = Subscription(watcher, changed.set)
+    try:
+        while True:
+            changed.clear()
+            await subscription.watch(frozenset({WatchTarget(str(directory))}))
+            with contextlib.suppress(OSError):
+                if os.stat(directory).st_nlink == 0:
+                    raise BackendGoneError(f"{directory} was removed")
+            yield
+            await wait_at_most(poll_s, changed.wait)
+    finally:
+        subscription.close()

@@ -1,6 +1,7 @@
 """A resource goes from one backend to the other on a node that lives, or between two processes."""
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Final
@@ -255,6 +256,55 @@ async def test_dra_waits_until_kubelet_has_told_of_all_pods(
         await world.until(TOKEN, State.WAITING, BY_PLUGIN)
         await end(plugins, lists)
         await world.until_published("0", "1", "2")
+
+
+def write_checkpoint(world: World, device: str) -> None:
+    """Write what kubelet has allocated, which it does when it allocates or a plugin has a list."""
+    entry = {"PodUID": "u", "ResourceName": TOKEN, "DeviceIDs": {"0": [device]}}
+    path = world.plugins / "kubelet_internal_checkpoint"
+    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1}))
+
+
+async def test_dra_does_not_wait_for_pods_that_kubelet_alone_has_not_forgotten(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world.run(by_plugin(TOKENS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+        write_checkpoint(world, lists.by_plugin["q1"][1])
+        await end(plugins, lists)
+        await eventually(lambda: not [*world.state.glob("records/*.json")])
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until_published("0", "1", "2")
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["recorded", "lost"])
+async def test_dra_waits_for_pods_that_kubelet_does_not_list_yet(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+    is_lost: bool,
+) -> None:
+    async with world.run(by_plugin(TOKENS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+    write_checkpoint(world, lists.by_plugin["q1"][1])
+    if is_lost:
+        shutil.rmtree(world.state)
+    listed, lists.by_plugin = lists.by_plugin, {}
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "kubelet has not told yet which pods")
+        await eventually(lambda: world.host.parts.holders.unavailable_reason is None)
+        lists.by_plugin = listed
+        world.host.parts.holders.ask_soon.set()
+        await world.until(TOKEN, State.WAITING, BY_PLUGIN)
+        assert not world.published()
 
 
 async def test_the_last_registration_of_a_device_plugin_is_without_steps(

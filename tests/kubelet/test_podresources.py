@@ -103,6 +103,7 @@ async def test_holders_of_one_device_may_be_several(path: Path, client: PodResou
         ("null", True),
         (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"-1": ["a"], "0": ["b"]}}}}]', True),
         (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"0": ["a", "c"]}}}}]', False),
+        (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"0": ["a", "ended"]}}}}]', True),
         (f'[{{"ResourceName": "{TEA}", "DeviceIDs": {{"0": ["a"]}}}}]', False),
         (f'[{{"ResourceName": "{COLA}", "DeviceIDs": ["a"]}}]', False),
         ("[", False),
@@ -115,11 +116,15 @@ async def test_checkpoint_has_all_that_kubelet_has_allocated(
     """One that cannot be read may have any."""
     pods = frozenset({"ns/one"})
     held = PodHoldings({COLA: {OfferedId(one, one): pods for one in "ab"}}, {COLA: pods})
-    assert not await client.covers_checkpoint(held)
+
+    def may_hold(_resource: str, device_id: str) -> bool:
+        return device_id != "ended"
+
+    assert not await client.covers_checkpoint(held, may_hold)
     path.parent.mkdir()
     checkpoint = path.parent / "kubelet_internal_checkpoint"
     checkpoint.write_text(f'{{"Data": {{"PodDeviceEntries": {entries}}}, "Checksum": 1}}')
-    assert await client.covers_checkpoint(held) is whole
+    assert await client.covers_checkpoint(held, may_hold) is whole
 
 
 async def test_socket_with_any_characters_is_found(short_path: Path) -> None:

@@ -99,7 +99,8 @@ async def test_checkpoint_tells_of_devices_of_pods_that_are_not_listed(
     client = PodResources(kubelet.pod_resources, kubelet.plugin_dir)
 
     async def lists_all() -> bool:
-        return await client.covers_checkpoint((await client.list_pods()).held)
+        held = (await client.list_pods()).held
+        return await client.covers_checkpoint(held, lambda _resource, _id: True)
 
     await node.registered(*healthy("a", "b"))
     assert await lists_all()

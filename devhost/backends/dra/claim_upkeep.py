@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.backends.backend import ClaimRecords
@@ -32,8 +30,7 @@ class ClaimUpkeep:
     def __init__(self, api: ApiClient, claims: PreparedClaims) -> None:
         self._api, self._claims = api, claims
         self._snapshots: dict[str, Snapshot] = {}  # by resource, that are to be compared
-        self._scanned, self._lost = asyncio.Event(), asyncio.Event()
-        self._without_file: Sequence[ClaimRecord] = ()
+        self._scanned = asyncio.Event()
 
     def compare(self, resource: str, snapshot: Snapshot) -> None:
         """Renew, soon, the records of this boot whose devices a scan has found elsewhere."""
@@ -41,24 +38,10 @@ class ClaimUpkeep:
         self._scanned.set()
 
     async def run(self, records: ClaimRecords) -> None:
-        """Renew and end records, and restore their files, until cancelled."""
-        records.file_checks.add(self._check_files)
+        """Renew and end records until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._renew_moved(records))
             tasks.create_task(self._end_gone(records))
-            tasks.create_task(self._restore_files())
-
-    def _check_files(self, names: AbstractSet[str]) -> bool:
-        self._without_file = self._claims.without_file(names)
-        if self._without_file:
-            self._lost.set()
-        return bool(self._without_file)
-
-    async def _restore_files(self) -> None:
-        while True:
-            await self._lost.wait()
-            self._lost.clear()
-            await self._claims.write_files(self._without_file)
 
     async def _renew_moved(self, records: ClaimRecords) -> None:
         while True:

@@ -23,14 +23,16 @@ import grpc
 from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
+from devhost.backends.backend import run_together
 from devhost.backends.sockets import (
     SERVER_OPTIONS,
     SOCKET_PATH_MAX,
+    SocketIdentity,
     connect_error,
     socket_identity,
     start_server,
 )
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget, refuse_removed_mount
+from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import run_in_thread, wait_at_most
 
 _SERVICES: Final = ("v1.DRAPlugin",)
@@ -93,32 +95,33 @@ class Registrar(pb_grpc.RegistrationServicer):
     ) -> None:
         self.sockets, self._servicer = sockets, servicer
         self._on_change = on_change
-        self._refused, self._changed = False, asyncio.Event()
+        self._refused = asyncio.Event()
         self._endpoint = Path()
+        self._identity: SocketIdentity | None = None
         self._waiting = f"waiting for kubelet to register the driver {sockets.driver}"
         self.problem: str | None = self._waiting
         self.registrations = 0
 
     async def run(self, watcher: Watcher) -> None:
-        """Serve until cancelled, with a fresh socket each time that one is refused or removed.
+        """Serve until cancelled, with a fresh socket each time that one is refused or removed."""
+        await run_together(self._serve(), self._follow(watcher))
 
-        Raises:
-            BackendGoneError: The directory was removed, and is the mount of a container.
-        """
-        subscription = Subscription(watcher, self._changed.set)
-        try:
-            while True:
-                self._refused = False
-                try:
-                    await self._serve_until_lost(self.sockets.fresh_path(), subscription)
-                except OSError as error:
-                    self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
-                    refuse_removed_mount(self.sockets.registry)
-                await asyncio.sleep(_PAUSE_S)
-        finally:
-            subscription.close()
+    async def _serve(self) -> None:
+        while True:
+            self._refused.clear()
+            try:
+                await self._serve_until_refused(self.sockets.fresh_path())
+            except OSError as error:
+                self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
+            await asyncio.sleep(_PAUSE_S)
 
-    async def _serve_until_lost(self, hidden: Path, subscription: Subscription) -> None:
+    async def _follow(self, watcher: Watcher) -> None:
+        async for _ in follow_directory(watcher, self.sockets.registry, _POLL_S):
+            if self._identity not in (None, socket_identity(self._endpoint)):
+                self._set_problem(f"its socket was removed: {self._waiting}")
+                self._refused.set()
+
+    async def _serve_until_refused(self, hidden: Path) -> None:
         self._endpoint = visible = hidden.with_name(hidden.name.removeprefix("."))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
@@ -130,16 +133,11 @@ class Registrar(pb_grpc.RegistrationServicer):
                 raise OSError("no socket can be made") from None
             await start_server(server)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
-            identity = socket_identity(hidden)
+            self._identity = socket_identity(hidden)
             hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
-            while not self._refused:
-                self._changed.clear()
-                await subscription.watch(frozenset({WatchTarget(str(self.sockets.registry))}))
-                if socket_identity(visible) != identity:
-                    self._set_problem(f"its socket was removed: {self._waiting}")
-                    break
-                await wait_at_most(_POLL_S, self._changed.wait)
+            await self._refused.wait()
         finally:
+            self._identity = None
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
             await wait_at_most(_STOP_GRACE_S + 1.0, lambda: server.stop(_STOP_GRACE_S))
@@ -165,8 +163,7 @@ class Registrar(pb_grpc.RegistrationServicer):
             self._set_problem(None)
         else:
             self._set_problem(f"kubelet refused the driver {self.sockets.driver}: {status.error}")
-            self._refused = True
-            self._changed.set()
+            self._refused.set()
         return pb.RegistrationStatusResponse()
 
     def _set_problem(self, problem: str | None) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -91,29 +91,29 @@ class PreparedClaims:
         while not await records.refresh(_SAVE_S):  # noqa: ASYNC110 (a disk has no event)
             await asyncio.sleep(_REFRESH_S)
         self.records = records
-        await self.write_files(self.without_file(frozenset()))
+        await self._restore_files(frozenset())
+        records.file_checks.add(self._restore_files)
 
-    def without_file(self, names: AbstractSet[str]) -> list[ClaimRecord]:
-        """Return the records whose CDI file is to be there, and is not by the names of all."""
-        # Of an earlier boot, kubelet prepares all again.
-        due = [record for record in self if record.boot == self._loaded.boot]
-        files = {_file_name(record.driver, record.claim): record for record in due}
-        return [files[name] for name in files.keys() - names if files[name].state == "completed"]
-
-    async def write_files(self, records: Sequence[ClaimRecord]) -> None:
-        """Write the CDI files of claims that are still prepared."""
-        for record in records:
-            self.unwritten.add(record.id)
+    async def _restore_files(self, names: AbstractSet[str]) -> None:
+        """Write the CDI files of this boot that are not among those that there are."""
+        missing = [
+            record
+            for record in self
+            if record.boot == self._loaded.boot  # of an earlier one, kubelet prepares all again
+            and record.state == "completed"
+            and _file_name(self._driver, record.claim) not in names
+        ]
+        for record in missing:
             async with self._lock(record.claim):
-                if (present := self._loaded.by_id.get(record.id)) is not None:
+                if record in self:
+                    self.unwritten.add(record.id)
                     with contextlib.suppress(OSError):
-                        await self._write_file(present)
-        # Another instance that has ended a claim meanwhile has removed its file before.
-        await self._loaded.refresh(_REFRESH_S)
-        for record in records:
-            if record.id not in self._loaded.by_id:
-                with contextlib.suppress(OSError):
-                    await self._loaded.write_file(_file_name(record.driver, record.claim), None)
+                        await self._write_file(record)
+        # Another instance that ends a claim ends the record before it removes the file.
+        if missing and await self._loaded.refresh(_REFRESH_S):
+            for record in missing:
+                if record.id not in self._loaded.by_id:
+                    await self._loaded.write_file(_file_name(self._driver, record.claim), None)
 
     # ── for kubelet ──
 
