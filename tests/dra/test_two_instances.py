@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from devhost.fake_kubelet.dra_kubelet import CLAIMS
+from devhost.model.config import Config
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
+from devhost.node.node import Host
 from devhost.node.state_dir import directory_lock
 from tests.dra.world import PodResourcesLists, World, eventually
 
@@ -57,6 +60,33 @@ async def test_a_node_of_two_drivers_is_prepared_by_the_second_when_the_first_ha
             await eventually(lambda: not second.records())
             while (await second.kubelet.prepare("c2", "u2")).error:
                 await asyncio.sleep(0.1)
+
+
+async def test_a_claim_waits_for_the_first_scan_of_the_newer_instance(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet calls that one, and tries again after 10 s at the earliest what is refused."""
+    (world.devices / "n0").touch()
+    go, apply_first = asyncio.Event(), Host._apply_first
+
+    async def apply_late(host: Host, config: Config) -> None:
+        await go.wait()
+        await apply_first(host, config)
+
+    second = World.beside(world)
+    async with world.run(one_node(world)):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        monkeypatch.setattr(Host, "_apply_first", apply_late)
+        async with second.run(one_node(world)):
+            await second.kubelet.register()
+            name = world.claim("u1", X, "n0")
+            asked: list[str] = []
+            world.api.fault = lambda _verb, path: asked.append(path)
+            prepared = asyncio.create_task(second.kubelet.prepare(name, "u1"))
+            await eventually(lambda: f"{CLAIMS}/{name}" in asked)
+            go.set()
+            assert not (await prepared).error
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from devhost.model.records import ClaimRecord, claim_id
 
 _REFRESH_S: Final = 1.0  # to read what another instance has recorded
 _SAVE_S: Final = 10.0
+_FIRST_SCAN_S, _LOOK_S = 5.0, 0.05  # at most, and between two looks
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -68,6 +69,7 @@ class PreparedClaims:
         self.conflict = asyncio.Event()
         self.unwritten: set[str] = set()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._found_by = 0.0  # what there is, on the event loop's clock
         self._kind = claim_content.claim_kind(driver)
 
     def __iter__(self) -> Iterator[ClaimRecord]:
@@ -91,6 +93,7 @@ class PreparedClaims:
         while not await records.refresh(_SAVE_S):  # noqa: ASYNC110 (a disk has no event)
             await asyncio.sleep(_REFRESH_S)
         self.records = records
+        self._found_by = asyncio.get_running_loop().time() + _FIRST_SCAN_S
         await self._restore_files(frozenset())
         records.file_checks.add(self._restore_files)
 
@@ -201,6 +204,7 @@ class PreparedClaims:
             if content["metadata"]["uid"] != claim.uid:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
+        await self._wait_until_found({result.pool for results in groups for result in results})
         empty = ClaimRecord(
             claim=claim.uid,
             driver=self._driver,
@@ -227,6 +231,14 @@ class PreparedClaims:
         except HeldError:
             self.conflict.set()
             raise
+
+    async def _wait_until_found(self, pools: Iterable[str]) -> None:
+        """Wait, soon after the start, for devices that another instance has published already."""
+        clock = asyncio.get_running_loop().time
+        while clock() < self._found_by and not all(  # noqa: ASYNC110 (a scan has no event here)
+            (pool := self._pool_of(name)) and pool.ids for name in pools
+        ):
+            await asyncio.sleep(_LOOK_S)
 
     async def _complete(self, record: ClaimRecord) -> ClaimRecord:
         """Complete what is reserved; it stays so where a step has failed."""
