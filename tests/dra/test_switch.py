@@ -9,9 +9,12 @@ from typing import Final
 import pytest
 
 from devhost.backends import backend
+from devhost.backends.dra import claim_upkeep
 from devhost.backends.dra.dra_backend import DraPublication
+from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import NODE_PATH, PodResourcesLists, World, eventually
@@ -350,9 +353,20 @@ async def test_dra_waits_for_the_device_plugin_of_another_instance(
 
 
 async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
-    world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As where a pod was deleted by force while the driver was away."""
+    """As where a pod was deleted by force while the driver was away; also long after the start."""
+    looked, is_offered = asyncio.Event(), PreparedClaims.is_offered
+
+    def observed(claims: PreparedClaims, record: ClaimRecord) -> bool:
+        looked.set()
+        return is_offered(claims, record)
+
+    monkeypatch.setattr(PreparedClaims, "is_offered", observed)
+    monkeypatch.setattr(claim_upkeep, "_CONFIRM_S", 1.5)
     async with world.run(TOKENS):
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
@@ -361,6 +375,8 @@ async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
         await world.until(TOKEN, State.WAITING, f"held by claim default/{name}")
         await world.until_holders(TOKEN)
         await world.until_published()
+        looked.clear()
+        await looked.wait()
         world.api.remove(f"{CLAIMS}/{name}")
         lists.pods.clear()
         await plugins.wait(TOKEN, 3, 3)

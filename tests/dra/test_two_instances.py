@@ -11,8 +11,10 @@ from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.config import Config
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
+from devhost.node.claim_files import ClaimFiles
 from devhost.node.node import Host
 from devhost.node.state_dir import directory_lock
+from tests.dra.test_dra_host import TOKEN, TOKENS
 from tests.dra.world import PodResourcesLists, World, eventually
 
 X, Y = "example.com/x", "example.com/y"
@@ -87,6 +89,29 @@ async def test_a_claim_waits_for_the_first_scan_of_the_newer_instance(
             await eventually(lambda: f"{CLAIMS}/{name}" in asked)
             go.set()
             assert not (await prepared).error
+
+
+async def test_no_cdi_file_stays_of_a_claim_that_ends_while_another_instance_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, write_file = World.beside(world), ClaimFiles.write_file
+    answers: list[str] = []
+
+    async def write_late(files: ClaimFiles, name: str, content: bytes | None) -> None:
+        if content is not None:
+            answers.append(await world.kubelet.unprepare("c1", "u1"))
+        await write_file(files, name, content)
+
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        world.claim("u1", TOKEN, "0", name="c1")
+        assert not (await world.kubelet.prepare("c1", "u1")).error
+        monkeypatch.setattr(ClaimFiles, "write_file", write_late)
+        async with second.run(TOKENS):
+            await second.kubelet.register()
+            assert answers == [""]
+            assert not world.cdi_files()
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -102,8 +102,8 @@ class PreparedClaims:
         missing = [
             record
             for record in self
-            if record.boot == self._loaded.boot  # of an earlier one, kubelet prepares all again
-            and record.state == "completed"
+            if record.entries
+            and record.boot == self._loaded.boot  # of an earlier one, kubelet prepares all again
             and _file_name(self._driver, record.claim) not in names
         ]
         for record in missing:
