@@ -24,8 +24,6 @@ from devhost.watch.threads import wait_at_most
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 _IN_SLICES: Final = "its slices are not deleted yet"
 _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the device plugin"
-MayHold = Callable[[str, str], bool]
-"""Whether a pod may have the device of a resource and an advertised ID; in any thread."""
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
@@ -138,6 +136,8 @@ class ResourceHooks:
 class PodLister(Protocol):
     """Tells which pods hold devices."""
 
+    may_hold: Callable[[str, str], bool]  # of a resource, an advertised ID; in any thread
+
     @property
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
@@ -145,7 +145,7 @@ class PodLister(Protocol):
     async def list_pods(self) -> PodList:
         """Return the pods, and which devices they hold; raise `KubeletError`."""
 
-    async def covers_checkpoint(self, held: PodHoldings, may_hold: MayHold) -> bool:
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
         """Whether these are all devices that kubelet has allocated and that pods may hold."""
 
 

@@ -157,12 +157,11 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
 
 
 def _dra_troubles(host: Host) -> Iterator[str]:
-    if not host.settings.policy.dra:
-        for record in host.parts.records.table.claims.values():
-            path = Path(host.settings.state_dir or "", file_of(record.key))
-            names = ", ".join(sorted(record.resources))
-            end = f"does not end without --dra; if no pod has it, this ends it: rm {path}"
-            yield f"{names}: claim {record.shown} has devices, and {end}"
+    records = host.parts.records.table.claims.values()
+    for record in records if not host.settings.policy.dra else ():
+        path = Path(host.settings.state_dir or "", file_of(record.key))
+        end = f"does not end without --dra; if no pod has it, this ends it: rm {path}"
+        yield f"{', '.join(sorted(record.resources))}: claim {record.shown} has devices, and {end}"
 
 
 def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:

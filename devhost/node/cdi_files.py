@@ -24,7 +24,6 @@ from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
-_POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _UNFINISHED_S: Final = 60.0  # a living process takes less to write one
 _LOG: Final = logging.getLogger(__name__)
 
@@ -56,15 +55,11 @@ class CdiFiles:
 
     async def follow(self, watcher: Watcher) -> None:
         """Have what was removed written again, until cancelled."""
-        async for _ in follow_directory(watcher, self.directory, _POLL_S):
-            names = await run_in_thread("cdi files", self._names)
+        async for _ in follow_directory(watcher, self.directory):
+            files = await run_in_thread("cdi files", lambda: [*self.directory.glob("*.json")])
+            names = {path.name for path in files}
             for check in tuple(self.checks):
                 await check(names)
-
-    def _names(self) -> AbstractSet[str]:
-        with contextlib.suppress(OSError):  # it is not there
-            return {path.name for path in self.directory.iterdir()}
-        return frozenset()
 
     def _remove_unfinished(self) -> None:
         """Remove what processes that were killed have not finished."""

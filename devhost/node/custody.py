@@ -63,12 +63,7 @@ class Custody:
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
-        holders.on_list, holders.may_hold = self._report_holders, self._may_hold
-
-    def _may_hold(self, resource: str, advertised_id: str) -> bool:
-        """Whether a pod may have an ID: it is recorded, or was given and the record may be lost."""
-        is_recorded = self._table.find((resource, advertised_id)) is not None
-        return is_recorded or (not self._files.is_kept and self._backend.has_served(resource))
+        holders.on_list, backend.pods.may_hold = self._report_holders, files.may_hold
 
     # ── resources ──
 

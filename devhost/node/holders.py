@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from devhost.backends.backend import MayHold, PodLister
+from devhost.backends.backend import PodLister
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy, PodHoldings, PodList
@@ -59,7 +59,6 @@ class Holders:
         self._failure: str | None = None
         self._ended = 0  # calls
         self._calling = asyncio.Lock()
-        self.may_hold: MayHold = lambda _resource, _advertised_id: True
         self._callbacks: list[Callable[[], None]] = []
         self.on_list: Callable[[], object] = int  # after each list, the same or another
 
@@ -196,7 +195,7 @@ class Holders:
         if not all(name.endswith(self._static_suffix) for name in listed.pods):
             self._api_pod_at = min(self._api_pod_at, at)
         has_all_pods = at >= self._api_pod_at + POLL_S
-        complete = has_all_pods or await self._pod_resources.covers_checkpoint(held, self.may_hold)
+        complete = has_all_pods or await self._pod_resources.covers_checkpoint(held)
         lists = self._lists
         near = len(lists) > 1 and lists[-2].at > max(at - _confirm_s(), self._since)
         if lists and (near or not lists[-1].complete):

@@ -65,11 +65,11 @@ class RecordFiles:
         self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
         self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether all records of device plugins have been read, as far as that is known."""
+    def may_hold(self, resource: str, advertised_id: str) -> bool:
+        """Whether a pod may have an ID by a device plugin: it is recorded, or records are lost."""
         was_kept = self._store is not None and self._store.was_kept
-        return was_kept and self.problem is None and self.damage is None
+        is_lost = not was_kept or self.problem is not None or self.damage is not None
+        return is_lost or self.table.find((resource, advertised_id)) is not None
 
     def is_saved(self, record: Record) -> bool:
         """Whether the state directory, if there is one, has a record."""

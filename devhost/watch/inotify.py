@@ -30,6 +30,7 @@ from devhost.watch.threads import run_in_thread, wait_at_most
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
 _MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_POLL_S: Final = 5.0  # of a directory, in addition to its watch, which may miss something
 _RETRY_S: Final = 1.0  # after a subscriber has failed
 _LOG: Final = logging.getLogger(__name__)
 
@@ -415,9 +416,7 @@ class Watcher:
             subscription.refresh()
 
 
-async def follow_directory(
-    watcher: Watcher, directory: Path, poll_s: float
-) -> AsyncGenerator[None]:
+async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[None]:
     """Yield when a directory is watched, which may be missing, and when it may have changed.
 
     Raises:
@@ -433,6 +432,6 @@ async def follow_directory(
                 if os.stat(directory).st_nlink == 0:
                     raise BackendGoneError(f"{directory} was removed")
             yield
-            await wait_at_most(poll_s, changed.wait)
+            await wait_at_most(_POLL_S, changed.wait)
     finally:
         subscription.close()

@@ -254,7 +254,7 @@ async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
     """Else a host would not end, nor a backend that has failed begin again."""
     client = ApiClient(ApiAddress("http://127.0.0.1:1", None, None))
     ends_slowly, locks = _EndsSlowly(client, "devhost", NODE), ResourceLocks(Path("/nowhere"))
-    writer = SliceWriter(ends_slowly, locks, _no_node, lambda: True, lambda: None)
+    writer = SliceWriter(ends_slowly, locks, _no_node, lambda: None, lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_ending.wait()
     running.cancel()

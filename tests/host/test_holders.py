@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from devhost.backends.backend import MayHold
 from devhost.backends.podresources import PodResources
 from devhost.errors import KubeletError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -59,7 +58,7 @@ class FakePodLister(PodResources):
         finally:
             self._running = False
 
-    async def covers_checkpoint(self, held: PodHoldings, may_hold: MayHold) -> bool:
+    async def covers_checkpoint(self, held: PodHoldings) -> bool:
         return not self.unlisted
 
     async def question(self) -> "asyncio.Future[Mapping[str, HeldBy]]":

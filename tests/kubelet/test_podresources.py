@@ -116,15 +116,12 @@ async def test_checkpoint_has_all_that_kubelet_has_allocated(
     """One that cannot be read may have any."""
     pods = frozenset({"ns/one"})
     held = PodHoldings({COLA: {OfferedId(one, one): pods for one in "ab"}}, {COLA: pods})
-
-    def may_hold(_resource: str, device_id: str) -> bool:
-        return device_id != "ended"
-
-    assert not await client.covers_checkpoint(held, may_hold)
+    assert not await client.covers_checkpoint(held)
     path.parent.mkdir()
     checkpoint = path.parent / "kubelet_internal_checkpoint"
     checkpoint.write_text(f'{{"Data": {{"PodDeviceEntries": {entries}}}, "Checksum": 1}}')
-    assert await client.covers_checkpoint(held, may_hold) is whole
+    client.may_hold = lambda _resource, device_id: device_id != "ended"
+    assert await client.covers_checkpoint(held) is whole
 
 
 async def test_socket_with_any_characters_is_found(short_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Final, cast
 from unittest.mock import patch
 
 from devhost.api.podresources.v1 import podresources_pb2 as pods
-from devhost.backends.backend import Backend, LockState, MayHold, OfferedIds, ResourceHooks
+from devhost.backends.backend import Backend, LockState, OfferedIds, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
 from devhost.backends.podresources import Claimed, _by_resource
 from devhost.backends.resource_lock import ResourceLocks
@@ -118,12 +118,13 @@ class Kubelet:
             container.devices.add(resource_name=pod.name.resource, device_ids=[pod.advertised_id])
         return listed
 
-    def covers_checkpoint(self, held: resource_state.PodHoldings, may_hold: MayHold) -> bool:
+    def covers_checkpoint(
+        self, held: resource_state.PodHoldings, may_hold: Callable[[str, str], bool]
+    ) -> bool:
         """Return whether these are all devices in the checkpoint that pods may hold."""
         return all(
-            offered_id(key) in held.by_id.get(name, ())
+            offered_id(key) in held.by_id.get(name, ()) or not may_hold(name, key)
             for name, key in self._checkpoint
-            if may_hold(name, key)
         )
 
     def _write_checkpoint(self) -> None:
@@ -189,6 +190,7 @@ class PodLists:
     def __init__(self, kubelet: Kubelet) -> None:
         self._kubelet = kubelet
         self.claimed_ids: Callable[[], Claimed] = dict
+        self.may_hold: Callable[[str, str], bool] = lambda _resource, _advertised_id: True
 
     @property
     def allocating(self) -> bool:
@@ -202,9 +204,9 @@ class PodLists:
             self._kubelet.number, *_by_resource(self.claimed_ids(), answer)
         )
 
-    async def covers_checkpoint(self, held: resource_state.PodHoldings, may_hold: MayHold) -> bool:
-        """Return whether these are all devices in kubelet's checkpoint that pods may hold."""
-        return self._kubelet.covers_checkpoint(held, may_hold)
+    async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
+        """Return whether these are all devices in kubelet's checkpoint."""
+        return self._kubelet.covers_checkpoint(held, self.may_hold)
 
 
 @dataclass

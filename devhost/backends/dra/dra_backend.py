@@ -57,11 +57,9 @@ class DraBackend:
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
-        self.registrar = registrar = Registrar(sockets, servicer, self._kubelet_answered)
-        read_node, report = self.versions.read_node, self.report_change
-        self.writer = SliceWriter(
-            slices, locks, read_node, lambda: registrar.problem is None, report
-        )
+        self.registrar = Registrar(sockets, servicer, self._kubelet_answered)
+        hooks = self.versions.read_node, lambda: self.registrar.problem, self.report_change
+        self.writer = SliceWriter(slices, locks, *hooks)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         self.pods = pods
         pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)

@@ -27,9 +27,7 @@ from devhost.backends.backend import run_together
 from devhost.backends.sockets import (
     SERVER_OPTIONS,
     SOCKET_PATH_MAX,
-    SocketIdentity,
     connect_error,
-    socket_identity,
     start_server,
 )
 from devhost.watch.inotify import Watcher, follow_directory
@@ -38,7 +36,6 @@ from devhost.watch.threads import run_in_thread, wait_at_most
 _SERVICES: Final = ("v1.DRAPlugin",)
 _STOP_GRACE_S: Final = 5.0
 _PAUSE_S: Final = 1.0
-_POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _LISTEN_S: Final = 1.0
 _LOG: Final = logging.getLogger(__name__)
 
@@ -96,8 +93,7 @@ class Registrar(pb_grpc.RegistrationServicer):
         self.sockets, self._servicer = sockets, servicer
         self._on_change = on_change
         self._refused = asyncio.Event()
-        self._endpoint = Path()
-        self._identity: SocketIdentity | None = None
+        self._endpoint: Path | None = None  # while it is to be there
         self._waiting = f"waiting for kubelet to register the driver {sockets.driver}"
         self.problem: str | None = self._waiting
         self.registrations = 0
@@ -116,13 +112,13 @@ class Registrar(pb_grpc.RegistrationServicer):
             await asyncio.sleep(_PAUSE_S)
 
     async def _follow(self, watcher: Watcher) -> None:
-        async for _ in follow_directory(watcher, self.sockets.registry, _POLL_S):
-            if self._identity not in (None, socket_identity(self._endpoint)):
+        async for _ in follow_directory(watcher, self.sockets.registry):
+            if self._endpoint is not None and not self._endpoint.exists():
                 self._set_problem(f"its socket was removed: {self._waiting}")
                 self._refused.set()
 
     async def _serve_until_refused(self, hidden: Path) -> None:
-        self._endpoint = visible = hidden.with_name(hidden.name.removeprefix("."))
+        visible = hidden.with_name(hidden.name.removeprefix("."))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
@@ -133,11 +129,10 @@ class Registrar(pb_grpc.RegistrationServicer):
                 raise OSError("no socket can be made") from None
             await start_server(server)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
-            self._identity = socket_identity(hidden)
-            hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
+            self._endpoint = hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
             await self._refused.wait()
         finally:
-            self._identity = None
+            self._endpoint = None
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
             await wait_at_most(_STOP_GRACE_S + 1.0, lambda: server.stop(_STOP_GRACE_S))
