@@ -4,7 +4,7 @@ Kubelet finds a socket below plugins_registry, also after its own restart, asks 
 and says whether it has registered that (k8s.io/kubernetes v1.37.1 pkg/kubelet/pluginmanager). It
 takes a socket's name for what was there before, so each server has a name of its own. Of two
 instances of a driver it calls the newer. Where the socket is removed, it unregisters the driver; of
-a directory that is made anew it learns when it starts.
+a directory that is made again it learns when it starts.
 """
 
 import asyncio
