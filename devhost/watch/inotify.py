@@ -428,10 +428,15 @@ async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[
         while True:
             changed.clear()
             await subscription.watch(frozenset({WatchTarget(str(directory))}))
-            with contextlib.suppress(OSError):
-                if os.stat(directory).st_nlink == 0:
-                    raise BackendGoneError(f"{directory} was removed")
+            if await run_in_thread("watch", lambda: _is_removed(directory)):
+                raise BackendGoneError(f"{directory} was removed")
             yield
             await wait_at_most(_POLL_S, changed.wait)
     finally:
         subscription.close()
+
+
+def _is_removed(directory: Path) -> bool:
+    with contextlib.suppress(OSError):  # nothing is mounted there
+        return os.stat(directory).st_nlink == 0
+    return False
