@@ -136,6 +136,8 @@ class ResourceHooks:
 class PodLister(Protocol):
     """Tells which pods hold devices."""
 
+    may_hold: Callable[[str, str], bool]  # of a resource, an advertised ID; in any thread
+
     @property
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
@@ -144,13 +146,15 @@ class PodLister(Protocol):
         """Return the pods, and which devices they hold; raise `KubeletError`."""
 
     async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices that kubelet has allocated, as far as it can tell."""
+        """Whether these are all devices that kubelet has allocated and that pods may hold."""
 
 
 class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
     boot: str  # the kernel's ID of this boot
+    # They get the CDI files that there are, and write again those that are missing.
+    file_checks: set[Callable[[AbstractSet[str]], Awaitable[None]]]
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:

@@ -63,6 +63,7 @@ class PodResources:
         self.socket, self._checkpoint = socket, plugin_dir / _CHECKPOINT
         self.inflight_since: list[float] = []
         self.claimed_ids: Callable[[], Claimed] = dict
+        self.may_hold: Callable[[str, str], bool] = lambda _resource, _advertised_id: True
         self._looking: asyncio.Future[tuple[object, int]] | None = None
 
     @property
@@ -92,7 +93,7 @@ class PodResources:
         return PodList(kubelet, pods, held)
 
     async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices in kubelet's checkpoint.
+        """Whether these are all devices in kubelet's checkpoint that pods may hold.
 
         A kubelet that starts reads it, and takes no pod out of it before its sources of pods are
         ready (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
@@ -103,6 +104,7 @@ class PodResources:
             entries = json.loads(self._checkpoint.read_bytes())["Data"]["PodDeviceEntries"] or ()
             return all(
                 offered_id(device_id) in held.by_id.get(entry["ResourceName"], ())
+                or not self.may_hold(entry["ResourceName"], device_id)
                 for entry in entries
                 for device_ids in entry["DeviceIDs"].values()
                 for device_id in device_ids

@@ -8,7 +8,8 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
+from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
@@ -31,6 +33,8 @@ class CdiFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.writes = directory, 0
+        # They get the files that there are, and have those that are missing written again.
+        self.checks: set[Callable[[AbstractSet[str]], Awaitable[None]]] = set()
         self._writer = f".{secrets.token_hex(4)}"  # other instances write files of these names, too
 
     def write(self, name: str, content: bytes | None) -> None:
@@ -48,6 +52,14 @@ class CdiFiles:
         # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
         replace_file(path, content, mode=0o644, writer=self._writer)
         self.writes += 1
+
+    async def follow(self, watcher: Watcher) -> None:
+        """Have what was removed written again, until cancelled."""
+        async for _ in follow_directory(watcher, self.directory):
+            files = await run_in_thread("cdi files", lambda: [*self.directory.glob("*.json")])
+            names = {path.name for path in files}
+            for check in tuple(self.checks):
+                await check(names)
 
     def _remove_unfinished(self) -> None:
         """Remove what processes that were killed have not finished."""
@@ -84,6 +96,7 @@ class CdiInjection:
         if scanner is not self._scanner:
             # Without the looks by the former specification, of which one may hang.
             self._scanner, self._looks = scanner, BlockingCalls("cdi devices", serial=True)
+        self._files.checks.add(self._check)
         look = functools.partial(cdi_devices, scanner, snapshot, self._written or {})
         wanted: Mapping[str, Edits] = {}
         try:
@@ -113,8 +126,14 @@ class CdiInjection:
         usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
         return named(self._resource, snapshot, usable, self._problem)
 
+    async def _check(self, names: AbstractSet[str]) -> None:
+        if self._file_name not in names:
+            self._files.checks.discard(self._check)  # until it is written again, if it still is
+            self._rescan()
+
     async def remove(self) -> None:
         """Remove the file of a resource that has ended and whose devices no pod holds."""
+        self._files.checks.discard(self._check)
         work = functools.partial(self._files.write, self._file_name, None)
         try:
             await self._calls.run(work, patience=PATIENCE_S)

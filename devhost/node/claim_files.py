@@ -17,7 +17,7 @@ class ClaimFiles:
 
     def __init__(self, files: RecordFiles, holders: Holders, cdi_files: CdiFiles) -> None:
         self._files, self._holders, self._cdi_files = files, holders, cdi_files
-        self.boot = files.table.boot
+        self.boot, self.file_checks = files.table.boot, cdi_files.checks
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("claims", cdi_files.directory, serial=True)
 
