@@ -87,6 +87,7 @@ def is_distinct(config: Seq[Declared]) -> bool:
 
 WITH_STEPS: Final = [Declared(ALPHA, FOUND, {"backend": "dra", "preStart": [{"run": ["a"]}]})]
 FOUND_BY_BETA: Final = [Declared(BETA, FOUND, {"backend": "dra"})]
+FOUND_BY_BOTH: Final = [Declared(SHARING, FOUND, {"backend": "dra"}), *FOUND_BY_BETA]
 CONFIG: Final = st.lists(
     DECLARED, min_size=1, max_size=2, unique_by=lambda declared: declared.name
 ).filter(is_distinct)
@@ -496,6 +497,17 @@ OPERATIONS: Final = st.one_of(
         ("wait", (1.0,)),
         ("prepare_again", (0, 0)),
         ("replug", (2,)),
+    ],
+)
+# Two claims share a node, as one of their resources says `overlap: allow`.
+@example(
+    FOUND_BY_BOTH,
+    "devhost",
+    [],
+    [
+        ("start_pods", (1, 1)),
+        ("start_pods", (0, 1)),
+        ("boot", (BOOTED[0], "devhost", FOUND_BY_BOTH)),
     ],
 )
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))

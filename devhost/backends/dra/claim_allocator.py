@@ -155,7 +155,7 @@ class ClaimAllocator:
         name = offered_id(device.id).name(device.resource)
         for other in self._all_claims():
             for held in other.devices if other.id != record.id else ():
-                may_share = held.admin or (held.overlap and device.overlap)
+                may_share = held.admin or held.overlap or device.overlap
                 if may_share or offered_id(held.id).name(held.resource) == name:
                     continue
                 if not {*nodes}.isdisjoint(held.nodes):
