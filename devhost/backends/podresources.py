@@ -39,7 +39,10 @@ T = TypeVar("T")
 
 
 class ClaimedId(NamedTuple):
-    """A device of a claim, as the list of pods names it; `share` is empty where it has none."""
+    """A device of a claim, as the list of pods names it.
+
+    `share` is empty where it has none, and for any without a record.
+    """
 
     driver: str
     pool: str
@@ -180,8 +183,9 @@ def _by_resource(claimed: Claimed, answer: bytes) -> tuple[AbstractSet[str], Pod
                     holders[entry.resource_name][offered_id(device_id)].add(name)
             for dynamic in container.dynamic_resources if claimed else ():
                 for given in dynamic.claim_resources:
-                    place = given.driver_name, given.pool_name, given.device_name, given.share_id
-                    if device := claimed.get(ClaimedId(*place)):
+                    place = given.driver_name, given.pool_name, given.device_name
+                    recorded = claimed.get(ClaimedId(*place, given.share_id))
+                    if device := recorded or claimed.get(ClaimedId(*place, "")):
                         resource, offered = device
                         claim = f"{dynamic.claim_namespace}/{dynamic.claim_name}"
                         holders[resource][offered].add(name)

@@ -477,7 +477,7 @@ OPERATIONS: Final = st.one_of(
 )
 # The other share of its device has a record.
 @example(
-    [Declared(ALPHA, FOUND, {**WITH_STEPS[0].options, "replicas": 2})],
+    [Declared(ALPHA, FOUND, {**WITH_STEPS[0].options, **SHARED})],
     "devhost",
     [],
     [
