@@ -41,13 +41,13 @@ T = TypeVar("T")
 class ClaimedId(NamedTuple):
     """A device of a claim, as the list of pods names it.
 
-    `share` is empty where it has none, and for any without a record.
+    `share` is empty where it has none; ``None`` is any that has no record.
     """
 
     driver: str
     pool: str
     device: str
-    share: str
+    share: str | None
 
 
 Claimed = Mapping[ClaimedId, tuple[str, OfferedId]]
@@ -185,7 +185,7 @@ def _by_resource(claimed: Claimed, answer: bytes) -> tuple[AbstractSet[str], Pod
                 for given in dynamic.claim_resources:
                     place = given.driver_name, given.pool_name, given.device_name
                     recorded = claimed.get(ClaimedId(*place, given.share_id))
-                    if device := recorded or claimed.get(ClaimedId(*place, "")):
+                    if device := recorded or claimed.get(ClaimedId(*place, None)):
                         resource, offered = device
                         claim = f"{dynamic.claim_namespace}/{dynamic.claim_name}"
                         holders[resource][offered].add(name)
