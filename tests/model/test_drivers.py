@@ -510,6 +510,24 @@ OPERATIONS: Final = st.one_of(
         ("boot", (BOOTED[0], "devhost", FOUND_BY_BOTH)),
     ],
 )
+# A device has the node of another claim after an edit, and the boot comes before it is prepared.
+@example(
+    [Declared(ALPHA, FOUND, {"backend": "dra"})],
+    "devhost",
+    [],
+    [
+        ("start_pods", (0, 1)),
+        ("start_pods", (0, 1)),
+        (
+            "boot",
+            (
+                BOOTED[0],
+                "devhost",
+                [Declared(ALPHA, {"1": ("/dev/x", "/dev/y")}, {"backend": "dra"})],
+            ),
+        ),
+    ],
+)
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))
 def test_pods_keep_what_they_have_whatever_happens(
     config: Seq[Declared],

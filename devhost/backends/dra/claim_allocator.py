@@ -138,28 +138,25 @@ class ClaimAllocator:
             for name in (entry_name, common) if record.boot != boot else ():
                 if name in entries:
                     entries[name] = await self._with_located_paths(device, entries[name])
-            nodes = (
-                ()
-                if device.admin
-                else self._nodes(device, entries.get(entry_name, {}), listed, boot)
-            )
-            if record.boot != boot:
-                self._refuse_held(record, device, nodes)
+            nodes: RecordedNodes = ()
+            if not device.admin:
+                nodes = self._nodes(record, device, entries.get(entry_name, {}), listed, boot)
+            for shown, held in self._rivals(record, device) if record.boot != boot else ():
+                if not {*nodes}.isdisjoint(held):  # in the boot before, both had the same name
+                    raise HeldError(f"{device.resource} {device.id}: held by claim {shown}")
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
 
-    def _refuse_held(
-        self, record: ClaimRecord, device: ClaimedDevice, nodes: RecordedNodes
-    ) -> None:
-        """Refuse nodes that another claim has in this boot: before, both had the same name."""
+    def _rivals(
+        self, record: ClaimRecord, device: ClaimedDevice
+    ) -> Iterator[tuple[str, RecordedNodes]]:
+        """Yield other claims, with what they may not share with a device of a claim."""
         name = offered_id(device.id).name(device.resource)
         for other in self._all_claims():
             for held in other.devices if other.id != record.id else ():
                 may_share = held.admin or held.overlap or device.overlap
-                if may_share or offered_id(held.id).name(held.resource) == name:
-                    continue
-                if not {*nodes}.isdisjoint(held.nodes):
-                    raise HeldError(f"{name}: its node is held by claim {other.shown}")
+                if not may_share and offered_id(held.id).name(held.resource) != name:
+                    yield other.shown, held.nodes
 
     def _find_device(self, device: ClaimedDevice, boot: str) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
@@ -182,12 +179,22 @@ class ClaimAllocator:
                     yield from device.owned_nodes
 
     def _nodes(
-        self, device: ClaimedDevice, entry: Edits, listed: HostDevice | None, boot: str
+        self,
+        record: ClaimRecord,
+        device: ClaimedDevice,
+        entry: Edits,
+        listed: HostDevice | None,
+        boot: str,
     ) -> RecordedNodes:
         """Return the nodes of a device in a boot, also those that only its containers have."""
         nodes = tuple(node for node in device.nodes if node.boot == boot)
         if listed is not None and listed.is_present:
-            nodes = with_new_nodes(nodes, listed, boot)
+            keys = set[str]()
+            if self._handlers[device.pool].naming != device.naming:  # it may be larger now
+                rivals = self._rivals(record, device)
+                keys = {key for _, held in rivals for node in held for key in node.keys(boot)}
+            all_nodes = with_new_nodes(nodes, listed, boot)
+            nodes = tuple(n for n in all_nodes if n in nodes or keys.isdisjoint(n.id.keys))
         entities = {*map(claim_content.entity, claim_content.device_nodes(entry))}
         entities -= {node.entity for node in nodes}
         present = {node.id.entity: node.id for node in self._present_nodes() if entities}
