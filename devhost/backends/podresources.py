@@ -39,10 +39,7 @@ T = TypeVar("T")
 
 
 class ClaimedId(NamedTuple):
-    """A device of a claim, as the list of pods names it.
-
-    `share` is empty where it has none; ``None`` is any that has no record.
-    """
+    """A device of a claim; `share` is empty without one, ``None`` for any without a record."""
 
     driver: str
     pool: str

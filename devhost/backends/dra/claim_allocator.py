@@ -69,8 +69,10 @@ class ClaimAllocator:
                     if not device.admin:
                         users[device.resource, device.id] = record.shown
         for number, results in enumerate(groups):
-            pool = self._pool(results[0])
+            pool = self._pool(results[0].pool)
             resource = pool.handler.name
+            if pool.blocked is not None and not results[0].admin:
+                raise AllocationError(f"{resource}: {pool.blocked}")
             for result in results:
                 offered = _free_id(pool, result, users)
                 nodes: RecordedNodes = ()
@@ -105,9 +107,8 @@ class ClaimAllocator:
         """
         brought = dict[int, Scope]()
         for number, devices in scoped_devices(record).items():
-            if (pool := self._pool_of(devices[0].pool)) is None:
-                raise AllocationError(_no_pool(devices[0].pool))
-            handler, ids = pool.handler, [offered_id(device.id) for device in devices]
+            handler = self._pool(devices[0].pool).handler
+            ids = [offered_id(device.id) for device in devices]
             watching = devices[0].admin
             allocation = await handler.render(ids, watching=watching)
             if run_steps and handler.pre_start_required and not watching:
@@ -250,11 +251,10 @@ class ClaimAllocator:
         located = {node["path"]: node for node in await handler.locate(specs)}
         return claim_content.with_nodes(entry, located)
 
-    def _pool(self, result: Result) -> OfferedPool:
-        if (pool := self._pool_of(result.pool)) is None:
-            raise AllocationError(_no_pool(result.pool))
-        if pool.blocked is not None and not result.admin:
-            raise AllocationError(f"{pool.handler.name}: {pool.blocked}")
+    def _pool(self, name: str) -> OfferedPool:
+        if (pool := self._pool_of(name)) is None:
+            reason = "its resource is served by the device plugin here, or not at all"
+            raise AllocationError(f"there is no pool {name} on this node: {reason}")
         return pool
 
 
@@ -272,8 +272,3 @@ def _free_id(pool: OfferedPool, result: Result, users: Mapping[tuple[str, str], 
 
 def _not_there(device: ClaimedDevice, path: str) -> str:
     return f"{device.resource}: what the claim has as {path} is not there"
-
-
-def _no_pool(name: str) -> str:
-    reason = "its resource is served by the device plugin here, or not at all"
-    return f"there is no pool {name} on this node: {reason}"
