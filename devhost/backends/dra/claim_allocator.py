@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
-from devhost.backends.backend import ClaimHandler
+from devhost.backends.backend import ClaimHandler, ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
@@ -43,17 +43,16 @@ class ClaimAllocator:
     """Chooses and finds the devices of one driver's claims.
 
     `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
-    resource, by whichever backend that is offered, and `all_claims` returns the records of claims,
-    also of other drivers.
+    resource, by whichever backend that is offered, and `records` returns the records.
     """
 
     def __init__(
         self,
         pool_of: FindPool,
         handlers: Mapping[str, ClaimHandler],
-        all_claims: Callable[[], Iterable[ClaimRecord]],
+        records: Callable[[], ClaimRecords],
     ) -> None:
-        self._pool_of, self._handlers, self._all_claims = pool_of, handlers, all_claims
+        self._pool_of, self._handlers, self._records = pool_of, handlers, records
 
     def choose(self, empty: ClaimRecord, groups: Iterable[Sequence[Result]]) -> ClaimRecord:
         """Return the record of a claim with a free ID of each device; of shares, the lowest.
@@ -63,7 +62,7 @@ class ClaimAllocator:
                 it.
         """
         devices, users = list[ClaimedDevice](), dict[tuple[str, str], str]()
-        for record in self._all_claims():
+        for record in self._records().by_id.values():
             if record.id != empty.id:
                 for device in record.devices:
                     if not device.admin:
@@ -139,25 +138,16 @@ class ClaimAllocator:
             for name in (entry_name, common) if record.boot != boot else ():
                 if name in entries:
                     entries[name] = await self._with_located_paths(device, entries[name])
-            nodes: RecordedNodes = ()
-            if not device.admin:
-                nodes = self._nodes(record, device, entries.get(entry_name, {}), listed, boot)
-            for shown, held in self._rivals(record, device) if record.boot != boot else ():
-                if not {*nodes}.isdisjoint(held):  # in the boot before, both had the same name
-                    raise HeldError(f"{device.resource} {device.id}: held by claim {shown}")
+            nodes = (
+                ()
+                if device.admin
+                else self._nodes(device, entries.get(entry_name, {}), listed, boot)
+            )
+            if record.boot != boot and (rival := self._records().find_rival(record, device, nodes)):
+                # In the boot before, both had the same name.
+                raise HeldError(f"{device.resource}: {device.device} was handed out as {rival}")
             devices.append(device.model_copy(update={"nodes": nodes or device.nodes}))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
-
-    def _rivals(
-        self, record: ClaimRecord, device: ClaimedDevice
-    ) -> Iterator[tuple[str, RecordedNodes]]:
-        """Yield other claims, with what they may not share with a device of a claim."""
-        name = offered_id(device.id).name(device.resource)
-        for other in self._all_claims():
-            for held in other.devices if other.id != record.id else ():
-                may_share = held.admin or held.overlap or device.overlap
-                if not may_share and offered_id(held.id).name(held.resource) != name:
-                    yield other.shown, held.nodes
 
     def _find_device(self, device: ClaimedDevice, boot: str) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
@@ -180,22 +170,15 @@ class ClaimAllocator:
                     yield from device.owned_nodes
 
     def _nodes(
-        self,
-        record: ClaimRecord,
-        device: ClaimedDevice,
-        entry: Edits,
-        listed: HostDevice | None,
-        boot: str,
+        self, device: ClaimedDevice, entry: Edits, listed: HostDevice | None, boot: str
     ) -> RecordedNodes:
         """Return the nodes of a device in a boot, also those that only its containers have."""
         nodes = tuple(node for node in device.nodes if node.boot == boot)
         if listed is not None and listed.is_present:
-            keys = set[str]()
-            if self._handlers[device.pool].naming != device.naming:  # it may be larger now
-                rivals = self._rivals(record, device)
-                keys = {key for _, held in rivals for node in held for key in node.keys(boot)}
-            all_nodes = with_new_nodes(nodes, listed, boot)
-            nodes = tuple(n for n in all_nodes if n in nodes or keys.isdisjoint(n.id.keys))
+            nodes = with_new_nodes(nodes, listed, boot)
+            if self._handlers[device.pool].naming != device.naming:  # it may be a larger one now
+                names = frozenset[str]().union(*(node.names for node in device.nodes))
+                nodes = tuple(node for node in nodes if not names.isdisjoint(node.names))
         entities = {*map(claim_content.entity, claim_content.device_nodes(entry))}
         entities -= {node.entity for node in nodes}
         present = {node.id.entity: node.id for node in self._present_nodes() if entities}

@@ -62,7 +62,7 @@ class PreparedClaims:
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver = api, driver
         self.handlers: dict[str, ClaimHandler] = {}
-        self._allocator = ClaimAllocator(pool_of, self.handlers, self.all_drivers)
+        self._allocator = ClaimAllocator(pool_of, self.handlers, lambda: self._loaded)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self.unwritten: set[str] = set()
