@@ -71,9 +71,7 @@ class ClaimFiles:
         for key in {key for node in nodes for key in node.id.keys}:
             holdings = (index.by_node(key, resource) for resource in index.resources(key))
             for holding in itertools.chain(*holdings):
-                is_own = record.driver == holding.driver and (
-                    holding.name == name or holding.claim == record.shown
-                )
+                is_own = (holding.name, holding.driver) == (name, record.driver)
                 # Of an earlier boot, a claim has none, but a pod of a device plugin starts again.
                 has_now = not holding.claim or any(n.boot == self.boot for n in holding.nodes)
                 if has_now and not (is_own or holding.overlap or device.overlap):

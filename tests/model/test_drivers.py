@@ -88,7 +88,10 @@ def is_distinct(config: Seq[Declared]) -> bool:
 WITH_STEPS: Final = [Declared(ALPHA, FOUND, {"backend": "dra", "preStart": [{"run": ["a"]}]})]
 FOUND_BY_BETA: Final = [Declared(BETA, FOUND, {"backend": "dra"})]
 BY_PLUGIN: Final = [Declared(BETA, FOUND, {"backend": "devicePlugin"})]
-FOUND_BY_BOTH: Final = [Declared(SHARING, FOUND, {"backend": "dra"}), *FOUND_BY_BETA]
+FOUND_BY_BOTH: Final = [
+    Declared(SHARING, FOUND, {"backend": "dra"}),
+    Declared(BETA, FOUND, {"backend": "dra", **SHARED}),
+]
 CONFIG: Final = st.lists(
     DECLARED, min_size=1, max_size=2, unique_by=lambda declared: declared.name
 ).filter(is_distinct)
@@ -509,12 +512,13 @@ OPERATIONS: Final = st.one_of(
         ("replug", (2,)),
     ],
 )
-# Two claims share a node, as one of their resources says `overlap: allow`.
+# Two claims have shares of a device, and a third shares its node by `overlap: allow`.
 @example(
     FOUND_BY_BOTH,
     "devhost",
     [],
     [
+        ("start_pods", (1, 1)),
         ("start_pods", (1, 1)),
         ("start_pods", (0, 1)),
         ("boot", (BOOTED[0], "devhost", FOUND_BY_BOTH)),
@@ -549,7 +553,7 @@ OPERATIONS: Final = st.one_of(
         ("replug", (1,)),
         ("wait", (11.0,)),
         ("start_pods", (0, 1)),
-        ("boot", (BOOTED[0], "devhost", BY_PLUGIN)),
+        ("boot", (BOOTED[0], "devhost", [Declared(ALPHA, FOUND, {"backend": "dra"})])),
     ],
 )
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))
