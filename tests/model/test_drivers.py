@@ -556,6 +556,20 @@ OPERATIONS: Final = st.one_of(
         ("boot", (BOOTED[0], "devhost", [Declared(ALPHA, FOUND, {"backend": "dra"})])),
     ],
 )
+# The ID of a pod is, after an edit and a boot, that of a node of a claim.
+@example(
+    [
+        Declared(BETA, {"1": ("/dev/x",)}, {"backend": "dra"}),
+        Declared(ALPHA, {"1": ("/dev/z",)}, {"backend": "devicePlugin"}),
+    ],
+    "devhost",
+    [],
+    [
+        ("start_pods", (1, 1)),
+        ("start_pods", (0, 1)),
+        ("boot", (BOOTED[0], "devhost", [Declared(ALPHA, FOUND, {"backend": "devicePlugin"})])),
+    ],
+)
 @given(CONFIG, DRIVER, CONFIG, st.lists(OPERATIONS, min_size=10, max_size=25))
 def test_pods_keep_what_they_have_whatever_happens(
     config: Seq[Declared],
