@@ -16,7 +16,7 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.records import ClaimRecord, RecordedNodes
+from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
@@ -175,6 +175,11 @@ class ClaimRecords(Protocol):
 
     def drop(self, record: ClaimRecord) -> None:
         """End a record."""
+
+    def find_rival(
+        self, record: ClaimRecord, device: ClaimedDevice, nodes: RecordedNodes
+    ) -> str | None:
+        """Return who else has a node of a device in this boot, and may not share it."""
 
     def confirmed_free(self, resource: str, offered: OfferedId, since: float) -> bool:
         """Whether no pod has a device, by two lists requested since a moment."""

@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 
 class ClaimedId(NamedTuple):
-    """A device of a claim, as the list of pods names it; `share` is empty where it has none."""
+    """A device of a claim; `share` is empty without one, ``None`` for any without a record."""
 
     driver: str
     pool: str
     device: str
-    share: str
+    share: str | None
 
 
 Claimed = Mapping[ClaimedId, tuple[str, OfferedId]]
@@ -182,8 +182,9 @@ def _by_resource(claimed: Claimed, answer: bytes) -> tuple[AbstractSet[str], Pod
                     holders[entry.resource_name][offered_id(device_id)].add(name)
             for dynamic in container.dynamic_resources if claimed else ():
                 for given in dynamic.claim_resources:
-                    place = given.driver_name, given.pool_name, given.device_name, given.share_id
-                    if device := claimed.get(ClaimedId(*place)):
+                    place = given.driver_name, given.pool_name, given.device_name
+                    recorded = claimed.get(ClaimedId(*place, given.share_id))
+                    if device := recorded or claimed.get(ClaimedId(*place, None)):
                         resource, offered = device
                         claim = f"{dynamic.claim_namespace}/{dynamic.claim_name}"
                         holders[resource][offered].add(name)

@@ -1057,4 +1057,4 @@ async def test_of_two_claims_with_nodes_of_one_name_one_finds_it_after_a_boot(
         await registered(world, SERIAL)
         assert not (await world.kubelet.prepare(names[first], first)).error
         second = "ab".replace(first, "")
-        assert "held by claim" in (await world.kubelet.prepare(names[second], second)).error
+        assert "handed out as" in (await world.kubelet.prepare(names[second], second)).error

@@ -371,7 +371,7 @@ def _claimed_ids(
     claimed: dict[ClaimedId, tuple[str, OfferedId]] = {}
     for pool, publication in publications.items():
         for name, ids in publication.ids.items():
-            claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
+            claimed[ClaimedId(driver, pool, name, None)] = publication.handler.name, ids[0]
     for record in claims.all_drivers():
         for device in record.devices:
             key = ClaimedId(record.driver, device.pool, device.device, device.share or "")

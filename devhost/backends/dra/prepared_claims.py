@@ -66,7 +66,7 @@ class PreparedClaims:
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver, self._pool_of = api, driver, pool_of
         self.handlers: dict[str, ClaimHandler] = {}
-        self._allocator = ClaimAllocator(pool_of, self.handlers, self.all_drivers)
+        self._allocator = ClaimAllocator(pool_of, self.handlers, lambda: self._loaded)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self.on_change: Callable[[ClaimRecord], object] = id
