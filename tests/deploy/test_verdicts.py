@@ -1,6 +1,7 @@
 """A file gets one verdict: of `devhost validate`, of Helm with the chart, and of devhost on a node."""
 
 import itertools
+import json
 import textwrap
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,10 @@ from typing import Any, Final
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from devhost.allocation.policy import Policy
+from devhost.cli import main
 from devhost.config.chart_values import InstanceValues, Profile, Values
 from devhost.config.loader import load_all, loads
 from devhost.config.yaml_tree import parse
@@ -74,27 +77,56 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
     return all(config is not None for config in verdicts)
 
 
+def refused(documents: list[list[Mapping[str, Any]]], directory: Path) -> set[int]:
+    """Return which of several releases the chart's hook refuses, by its command and ConfigMap."""
+    files, arguments = [], ()
+    for index, release in enumerate(documents):
+        hooks = {one["kind"]: one for one in release if "annotations" in one["metadata"]}
+        if hooks:
+            (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
+            *arguments, path = container["args"]
+            files.append(directory / str(index))
+            files[-1].write_text(hooks["ConfigMap"]["data"][Path(path).name], encoding="utf-8")
+    done = CliRunner().invoke(main, [*arguments, "--output=json", *map(str, files)])
+    return {int(Path(problem["file"]).name) for problem in json.loads(done.stdout)["problems"]}
+
+
 @pytest.mark.parametrize(
-    ("group", "validates", "renders", "serves"),
+    ("group", "validates", "renders", "admits", "serves"),
     [
-        ("right", True, True, True),
-        ("wrong", False, False, False),
-        ("together", False, True, False),
-        ("notation", False, True, True),
+        ("right", True, True, True, True),
+        ("warned", True, True, False, True),
+        ("wrong", False, False, False, False),
+        ("together", False, True, False, False),
+        ("values", False, True, False, True),
+        ("notation", False, True, True, True),
     ],
 )
 def test_file_has_one_verdict(
-    helm: Helm, tmp_path: Path, group: str, validates: bool, renders: bool, serves: bool
+    helm: Helm,
+    tmp_path: Path,
+    group: str,
+    validates: bool,
+    renders: bool,
+    admits: bool,
+    serves: bool,
 ) -> None:
-    def verdicts(case: str) -> tuple[str, bool, bool, bool]:
+    def verdicts(case: str) -> tuple[bool, list[Mapping[str, Any]] | None]:
         values, file = values_of(case), tmp_path / f"{CORPUS[group].index(case)}.yaml"
-        documents = rendered(values, file, helm)
-        on_node = served(documents) if documents is not None else False
-        return case, validated(values, file), documents is not None, on_node
+        return validated(values, file), rendered(values, file, helm)
 
     with ThreadPoolExecutor(2) as threads:
         found = [*threads.map(verdicts, CORPUS[group])]
-    assert [one for one in found if one[1:] != (validates, renders, serves)] == []
+    hook = refused([documents or [] for _, documents in found], tmp_path)
+    judged = [
+        (
+            case,
+            *(valid, documents is not None),
+            *(documents is not None and index not in hook, bool(documents and served(documents))),
+        )
+        for index, (case, (valid, documents)) in enumerate(zip(CORPUS[group], found, strict=True))
+    ]
+    assert [one for one in judged if one[1:] != (validates, renders, admits, serves)] == []
 
 
 def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
