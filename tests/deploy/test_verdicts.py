@@ -79,7 +79,8 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
 
 def refused(documents: list[list[Mapping[str, Any]]], directory: Path) -> set[int]:
     """Return which of several releases the chart's hook refuses, by its command and ConfigMap."""
-    files, arguments = [], ()
+    files: list[Path] = []
+    arguments: list[str] = []
     for index, release in enumerate(documents):
         hooks = {one["kind"]: one for one in release if "annotations" in one["metadata"]}
         if hooks:
@@ -87,6 +88,8 @@ def refused(documents: list[list[Mapping[str, Any]]], directory: Path) -> set[in
             *arguments, path = container["args"]
             files.append(directory / str(index))
             files[-1].write_text(hooks["ConfigMap"]["data"][Path(path).name], encoding="utf-8")
+    if not files:
+        return set()
     done = CliRunner().invoke(main, [*arguments, "--output=json", *map(str, files)])
     return {int(Path(problem["file"]).name) for problem in json.loads(done.stdout)["problems"]}
 

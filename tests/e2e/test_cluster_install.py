@@ -1,6 +1,7 @@
 """Installing, upgrading and uninstalling with both Helms."""
 
 import copy
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -20,8 +21,9 @@ from tests.e2e.release import (
     offered,
     sockets,
 )
-from tools.helm import PACKAGES
+from tools.helm import CHART, PACKAGES
 
+RADIO = "e2e.test/radio"
 KINDS = "daemonsets,pods,configmaps,serviceaccounts,secrets"
 
 
@@ -90,3 +92,43 @@ def test_release_installed_again_goes_on_with_what_the_former_left(
     assert devices.steps_run(cluster) == {disk: 1}
     pods.run(pod("second", {DISK: 1}))
     assert pods.env("second")["DISKS"] != disk
+
+
+@pytest.mark.parametrize("major", PACKAGES)
+def test_release_that_the_node_would_not_serve_as_a_whole_is_not_installed(
+    cluster: Cluster, bare: None, major: int
+) -> None:
+    release = Release(cluster, major, f"refused-by-helm{major}")
+    refused = copy.deepcopy(VALUES)
+    refused["config"]["resources"].append({"name": RADIO, "sources": [{"usb": "10c4:ea60"}]})
+    text = "raw USB nodes need allow.devices"
+    try:
+        with pytest.raises(CommandError, match=text):
+            release.install(refused)
+        assert cluster.items("daemonsets", f"--namespace={release.namespace}") == []
+        # Flux and Argo CD do not show what the Job has printed.
+        assert text in release.kubectl("logs", "job/devhost-validation")
+        assert text in release.kubectl("describe", "pods", "--selector=job-name=devhost-validation")
+        release.install(refused | {"validation": {"enabled": False}})
+        release.wait()
+    finally:
+        release.uninstall()
+
+
+def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, bare: None) -> None:
+    release = Release(cluster, max(PACKAGES), "existing")
+    values = VALUES | {"config": {"existingConfigMap": "theirs"}}
+    cluster.kubectl("create", "namespace", release.namespace)
+
+    def validated() -> str:
+        arguments = ("--dry-run=server", "--show-only=templates/validation.yaml", "--values=-")
+        return release.helm(
+            "template", "devhost", str(CHART), *arguments, stdin=json.dumps(values)
+        )
+
+    assert "existingConfigMap: theirs" in validated()
+    text = json.dumps({"version": "v1", "resources": [{"name": RADIO, "sources": [{}]}]})
+    release.kubectl("create", "configmap", "theirs", f"--from-literal=config.yaml={text}")
+    assert f"name: {RADIO}" in validated()
+    with pytest.raises(CommandError, match=r"config\.resources\[0\]\.sources\[0\]: "):
+        release.install(values)
