@@ -3,7 +3,7 @@
 import copy
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml

@@ -39,11 +39,8 @@ def fresh(cluster: Cluster, bare: None, request: pytest.FixtureRequest) -> Itera
         release.uninstall()
 
 
-def test_release_is_tested_refuses_a_mistake_and_leaves_nothing_offered(
-    fresh: Release, pods: Pods
-) -> None:
+def test_release_refuses_a_mistake_and_leaves_nothing_offered(fresh: Release, pods: Pods) -> None:
     cluster = fresh.cluster
-    assert "Succeeded" in fresh.helm("test", "devhost")
     assert "Registered" in fresh.execute("devhost", "status")
     pods.run(pod("holder", {COLA: 1, DICE: 1}))
 
@@ -122,9 +119,7 @@ def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, ba
 
     def validated() -> str:
         arguments = ("--dry-run=server", "--show-only=templates/validation.yaml", "--values=-")
-        return release.helm(
-            "template", "devhost", str(CHART), *arguments, stdin=json.dumps(values)
-        )
+        return release.helm("template", "devhost", str(CHART), *arguments, stdin=json.dumps(values))
 
     assert "existingConfigMap: theirs" in validated()
     text = json.dumps({"version": "v1", "resources": [{"name": RADIO, "sources": [{}]}]})
