@@ -122,8 +122,12 @@ def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, ba
         return release.helm("template", "devhost", str(CHART), *arguments, stdin=json.dumps(values))
 
     assert "existingConfigMap: theirs" in validated()
+    release.kubectl("create", "configmap", "theirs", "--from-literal=config.yaml=resources: [")
+    with pytest.raises(CommandError, match=r"config\.yaml of ConfigMap theirs: .*line 1"):
+        validated()
     text = json.dumps({"version": "v1", "resources": [{"name": RADIO, "sources": [{}]}]})
-    release.kubectl("create", "configmap", "theirs", f"--from-literal=config.yaml={text}")
+    patch = json.dumps({"data": {"config.yaml": text}})
+    release.kubectl("patch", "configmap", "theirs", f"--patch={patch}")
     assert f"name: {RADIO}" in validated()
     with pytest.raises(CommandError, match=r"config\.resources\[0\]\.sources\[0\]: "):
         release.install(values)
