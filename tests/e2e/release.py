@@ -97,8 +97,9 @@ class Release:
             self.values = copy.deepcopy(values)
 
     def uninstall(self) -> None:
-        """Remove what is installed, if something is."""
+        """Remove what is installed, if something is, and what a refused release has left."""
         self.helm("uninstall", "devhost", "--wait", "--ignore-not-found")
+        self.kubectl("delete", "jobs", "--all", "--cascade=foreground")
         self.values = None
 
     def helm(self, *arguments: str, stdin: str = "") -> str:

@@ -129,5 +129,8 @@ def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, ba
     patch = json.dumps({"data": {"config.yaml": text}})
     release.kubectl("patch", "configmap", "theirs", f"--patch={patch}")
     assert f"name: {RADIO}" in validated()
-    with pytest.raises(CommandError, match=r"config\.resources\[0\]\.sources\[0\]: "):
-        release.install(values)
+    try:
+        with pytest.raises(CommandError, match=r"config\.resources\[0\]\.sources\[0\]: "):
+            release.install(values)
+    finally:
+        release.uninstall()
