@@ -96,17 +96,17 @@ def test_release_that_the_node_would_not_serve_as_a_whole_is_not_installed(
     cluster: Cluster, bare: None, major: int
 ) -> None:
     release = Release(cluster, major, f"refused-by-helm{major}")
-    refused = copy.deepcopy(VALUES)
-    refused["config"]["resources"].append({"name": RADIO, "sources": [{"usb": "10c4:ea60"}]})
+    values = copy.deepcopy(VALUES)
+    values["config"]["resources"].append({"name": RADIO, "sources": [{"usb": "10c4:ea60"}]})
     text = "raw USB nodes need allow.devices"
     try:
         with pytest.raises(CommandError, match=text):
-            release.install(refused)
+            release.install(values)
         assert cluster.items("daemonsets", f"--namespace={release.namespace}") == []
         # Flux and Argo CD do not show what the Job has printed.
         assert text in release.kubectl("logs", "job/devhost-validation")
         assert text in release.kubectl("describe", "pods", "--selector=job-name=devhost-validation")
-        release.install(refused | {"validation": {"enabled": False}})
+        release.install(values | {"validation": {"enabled": False}})
         release.wait()
     finally:
         release.uninstall()
@@ -117,18 +117,18 @@ def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, ba
     values = VALUES | {"config": {"existingConfigMap": "theirs"}}
     cluster.kubectl("create", "namespace", release.namespace)
 
-    def validated() -> str:
+    def hook() -> str:
         arguments = ("--dry-run=server", "--show-only=templates/validation.yaml", "--values=-")
         return release.helm("template", "devhost", str(CHART), *arguments, stdin=json.dumps(values))
 
-    assert "existingConfigMap: theirs" in validated()
+    assert "existingConfigMap: theirs" in hook()
     release.kubectl("create", "configmap", "theirs", "--from-literal=config.yaml=resources: [")
     with pytest.raises(CommandError, match=r"config\.yaml of ConfigMap theirs: .*line 1"):
-        validated()
+        hook()
     text = json.dumps({"version": "v1", "resources": [{"name": RADIO, "sources": [{}]}]})
     patch = json.dumps({"data": {"config.yaml": text}})
     release.kubectl("patch", "configmap", "theirs", f"--patch={patch}")
-    assert f"name: {RADIO}" in validated()
+    assert f"name: {RADIO}" in hook()
     try:
         with pytest.raises(CommandError, match=r"config\.resources\[0\]\.sources\[0\]: "):
             release.install(values)
