@@ -25,6 +25,7 @@ _OURS: Final = re.compile(
     r"""^(?:[ \t]*["']?version["']?[ \t]*:[ \t]*["']?v|["']?resources["']?[ \t]*:)""", re.MULTILINE
 )
 _VALUES: Final = re.compile("^ *config:", re.MULTILINE)  # of the chart, in a string
+_HOOK: Final = re.compile("^config:", re.MULTILINE)  # in the ConfigMap of its hook, beside the file
 # Where manifests have the values of a chart, as a mapping or a string: Argo CD, Flux, kustomize.
 _OF_ARGO: Final = tuple(
     ("spec", source, "helm", values)
@@ -191,7 +192,7 @@ def _of_manifest(
                 yield from _of_manifest(lines, tree, ("items", index), extent, profiles)
         case {"kind": "ConfigMap", "data": dict() as data}:
             for key, value in data.items():
-                if isinstance(value, str) and _OURS.search(value):
+                if isinstance(value, str) and _OURS.search(value) and not _HOOK.search(value):
                     yield _of_string(lines, tree, (*path, "data", key), extent)
         case {"kind": str() as kind}:
             for keys in _CHART_VALUES.get(kind, ()):

@@ -203,8 +203,8 @@ def _check_together(
         return
     from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
 
-    as_run = [replace(policy, enforced=True, by_name=False)] * (not values.allows_more)
-    yield from resource_checks.check(resources, *as_run, policy)
+    policies = [replace(policy, enforced=True, by_name=False), policy] * (not values.allows_more)
+    yield from resource_checks.check(resources, *policies)
     for base, resource in resources:
         yield from (problem.below(base) for problem in value_checks.check(resource, values))
 

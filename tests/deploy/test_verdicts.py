@@ -10,8 +10,10 @@ from typing import Any, Final
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from devhost.allocation.policy import Policy
+from devhost.cli import main
 from devhost.config.chart_values import InstanceValues, Profile, Values
 from devhost.config.loader import load_all, loads
 from devhost.config.yaml_tree import parse
@@ -74,27 +76,50 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
     return all(config is not None for config in verdicts)
 
 
+def admitted(documents: list[Mapping[str, Any]], file: Path) -> bool:
+    """Return the verdict of the chart's hook: of its command on its ConfigMap."""
+    hooks = {one["kind"]: one for one in documents if "annotations" in one["metadata"]}
+    (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
+    *arguments, path = container["args"]
+    file.write_text(hooks["ConfigMap"]["data"][Path(path).name], encoding="utf-8")
+    return CliRunner().invoke(main, [*arguments, str(file)]).exit_code == 0
+
+
 @pytest.mark.parametrize(
-    ("group", "validates", "renders", "serves"),
+    ("group", "validates", "renders", "admits", "serves"),
     [
-        ("right", True, True, True),
-        ("wrong", False, False, False),
-        ("together", False, True, False),
-        ("notation", False, True, True),
+        ("right", True, True, True, True),
+        ("warned", True, True, False, True),
+        ("wrong", False, False, False, False),
+        ("together", False, True, False, False),
+        ("values", False, True, False, True),
+        ("notation", False, True, True, True),
     ],
 )
 def test_file_has_one_verdict(
-    helm: Helm, tmp_path: Path, group: str, validates: bool, renders: bool, serves: bool
+    helm: Helm,
+    tmp_path: Path,
+    group: str,
+    validates: bool,
+    renders: bool,
+    admits: bool,
+    serves: bool,
 ) -> None:
-    def verdicts(case: str) -> tuple[str, bool, bool, bool]:
-        values, file = values_of(case), tmp_path / f"{CORPUS[group].index(case)}.yaml"
-        documents = rendered(values, file, helm)
-        on_node = served(documents) if documents is not None else False
-        return case, validated(values, file), documents is not None, on_node
+    files = [tmp_path / f"{index}.yaml" for index, _ in enumerate(CORPUS[group])]
+
+    def outcome(case: str, file: Path) -> tuple[bool, list[Mapping[str, Any]] | None]:
+        values = values_of(case)
+        return validated(values, file), rendered(values, file, helm)
 
     with ThreadPoolExecutor(2) as threads:
-        found = [*threads.map(verdicts, CORPUS[group])]
-    assert [one for one in found if one[1:] != (validates, renders, serves)] == []
+        outcomes = [*threads.map(outcome, CORPUS[group], files)]
+    verdicts = [
+        (case, valid, False, False, False)
+        if documents is None
+        else (case, valid, True, admitted(documents, file), served(documents))
+        for case, file, (valid, documents) in zip(CORPUS[group], files, outcomes, strict=True)
+    ]
+    assert [one for one in verdicts if one[1:] != (validates, renders, admits, serves)] == []
 
 
 def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
