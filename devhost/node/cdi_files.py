@@ -5,6 +5,7 @@ They remain when devhost stops: the containers of a running pod may restart and 
 
 import contextlib
 import functools
+import hashlib
 import logging
 import secrets
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import Edits, cdi_devices, named
+from devhost.allocation.cdi import Edits, SpecBudget, cdi_devices, named
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
@@ -32,7 +33,7 @@ class CdiFiles:
     """The spec files of devhost in one directory, where runtimes look for them."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self.writes = directory, 0
+        self.directory, self.writes, self.budget = directory, 0, SpecBudget()
         # They get the files that there are, and have those that are missing written again.
         self.checks: set[Callable[[AbstractSet[str]], Awaitable[None]]] = set()
         self._writer = f".{secrets.token_hex(4)}"  # other instances write files of these names, too
@@ -80,8 +81,8 @@ class CdiInjection:
         self._looks = BlockingCalls("cdi devices", serial=True)
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("cdi spec", files.directory, serial=True)
-        self._written: Mapping[str, Edits] | None = None  # by device
-        self._wanted: Mapping[str, Edits] = {}  # as of the last attempt to write
+        self._written: Mapping[str, bytes] | None = None  # hashes, by device
+        self._wanted: Mapping[str, bytes] = {}  # as of the last attempt to write
         self._problem: str | None = None
 
     async def write(self, scanner: Scanner, snapshot: Snapshot) -> None:
@@ -97,15 +98,17 @@ class CdiInjection:
             # Without the looks by the former specification, of which one may hang.
             self._scanner, self._looks = scanner, BlockingCalls("cdi devices", serial=True)
         self._files.checks.add(self._check)
-        look = functools.partial(cdi_devices, scanner, snapshot, self._written or {})
-        wanted: Mapping[str, Edits] = {}
+        take = functools.partial(self._files.budget.take, self._rescan)
+        former = self._written or {}, self._files.directory / self._file_name
+        look = functools.partial(cdi_devices, scanner, snapshot, take, *former)
+        wanted: Mapping[str, bytes] = {}
         try:
-            wanted = await self._looks.run(
+            devices = await self._looks.run(
                 look, patience=PATIENCE_S, progress=Progress(), on_late=self._rescan
             )
             # Without a limit, as the host is not asked: for many devices it takes long.
-            text = functools.partial(cdi.serialize, self._resource, wanted)
-            content = await run_in_thread("cdi spec", text)
+            text = functools.partial(_serialized, self._resource, devices)
+            content, wanted, size = await run_in_thread("cdi spec", text)
             write = functools.partial(self._files.write, self._file_name, content)
             await self._calls.run(write, patience=PATIENCE_S, on_late=self._rescan)
         except OSError as error:  # a TimeoutError, too; the next scan tries again
@@ -115,6 +118,7 @@ class CdiInjection:
             self._problem = problem
         else:
             self._written, self._problem = wanted, None
+            self._files.budget.settle(self._resource, size)
         self._wanted = wanted
 
     def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
@@ -142,3 +146,12 @@ class CdiInjection:
 
     def _warn(self, message: str, error: OSError) -> None:
         _LOG.warning(message, extra={"fields": {"resource": self._resource, "reason": str(error)}})
+
+
+def _serialized(
+    resource: str, devices: Mapping[str, Edits]
+) -> tuple[bytes | None, dict[str, bytes], int]:
+    """Return a spec, the hash of each device's edits, empty if it has none, and the size of all."""
+    texts = {name: cdi.entry_text(name, brought) for name, brought in devices.items()}
+    hashes = {name: hashlib.sha256(texts[name]).digest() * bool(devices[name]) for name in devices}
+    return cdi.serialize(resource, devices), hashes, sum(map(len, texts.values()))

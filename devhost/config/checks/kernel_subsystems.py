@@ -49,6 +49,7 @@ _ALSO_CALLED: Final = {
     "snd": "sound",
     "v4l": "video4linux",
     "v4l2": "video4linux",
+    "vfio-pci": "vfio",
 }
 _DIGITS: Final = "0123456789"
 

@@ -161,7 +161,8 @@ def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem
             yield warning(
                 path,
                 f"two devices in one container would both set {rule.key}: "
-                "use ${index} in containerPath, or request one device per container",
+                "use ${index} in containerPath (${name} for devices of several nodes), or request "
+                "one device per container",
             )
 
 
