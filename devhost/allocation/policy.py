@@ -172,7 +172,7 @@ class Policy:
         needed = f"it needs {self.flag('device')} '{path}'"
         if device_class == MEMORY:
             return f"{path} is of class memory: {needed}, without wildcards"
-        named = {word for word in ids if is_in_dev(path) and matches_any(word, self.identities)}
+        named = {word for word in ids if matches_any(word, self.identities)}
         in_full = (word for word in named.intersection(self.identities) if not is_wild(word))
         if use is not None and all(word.startswith(_OF_SEVERAL) for word in in_full):
             return f"{path} is in use by the host ({use}): {needed}, without wildcards"

@@ -106,6 +106,7 @@ def mount(tree: HostTree, number: str, point: str = "/") -> None:
         ("1050:0407:K7Q1", "/dev/hidraw1"),
         ("1050:0407:K7Q1", "/dev/bus/usb/001/003"),
         ("1050:0407:*", "/dev/hidraw1"),
+        ("1D6B:0002:*", "/dev/bus/usb/001/001"),
         ("1050:*:K?Q1", "/dev/hidraw1"),
         ("pci:8086:A352", "/dev/sda"),
         ("pci:8086:*", "/dev/sg1"),
@@ -236,6 +237,8 @@ def test_console_on_usb_or_behind_dev_console_is_not_given_without_a_right(tree:
     assert "(a console)" in str(problem(tree, "/dev/ttyUSB0", "/dev/ttyUSB*", "pci:8086:06ed"))
     assert "(a console)" in str(problem(tree, "/dev/console", "tty"))
     assert problem(tree, "/dev/ttyUSB0", "1050:0407:K7Q1") is None
+    tree.file("/sys/devices/pci0000:00/0000:00:14.0/usb1/1-2/serial", "*\n")
+    assert "(a console)" in str(problem(tree, "/dev/ttyUSB0", "1050:0407:*"))
 
 
 def test_console_on_a_pci_function_is_not_named_by_it(tree: HostTree) -> None:
