@@ -180,9 +180,9 @@ class HostPaths:
             use = self._use.problem(kind.value, number)
         rights = self._policy.identities
         ids = self._classes.ids(kind.value, number) if rights else ()
-        links = ((right, self.resolve(right).state) for right in rights if right[0] == "/")
-        led = (link for link, file in links if file and (file.kind, file.number) == (kind, number))
-        return self._policy.node_problem(realpath, device_class, use, (*ids, *led))
+        targets = ((right, self.resolve(right).state) for right in rights if right[0] == "/")
+        links = (link for link, at in targets if at and (at.kind, at.number) == (kind, number))
+        return self._policy.node_problem(realpath, device_class, use, (*ids, *links))
 
     # ── the nodes of a device ──
 

@@ -142,7 +142,7 @@ class Policy:
 
         Which of them a glob on paths allows is known when they are found.
         """
-        words = (re.sub("place:.*", "*", word.lower()) for word in self.allow_devices)
+        words = (re.sub("place:.*", "*", word.lower()) for word in self.allow_devices)  # or any
         globs = [":".join(word.split(":")[:2]) for word in words if ":" in word or word == "*"]
         if "usb" in self.allow_devices or self._node_globs or (globs and products is None):
             return None

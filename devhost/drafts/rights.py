@@ -90,8 +90,8 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             yield from (("allow_devices", word.removesuffix(":*")) for word in _identities(source))
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
-    there = filter(None, map(files.stat, constants))
-    constant_nodes = [(file.realpath, file.kind, file.number) for file in there if file.number]
+    states = filter(None, map(files.stat, constants))
+    constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
     for node in [*(nodes if gives_nodes else ()), *constant_nodes]:
         if right := _node_right(resource, node, files):
             yield "allow_devices", right
