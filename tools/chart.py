@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import yaml
 
+from devhost.allocation.policy import DEVICE_PATTERN, WILD_LINK_PATTERN
 from devhost.config.json_schema import json_schema
-from devhost.model.hardware_sources import PAIR_PATTERN
 from devhost.model.names import RESOURCE_NAME_PATTERN, UNFIT_NAME_PATTERN
 from devhost.model.values import AN_RE2_PATTERN
 
@@ -71,8 +71,9 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
         _list_of(RESOURCE_NAME_PATTERN, "domain/name", UNFIT_NAME_PATTERN),
     ),
     "allow.devices": _list_of(
-        rf"^([*?\[]\S*/\S*|/\S*|{PAIR_PATTERN}|[^\s/:*?\[]+)$",
-        "a class, vendor:product, or a glob of absolute paths",
+        rf"^([*?\[]\S*/\S*|/\S*|{DEVICE_PATTERN}|[^\s/:*?\[]+)$",
+        "a class, vendor:product, what a device is, or a glob of absolute paths",
+        WILD_LINK_PATTERN,
     ),
     **dict.fromkeys(("allow.cdi", "allow.annotations"), _list_of(r"^\S+$", "one word")),
     "stateDir": {"type": "string", "pattern": "^(/.+)?$"},

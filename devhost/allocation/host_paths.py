@@ -10,7 +10,7 @@ from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError, describe_os_error
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
-from devhost.hostfs.mounts import BlockUse, read_mounts
+from devhost.hostfs.mounts import HostUse, read_mounts
 from devhost.hostfs.sysfs import Number
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
@@ -37,7 +37,7 @@ class HostPaths:
         self._files, self._policy = files, policy
         self._cached = CachedFiles(files)
         self._classes = DeviceClasses(files)
-        self._use: BlockUse | None = None  # most resources have no disks
+        self._use: HostUse | None = None  # most resources need none
         self._resolved: dict[str, ResolvedPath] = {}
         self._visible: tuple[str, ...] | None = None
 
@@ -173,10 +173,16 @@ class HostPaths:
 
     def policy_problem(self, realpath: str, kind: FileKind, number: Number) -> str | None:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
-        if kind is not FileKind.BLOCK:
-            return self._policy.node_problem(realpath, self._classes.of(number))
-        self._use = self._use or BlockUse(self._files)
-        return self._policy.node_problem(realpath, BLOCK, self._use.problem(number))
+        device_class = BLOCK if kind is FileKind.BLOCK else self._classes.of(number)
+        use = None
+        if device_class.name.startswith("tty") or not device_class.safe:
+            self._use = self._use or HostUse(self._files)
+            use = self._use.problem(kind.value, number)
+        rights = self._policy.identities
+        ids = self._classes.ids(kind.value, number) if rights else ()
+        targets = ((right, self.resolve(right).state) for right in rights if right[0] == "/")
+        links = (link for link, at in targets if at and (at.kind, at.number) == (kind, number))
+        return self._policy.node_problem(realpath, device_class, use, (*ids, *links))
 
     # ── the nodes of a device ──
 

@@ -5,6 +5,7 @@ known to be safe. Everything else needs a flag, and each flag adds to that.
 """
 
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -13,7 +14,7 @@ from devhost.hostfs.device_classes import BLOCK, MEMORY, UNKNOWN, DeviceClass, c
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
-from devhost.model.hardware_sources import vendor_product
+from devhost.model.hardware_sources import PAIR_PATTERN
 from devhost.model.pattern import matches_any
 
 _Right = Literal["annotation", "cdi", "device", "dra", "exec", "path"]
@@ -31,6 +32,11 @@ _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /de
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
 # By which the container runtimes of NVIDIA, AMD, Habana and Ascend add devices.
 _RUNTIME_VARIABLES: Final = ("NVIDIA_*", "ASCEND_*", "*_VISIBLE_DEVICES")
+_ADDRESS: Final = "{0}{{4,}}:{0}{{2}}:{0}{{2}}[.][0-7]".format("[0-9A-Fa-f]")
+DEVICE_PATTERN: Final = rf"{PAIR_PATTERN}(:[^\s/]+)?|pci:({PAIR_PATTERN}|{_ADDRESS})|place:[^\s/]+"
+_LINK: Final = re.compile(r"/dev/[^/*?[]+/by-(id|path)/[^/*?[]+")  # that udev makes
+WILD_LINK_PATTERN: Final = r"^/dev/[^/]+/by-(id|path)/.*[*?\[]"
+_OF_SEVERAL: Final = ("pci:", "place:pci-", "place:platform-serial8250")  # ports, or disks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,8 @@ class Policy:
         enforced: Whether asking for more is refused; otherwise it is a warning.
         by_name: Whether a file is also judged by names that tell the class of a node. Where there
             is a host, that device is refused when it is found, and the rest of the file holds.
-        allow_devices: Classes of devices, ``vendor:product`` of raw USB nodes, and globs on
-            resolved paths of device nodes.
+        allow_devices: Classes of devices, ``vendor:product`` of raw USB nodes, globs on resolved
+            paths of device nodes, and what devices are (docs/devices.md).
         allow_resources: Names of resources that another device plugin may serve too.
         allow_cdi: Globs on fully qualified CDI names, and on variables by which a container
             runtime adds devices.
@@ -89,7 +95,7 @@ class Policy:
         """Warnings of flags that allow more than is likely meant."""
         return tuple(
             f"--allow-device '{glob}' covers all of /dev, and every disk with it: name the "
-            "devices, such as '/dev/sd[b-z]'"
+            "devices, such as /dev/disk/by-id/ata-ACME_1"
             for glob in self._node_globs
             if all(matches_any(path, (glob,)) for path in _ANY_NODES)
         )
@@ -97,7 +103,12 @@ class Policy:
     @property
     def allows_block(self) -> bool:
         """Whether any block device may be allowed."""
-        return bool(self._node_globs or BLOCK.name in self.allow_devices)
+        return bool(self._node_globs or self.identities or BLOCK.name in self.allow_devices)
+
+    @property
+    def identities(self) -> tuple[str, ...]:
+        """Rights to what a device is: links, and globs on what `DeviceClasses.ids` returns."""
+        return tuple(filter(None, map(_identity, self.allow_devices)))
 
     @property
     def _node_globs(self) -> tuple[str, ...]:
@@ -123,16 +134,16 @@ class Policy:
         """Return why a node may not be given whose class is known by its name, or ``None``."""
         plain = posixpath.normpath(path)
         device_class = class_by_path(plain)
-        if device_class is None or not (self.by_name or device_class == MEMORY):
-            return None
-        return self.node_problem(plain, device_class)
+        is_final = device_class == MEMORY or (self.by_name and not self.identities)
+        return self.node_problem(plain, device_class) if device_class and is_final else None
 
     def raw_usb_problem(self, products: Iterable[str] | None) -> str | None:
         """Return why raw USB nodes of products, if these are known, may not be given, or ``None``.
 
         Which of them a glob on paths allows is known when they are found.
         """
-        globs = [glob.lower() for glob in self.allow_devices if ":" in glob]
+        words = (re.sub("place:.*", "*", word.lower()) for word in self.allow_devices)  # or any
+        globs = [":".join(word.split(":")[:2]) for word in words if ":" in word or word == "*"]
         if "usb" in self.allow_devices or self._node_globs or (globs and products is None):
             return None
         named = products or ["VENDOR:PRODUCT"]
@@ -150,18 +161,20 @@ class Policy:
         return f"{subject} {realpath} need {self.flag('path')} '{realpath}'"
 
     def node_problem(
-        self, path: str, device_class: DeviceClass, use: str | None = None
+        self, path: str, device_class: DeviceClass, use: str | None = None, ids: Iterable[str] = ()
     ) -> str | None:
         """Return why a device node, by its real path, may not be given to a container, or ``None``.
 
-        A block device may be in ``use`` by the host.
+        It may be in ``use`` by the host; ``ids`` are udev's links to it, and `DeviceClasses.ids`.
         """
         if self.trusted or (path in self.allow_devices and not is_wild(path)):
             return None
         needed = f"it needs {self.flag('device')} '{path}'"
         if device_class == MEMORY:
             return f"{path} is of class memory: {needed}, without wildcards"
-        if use is not None:
+        named = {word for word in ids if matches_any(word, self.identities)}
+        in_full = (word for word in named.intersection(self.identities) if not is_wild(word))
+        if use is not None and all(word.startswith(_OF_SEVERAL) for word in in_full):
             return f"{path} is in use by the host ({use}): {needed}, without wildcards"
         if matches_any(path, self._node_globs):
             return None
@@ -169,8 +182,8 @@ class Policy:
             return f"{path} is not below /dev: {needed}"
         name, usb_id = device_class.name, device_class.usb_id
         usb_globs = (glob.lower() for glob in self.allow_devices if ":" in glob)
-        named = name in self.allow_devices or matches_any(usb_id, usb_globs)
-        if device_class.safe or (named and device_class != UNKNOWN):
+        allowed = name in self.allow_devices or matches_any(usb_id, usb_globs)
+        if device_class.safe or named or (allowed and device_class != UNKNOWN):
             return None
         flag = device_right(path, device_class)
         flag = f"'{path}'" if flag == path else flag
@@ -206,23 +219,33 @@ def device_right(path: str, device_class: DeviceClass) -> str | None:
     return None if device_class.safe else device_class.usb_id or device_class.name
 
 
+def _identity(word: str) -> str | None:
+    """Return a right to what a device is, with numbers as sysfs has them; ``None`` for others."""
+    if word.startswith("place:") or _LINK.fullmatch(word):
+        return word
+    numbers = re.match(f"{PAIR_PATTERN}(?=:)", word)
+    of_usb = f"usb:{numbers[0].lower()}{word[numbers.end() :]}" if numbers else None
+    return word.lower() if word.startswith("pci:") else of_usb
+
+
 def path_glob_problem(glob: str) -> str | None:
     """Return why a glob cannot match an absolute path, or ``None``."""
     return None if glob.startswith(("/", "*", "?", "[")) else f"{glob!r} does not begin with '/'"
 
 
 def device_problem(text: str) -> str | None:
-    """Return why a text is no class, ``vendor:product`` or glob on absolute paths, or ``None``."""
+    """Return why a text is no class, identity or glob on absolute paths, or ``None``."""
+    if re.match(WILD_LINK_PATTERN, text):
+        return f"{text!r}: a link is named without wildcards; a glob matches what it leads to"
     if "/" in text:
         return path_glob_problem(text)
-    if ":" in text:
-        try:
-            vendor_product(text)
-        except ValueError as error:
-            return str(error)
-    elif is_wild(text):
-        return f"{text!r} is not a class; a glob on paths begins with '/'"
-    return None
+    if ":" in text and not re.fullmatch(DEVICE_PATTERN, text):
+        return (
+            f"{text!r} should be like 0403:6001, 0403:* or 0403:6001:SERIAL (lsusb), "
+            "pci:8086:15f2 or pci:0000:01:00.0 (lspci -Dnn), or place:PLACE (devhost devices)"
+        )
+    is_class = ":" in text or not is_wild(text)
+    return None if is_class else f"{text!r} is not a class; a glob on paths begins with '/'"
 
 
 # Functions that return why a value of a field cannot be meant, or ``None``.

@@ -158,7 +158,7 @@ _ALLOW: Final = {
     ),
     "allow_devices": (
         "WHAT",
-        "Allow nodes by class, USB vendor:product, or path. No pod may be able to write there.",
+        "Allow nodes by class, by what a device is, or by path. No pod may be able to write there.",
     ),
     "allow_resources": ("NAME", "Allow resources that other plugins serve, too."),
     "allow_cdi": ("GLOB", "Allow CDI devices, and variables that add devices."),

@@ -119,13 +119,12 @@ class EntryWriter:
 
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
-        owner, node, note, is_stable = device.owner, device.node, "", True
+        owner, node, is_stable = device.owner, device.node, True
         resource: _Options
         nodes: tuple[KernelNode, ...] = (node,) if node is not None else ()
         link = device.variables.get("byId")
         if node is not None and node.subsystem == "block" and link is not None:
             resource = {"name": _slug(posixpath.basename(link)), "sources": [glob.escape(link)]}
-            note = f"The right names {node.path}, which may be another disk's after a reboot."
         elif owner is not None and owner.prefix == "usb.":
             options, nodes, is_stable = self._usb_node(device)
             resource = {"sources": [{"usb": {"device": "*:*", **options}}]}
@@ -138,7 +137,7 @@ class EntryWriter:
             path = str(node.path) if node is not None else ""
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
             is_stable = not _is_counted(path)
-        kind = DeviceKind(resource, KindRow(resources=(), note=note))
+        kind = DeviceKind(resource, KindRow(resources=()))
         return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
 
     # ── entries ──
@@ -223,7 +222,7 @@ class EntryWriter:
             (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
             for device in draft.devices
             for node in device.nodes
-            if node.path is not None
+            if node.path is not None and node.number is not None
         ]
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
         return DraftEntry(resource, (*titles, *notes), not reason, rights)

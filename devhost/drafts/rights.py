@@ -1,18 +1,20 @@
 """The rights that a process needs for resources, as flags and as values of the chart."""
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from devhost.allocation.policy import Policy, device_right
+from devhost.allocation.host_paths import HostPaths
+from devhost.allocation.policy import Policy, device_problem, device_right
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
-from devhost.model.hardware_sources import USB_NODE
-from devhost.model.sources import Glob
+from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
+from devhost.model.sources import Glob, Source
 from devhost.model.template import Template
 
 # By field of `Policy`: the flag, and the key of the chart's `allow`.
@@ -24,7 +26,7 @@ _WORDS: Final = {
 
 Right = tuple[str, str]
 """A field of `Policy`, and what has to be in it."""
-NodeFile = tuple[str, FileKind, tuple[int, int] | None]
+NodeFile = tuple[str, FileKind, tuple[int, int]]
 """The path of a node, its kind and its number."""
 
 
@@ -77,25 +79,22 @@ def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
         (node.state.realpath, node.state.kind, node.state.number)
         for device in report.snapshot.devices.values()
         for node in device.nodes
-        if node.state is not None
+        if node.state is not None and node.state.number is not None
     ]
     return needed_rights(report.resource, nodes, files)
 
 
 def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
-    allocate, classes = resource.allocate, DeviceClasses(files)
-    gives_nodes = allocate.devices != ()
+    allocate, gives_nodes = resource.allocate, resource.allocate.devices != ()
     for source in resource.sources if gives_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
-            yield from (("allow_devices", pair) for pair in source.usb.device or ())
+            yield from (("allow_devices", word.removesuffix(":*")) for word in _identities(source))
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
     states = filter(None, map(files.stat, constants))
-    constant_nodes = [(state.realpath, state.kind, state.number) for state in states]
-    for path, kind, number in [*(nodes if gives_nodes else ()), *constant_nodes]:
-        if number is not None:
-            device_class = BLOCK if kind is FileKind.BLOCK else classes.of(number)
-            right = device_right(path, device_class)
-            yield from (("allow_devices", right),) if right is not None else ()
+    constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
+    for node in [*(nodes if gives_nodes else ()), *constant_nodes]:
+        if right := _node_right(resource, node, files):
+            yield "allow_devices", right
     globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
     sought = [path for kind in globs for path in kind.paths if gives_nodes]
     for path in (*constants, *sought):  # what is not there now
@@ -108,6 +107,35 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
         if policy.name_problem("env", name) is not None:
             yield "allow_cdi", name
     yield from (("allow_cdi", str(name)) for name in allocate.cdi)
+
+
+def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | None:
+    """Return the right to a node: to what a source selects by what it is, or to its class."""
+    classes, (path, kind, number) = DeviceClasses(files), node
+    device_class = BLOCK if kind is FileKind.BLOCK else classes.of(number)
+    right, ids = device_right(path, device_class), classes.ids(kind.value, number)
+    for word in (word for source in resource.sources for word in _identities(source, ids)):
+        paths = HostPaths(files, Policy(allow_devices=(word,)))
+        is_narrow = not word.startswith(("*:*", "pci:*:*"))
+        if right and is_narrow and paths.policy_problem(path, kind, number) is None:
+            return word.removesuffix(":*") if device_class.usb_id else word
+    return right
+
+
+def _identities(source: Source, ids: Iterable[str] = ()) -> Iterator[str]:
+    """Yield rights to what a source selects, by what it is; ``ids`` are those of a node of it."""
+    words: list[str] = []
+    match source.kind:
+        case Usb(device=numbers, serial=serials):
+            globs = [re.sub(r"[\s/]", "?", serial) for serial in serials or ("*",)]
+            words = [f"{number}:{serial}" for number in numbers or () for serial in globs]
+        case Pci(device=numbers, address=addresses):
+            words = [f"pci:{word}" for word in addresses or numbers or ()]
+        case Sysfs(parent=parent, name=name) if parent or name:
+            words = [word for word in ids if word.startswith("place:")]
+        case Glob(paths=paths):
+            words = [path for path in paths if "/by-" in path]
+    return (word for word in words if device_problem(word) is None)
 
 
 def _mounted(resource: Resource, path: Template) -> Iterator[str]:

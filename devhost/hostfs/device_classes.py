@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.mounts import read_lines
-from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, sysfs_by_number
+from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, owning_device, sysfs_by_number
 
 
 class Row(NamedTuple):
@@ -112,6 +112,7 @@ _BY_MAJOR: Final = {n: row.name for row in _ROWS if not row.misc for n in row.nu
 _BY_MISC_MINOR: Final = {n: row.name for row in _ROWS if row.misc for n in row.numbers}
 _BY_MEM_MINOR: Final = {**dict.fromkeys((3, 5, 7, 8, 9), "null"), 11: "kmsg"}
 _MEM_MAJOR, _MISC_MAJOR = 1, 10
+_PCI_IDS: Final = ("pci:{address}", "pci:{device}")
 # Names of the kernel that tell the class.
 _BY_NAME: Final = {
     "memory": re.compile(r"/dev/(mem|kmem|port)"),
@@ -184,6 +185,14 @@ class DeviceClasses:
             case "vfio" | "vfio-dev" if name.startswith("noiommu"):
                 return DeviceClass("vfio-noiommu")
         return _class(subsystem)
+
+    def ids(self, kind: str, number: Number) -> tuple[str, ...]:
+        """Return the words for a ``char`` or ``block`` device that rights may have. Blocks."""
+        syspath = self._sysfs.device_by_number(kind, number) or ""
+        owner, place = owning_device(syspath, self._sysfs), self._sysfs.place(syspath)
+        forms = ("usb:{device}:{serial}",) if owner and owner.prefix == "usb." else _PCI_IDS
+        ids = (form.format(**owner.facts) for form in forms) if owner else ()
+        return (*ids, f"place:{place}") if place else (*ids,)
 
     def _assigned(self, major: int, minor: int) -> DeviceClass:
         """Return the class of a device that is not in sysfs."""

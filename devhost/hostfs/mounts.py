@@ -1,4 +1,4 @@
-"""The mounts and swaps in the kernel's files in procfs, and the disks that they use.
+"""The mounts, swaps and consoles in the kernel's files in procfs, and the devices that they use.
 
 Lines end with a line feed, fields are separated by a space. These, tabs and backslashes are
 escaped in the fields, and nothing else is: any other character that Python takes for white space
@@ -9,15 +9,16 @@ import functools
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from devhost.hostfs.files import HostFiles, filesystem_magic
-from devhost.hostfs.sysfs import Number, SysfsTree, number_of, sysfs_by_number
+from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, number_of, sysfs_by_number
 
 _SYSFS_MAGIC: Final = 0x62656572  # linux/magic.h
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+_OF_SYSTEM: Final = ("/", "/boot", "/boot/efi", "/usr", "/var")  # not always all on the disk of /
 
 
 def read_mounts(path: str) -> Iterator[tuple[Number, str, str]]:
@@ -51,11 +52,11 @@ def _unescaped(field: str) -> str:
     return _ESCAPED.sub(lambda match: chr(int(match[1], 8)), field)
 
 
-class BlockUse:
-    """The use of block devices at one moment, read once, when it is needed."""
+class HostUse:
+    """The host's own use of its devices at one moment, read once, when it is needed."""
 
     def __init__(self, files: HostFiles) -> None:
-        self._files = files
+        self._files, self._sysfs = files, sysfs_by_number(files)
         # The root is a copy of a machine's files. A container has the host's /sys below its root,
         # and in its own /sys and /proc more of it.
         kind = None if files.is_host else filesystem_magic(files.to_local("/sys/dev"))
@@ -66,13 +67,35 @@ class BlockUse:
         """The device numbers that are mounted or swapped on. Blocks."""
         return frozenset(filter(None, (*self._mounted(), *self._swapped(), *self._joined())))
 
-    def problem(self, number: Number) -> str | None:
-        """Return why a block device, a partition of it or its whole disk is in use, or ``None``.
+    @functools.cached_property
+    def _consoles(self) -> frozenset[str]:
+        """The names and numbers of what the kernel's messages go to. Blocks."""
+        active = self._sysfs.text("/sys/class/tty/console/active") or ""
+        views = self._views("/proc/consoles", "/proc/consoles")
+        rows = [line.split() for path, _ in views for line in read_lines(path) if line]
+        return frozenset(("console", *active.split(), *(row[at] for row in rows for at in (0, -1))))
 
-        Blocks.
-        """
-        sysfs = sysfs_by_number(self._files)
-        place = sysfs.device_by_number("block", number) or f"/sys/dev/block/{number[0]}:{number[1]}"
+    @functools.cached_property
+    def _system(self) -> tuple[str, ...]:
+        """The directories in sysfs of what the system's disks are parts of. Blocks."""
+        points, sysfs = (*_OF_SYSTEM, self._files.root), self._sysfs
+        numbers = filter(None, self._mounted(points))
+        places = {sysfs.device_by_number("block", number) for number in numbers}
+        disks = [disk for place in places if place for disk in sysfs.parts(place)]
+        chains = [(*ancestor_devices(disk, sysfs), disk) for disk in disks]
+        return tuple(f"{next(filter(sysfs.is_usb_device, chain), chain[0])}/" for chain in chains)
+
+    def problem(self, kind: str, number: Number) -> str | None:
+        """Return how the host uses a device, its disk or partitions; ``None``: not. Blocks."""
+        sysfs = self._sysfs
+        place = sysfs.device_by_number(kind, number) or f"/sys/dev/{kind}/{number[0]}:{number[1]}"
+        if sysfs.link_name(f"{place}/subsystem") == "tty":
+            own = {posixpath.basename(place), "{}:{}".format(*number)}
+            return None if own.isdisjoint(self._consoles) else "a console"
+        if any(f"{disk}/".startswith(self._system) for disk in sysfs.parts(place)):
+            return "the system's disk"
+        if kind == "char":
+            return None
         relations = {place: ""}
         if sysfs.text(f"{place}/partition") is not None:
             relations[posixpath.dirname(place)] = "its disk"
@@ -97,12 +120,12 @@ class BlockUse:
         if not self._is_another_machine:
             yield process_path, HostFiles()
 
-    def _mounted(self) -> Iterator[Number | None]:
+    def _mounted(self, points: Sequence[str] = ()) -> Iterator[Number | None]:
         for path, files in self._views("/proc/1/mountinfo", "/proc/self/mountinfo"):
-            for number, _, source in read_mounts(path):
-                yield number
-                if source.startswith("/dev/"):
-                    yield _node_number(source, files)
+            for number, point, source in read_mounts(path):
+                if not points or point in points:
+                    yield number
+                    yield _node_number(source, files) if source.startswith("/dev/") else None
 
     def _swapped(self) -> Iterator[Number | None]:
         for path, files in self._views("/proc/swaps", "/proc/swaps"):

@@ -143,7 +143,9 @@ class SysfsTree(SysfsFiles):
         return int(text) if text.isdecimal() else None  # -1: the firmware does not say
 
     def parts(self, device: str) -> Iterator[str]:
-        """Yield the devices that a block device is made of, or itself."""
+        """Yield the whole disks that a block device is on, itself or its own among them."""
+        if self.text(f"{device}/partition") is not None:
+            device = posixpath.dirname(device)
         slaves = self.names(f"{device}/slaves")
         if not slaves:
             yield device

@@ -7,7 +7,7 @@ from typing import Final
 
 from devhost.hostfs.device_classes import may_be_proposed
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
-from devhost.hostfs.mounts import BlockUse
+from devhost.hostfs.mounts import HostUse
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
 from devhost.model.sources import Dev, Directory, Glob
@@ -56,9 +56,9 @@ class FileListing(Listing):
         self._states: dict[str, FileState | None] = {}
 
     @functools.cached_property
-    def block_use(self) -> BlockUse:
-        """The use of block devices."""
-        return BlockUse(self._files)
+    def host_use(self) -> HostUse:
+        """What the host itself uses."""
+        return HostUse(self._files)
 
     def path(self, name: str) -> str:
         """Return the host path of a name."""

@@ -214,7 +214,7 @@ class CandidateFilter:
     def _use_problem(self, listing: FileListing, state: FileState) -> Verdict | None:
         if self._in_use or state.kind is not FileKind.BLOCK or state.number is None:
             return None
-        use = listing.block_use.problem(state.number)
+        use = listing.host_use.problem("block", state.number)
         return Verdict(Cause.IN_USE, f"in use: {use}") if use else None
 
 

@@ -26,6 +26,7 @@ def disk(node: Victim) -> Victim:
     node.node("/dev/vda", DISK, stat.S_IFBLK)
     node.node("/dev/disks/any", DISK, stat.S_IFBLK)
     node.link("/dev/disk/by-id/virtio-1", "../../vda")
+    node.link("/dev/disk/by-label/virtio-1", "../../vda")  # of what is written on it
     node.file("/sys/dev/block/240:0/vda1/partition", "1\n")
     node.file("/sys/dev/block/240:0/vda1/dev", "240:1\n")
     node.directory("/sys/dev/char")
@@ -46,11 +47,14 @@ def test_disk_in_use_is_not_handed_out_by_a_wildcard_or_a_class(
 
 
 @pytest.mark.parametrize("resource", [ENTRY, SOURCE, LINK])
-def test_disk_in_use_is_handed_out_by_its_own_path(disk: Victim, resource: dict[str, Any]) -> None:
+def test_disk_in_use_is_handed_out_by_its_own_path_or_link(
+    disk: Victim, resource: dict[str, Any]
+) -> None:
     disk.file("/proc/1/mountinfo", ROOT_DISK)
-    for outcome in disk.by_both_ways(resource, "/dev/vda"):
-        assert not outcome.refusals
-    for outcome in disk.by_both_ways(resource, "/dev/disk/by-id/virtio-1"):
+    for allow in ("/dev/vda", "/dev/disk/by-id/virtio-1"):
+        for outcome in disk.by_both_ways(resource, allow):
+            assert not outcome.refusals
+    for outcome in disk.by_both_ways(resource, "/dev/disk/by-label/virtio-1"):
         outcome.nothing("/dev/vda")
 
 
