@@ -74,6 +74,10 @@ class AllocationError(DevhostError):
     """Devices that cannot be given to a container; the pod's events show the message."""
 
 
+class RefusedError(AllocationError):
+    """What the rights of the process do not cover; the message names the missing one."""
+
+
 class PreStartError(DevhostError):
     """A container that may not start yet; the pod's events show the message."""
 

@@ -31,7 +31,6 @@ _OF_CHART: Final = (
 )
 _PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 _SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
-_ALLOWING: Final = ("--allow-", "DEVHOST_ALLOW_")
 
 
 def _host_path_problem(path: str) -> str | None:
@@ -133,11 +132,6 @@ class InstanceValues(DaemonSetValues):
     """The values of one DaemonSet, with those of the chart that decide what it may offer."""
 
     dra: Dra = Dra()
-
-    @property
-    def allows_more(self) -> bool:
-        """Whether other values may allow something."""
-        return any(mark in f"{self.extra_args} {self.extra_env}" for mark in _ALLOWING)
 
     @functools.cached_property
     def _mounts(self) -> Counter[str]:
