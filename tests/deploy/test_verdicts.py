@@ -1,6 +1,8 @@
 """A file gets one verdict: of `devhost validate`, of Helm with the chart, and of devhost on a node."""
 
 import itertools
+import json
+import re
 import textwrap
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +19,19 @@ from devhost.config.loader import load_all, loads
 from devhost.config.yaml_tree import parse
 from devhost.model.values import key_of
 from tests.deploy.helm import Helm
+from tests.support.command import called
+from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 from tests.unit.test_loading_problems import AROUND, GOLDEN, cases, text_of
 from tools import chart
 from tools.helm import CHART, RefusedError
 
 # By group: configurations, as in tests/unit/golden, and values.
-CORPUS: Final[dict[str, list[str]]] = yaml.safe_load(
+CORPUS: Final[dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("verdicts.yaml").read_text()
 )
+# As a message has it, to be pasted.
+FLAG: Final = re.compile(r"(--allow-\w+)(?: (?:'([^']+)'|([^-(]\S*)))?")
 _PLURAL: Final = {"path", "device", "resource", "annotation"}
 
 
@@ -35,10 +42,10 @@ def values_of(case: str) -> str:
     return f"config:\n{textwrap.indent(text_of(case), '  ')}\n"
 
 
-def validated(values: str, file: Path) -> bool:
+def validated(values: str, file: Path, *, enforced: bool = False) -> bool:
     """Return the verdict of `devhost validate`."""
     file.write_text(values, encoding="utf-8")
-    parts = load_all(str(file), Policy(adds_values=True))
+    parts = load_all(str(file), Policy(adds_values=True, enforced=enforced))
     return all(part.config is not None for part in parts)
 
 
@@ -69,7 +76,7 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
         if "--allow-exec" in container["args"]:
             flags["allow_exec"] = True
         if (config_map := maps.get(daemon_set["metadata"]["name"])) is not None:
-            policy = Policy(**flags, enforced=True, by_name=False)
+            policy = Policy(**flags)
             verdicts.append(loads(config_map["data"]["config.yaml"], policy=policy).config)
     return all(config is not None for config in verdicts)
 
@@ -95,6 +102,47 @@ def test_file_has_one_verdict(
     with ThreadPoolExecutor(2) as threads:
         found = [*threads.map(verdicts, CORPUS[group])]
     assert [one for one in found if one[1:] != (validates, renders, serves)] == []
+
+
+@pytest.mark.parametrize("case", CORPUS["unallowed"])
+def test_right_that_is_missing_is_an_error_only_if_enforced(tmp_path: Path, case: str) -> None:
+    """Also in values, which say what the pods may do."""
+    values, file = values_of(case), tmp_path / "values.yaml"
+    assert validated(values, file)
+    assert not validated(values, file, enforced=True)
+
+
+@needs_root
+@pytest.mark.parametrize("case", CORPUS["rights"], ids=str)
+def test_right_that_is_missing_is_told_before_and_refused_alone(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    tree, file = HostTree(tmp_path / "host"), tmp_path / "c.yaml"
+    tree.hardware(CORPUS["machine"])
+    resource = {key: value for key, value in case.items() if key != "rights"}
+    other = {"name": "a.b/other", "sources": ["/dev/hw_random"]}
+    text = {"version": "v1", "resources": [{"name": "a.b/c", **resource}, other]}
+    file.write_text(yaml.safe_dump(text))
+
+    def reasons(*rights: str) -> list[str | None]:
+        done = called("plan", file, "--root", tree.root, "-o", "json", *rights)
+        asked, beside = json.loads(done.stdout)["resources"]
+        assert beside["allocatable"] == 1
+        return [device["reason"] for device in asked["devices"]]
+
+    told = called("validate", "--enforce", file)
+    rights = case.get("rights", pasted(told.stdout))
+    assert (told.returncode == 0) == (rights == [])
+    refusals = reasons()
+    assert refusals
+    assert all(pasted(reason or "") != [] for reason in refusals) == (rights != [])
+    assert called("validate", "--enforce", file, *rights).returncode == 0
+    assert set(reasons(*rights)) == {None}
+
+
+def pasted(text: str) -> list[str]:
+    """Return the flags that messages name, as words of a command line."""
+    return [word for words in FLAG.findall(text) for word in words if word]
 
 
 def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:
