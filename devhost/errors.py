@@ -74,8 +74,8 @@ class AllocationError(DevhostError):
     """Devices that cannot be given to a container; the pod's events show the message."""
 
 
-class RefusedError(AllocationError):
-    """What the rights of the process do not cover; the message names the missing one."""
+class MissingRightError(AllocationError):
+    """What a right would allow that is missing; the message names it."""
 
 
 class PreStartError(DevhostError):

@@ -20,7 +20,7 @@ from devhost.allocation.variables import (
     LATE_VARIABLES,
     moving_variables,
 )
-from devhost.errors import AllocationError, RefusedError
+from devhost.errors import AllocationError, MissingRightError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.advertised import OfferedId
@@ -266,7 +266,7 @@ class Declaration:
         if self.policy.enforced:
             refusals = (text for _, text in command_problems(self.resource, self.policy))
             if refusal := next(refusals, None) or self.policy.allocation_problem(whole):
-                raise RefusedError(refusal)
+                raise MissingRightError(refusal)
         return whole
 
     def _check_shares(self, ids: Iterable[OfferedId]) -> None:

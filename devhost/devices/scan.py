@@ -12,7 +12,7 @@ from devhost.allocation.host_paths import HostPaths, Spec
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
-from devhost.errors import AllocationError, RefusedError
+from devhost.errors import AllocationError, MissingRightError
 from devhost.hostfs.files import THREAD
 from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
@@ -244,7 +244,7 @@ class Scanner(Declaration):
 
 def _verdict(cause: Cause, problem: AllocationError | str) -> Verdict:
     """Return a verdict as it is kept for each device: its text, which may cite the file, is cut."""
-    text, cause = str(problem), Cause.REFUSED if isinstance(problem, RefusedError) else cause
+    text, cause = str(problem), Cause.REFUSED if isinstance(problem, MissingRightError) else cause
     return Verdict(cause, f"{text[:_REASON_MAX]}…" if len(text) > _REASON_MAX else text)
 
 
