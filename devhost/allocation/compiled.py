@@ -31,8 +31,7 @@ from devhost.model.limits import ANSWER_MAX
 from devhost.model.template import MissingVariableError, Template, variables
 
 _PATH: Final = Template.parse("${path}")
-Path = tuple[str | int, ...]
-"""The path of a value in a resource of the file."""
+_KeyPath = tuple[str | int, ...]  # of a value in a resource of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Rule:
         object.__setattr__(self, "exclusive", exclusive)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> _KeyPath:
         """Where it is in a resource of the file."""
         return "allocate", *(() if self.place is None else (self.target, self.place))
 
@@ -130,7 +129,7 @@ def rules_of(resource: Resource) -> Rules:
     return tuple(rules)
 
 
-def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[Path, str]]:
+def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[_KeyPath, str]]:
     """Yield where a resource has devhost change the host, and why a policy does not allow that."""
     if policy.allow_exec:
         return
