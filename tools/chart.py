@@ -235,7 +235,13 @@ def _profile(properties: Mapping[str, Any]) -> dict[str, Any]:
         "name": {
             "description": "Ends the names of what is made for the profile.",
             "type": "string",
-            "pattern": "^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$",
+            **_expected(
+                {
+                    "pattern": "^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$",
+                    "not": {"enum": ["default", "validation"]},
+                },
+                "at most 20 lower-case letters, digits and '-', not default or validation",
+            ),
         },
         "config": config,
     }

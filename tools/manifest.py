@@ -18,7 +18,7 @@ EXAMPLE: Final = ROOT / "config" / "examples" / "serial.yaml"
 VALUES: Final = {
     "image": {"registry": "registry.example.com"},
     "config": yaml.safe_load(EXAMPLE.read_text()),
-    "tests": {"enabled": False},
+    "validation": {"enabled": False},
 }
 HEADER: Final = """\
 # devhost without Helm, for Kubernetes 1.31 or newer: set `image`, edit the configuration in the

@@ -12,8 +12,10 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from devhost.allocation.compiled import Declaration
@@ -22,12 +24,13 @@ from devhost.errors import AllocationError
 from devhost.hostfs.files import THREAD
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.device import Cause, FileKind, Snapshot, Verdict
-from devhost.model.limits import CDI_SPEC_MAX
+from devhost.model.limits import CDI_SPEC_MAX, CDI_SPECS_MAX
 
 _HASH: Final = 12
 _READABLE: Final = 52  # of a name; a file's has at most 255 bytes
 _VERSION: Final = "0.5.0"  # the oldest that has all of what our specs may need
-_UNNAMED: Final = f"it is not in the CDI spec yet, which has at most {CDI_SPEC_MAX >> 20} MiB"
+_BOUNDS: Final = f"at most {CDI_SPEC_MAX >> 20} MiB, and {CDI_SPECS_MAX >> 20} MiB of all resources"
+_UNNAMED: Final = f"it is not in the CDI spec yet, which has {_BOUNDS}"
 
 # As containerd and CRI-O mount what a device plugin answers (containerd
 # internal/cri/opts/spec_linux_opts.go, CRI-O server/container_create_linux.go): read-only is not
@@ -87,6 +90,12 @@ def _made(text: str) -> str:
 def serialize(resource_name: str, devices: Mapping[str, Edits]) -> bytes | None:
     """Return the content of a resource's spec file; ``None`` if there is to be none."""
     return serialize_spec(spec(resource_name, devices))
+
+
+def entry_text(device_id: str, brought: Edits) -> bytes:
+    """Return a device's entry as it is counted and compared: as deep as in the file."""
+    entry = {"name": _device_name(device_id), "containerEdits": brought}
+    return json.dumps([[entry]], indent=2, sort_keys=True).encode()
 
 
 def serialize_spec(content: Mapping[str, object] | None) -> bytes | None:
@@ -191,35 +200,84 @@ def device_node(spec: DeviceSpec, host_paths: HostPaths) -> CdiNode:
 # ── what is in it: what devices bring, as it is on the host now ────────────────────────
 
 
+class SpecBudget:
+    """The bytes that all specs of a node may have together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._refused: dict[str, Callable[[], None]] = {}
+
+    def take(self, rescan: Callable[[], None], resource: str, size: int) -> bool:
+        """Return whether a resource's spec may have a size; what it had before, it may keep."""
+        with self._lock:
+            more = size - self._sizes.get(resource, 0)
+            if more > 0 and sum(self._sizes.values()) + more > CDI_SPECS_MAX:
+                self._refused[resource] = rescan
+                return False
+            if more > 0:
+                self._sizes[resource] = size
+            return True
+
+    def settle(self, resource: str, size: int) -> None:
+        """Set the size of a spec; if it was larger, look again at resources that were refused."""
+        with self._lock:
+            again = self._refused if size < self._sizes.pop(resource, 0) else {}
+            self._refused = {} if again else self._refused
+            self._sizes |= {resource: size} if size else {}
+        for rescan in again.values():
+            rescan()
+
+    def release(self, resource: str) -> None:
+        """Forget a resource that has ended."""
+        self._refused.pop(resource, None)
+        self.settle(resource, 0)
+
+
 def cdi_devices(
-    declaration: Declaration, snapshot: Snapshot, before: Mapping[str, Edits]
+    declaration: Declaration,
+    snapshot: Snapshot,
+    take: Callable[[str, int], bool] = lambda *_: True,
+    before: Collection[str] = (),
+    former: Path = Path(),
 ) -> dict[str, Edits]:
     """Return what each device brings, by its ID. Blocks.
 
-    What does not exist now stays as it was `before`: a container that has it may start again. Those
-    that were in the file before come first; there is no room for all of very many.
+    What does not exist now stays as in the `former` file: a container that has it may start again.
+    Those that were in it `before` come first; there is no room for all of very many.
     """
-    host_paths = HostPaths(declaration.files, declaration.policy)
+    host_paths, by_name = HostPaths(declaration.files, declaration.policy), None
     rules = tuple(rule for rule in declaration.rules if rule.in_cdi_spec)
     edits_by_device: dict[str, Edits] = {}
     size = 0
     for device in sorted(snapshot.devices.values(), key=lambda device: device.id not in before):
         THREAD.progress.note()  # what takes long for many devices is not a host that hangs
-        brought = before.get(device.id)
+        brought: Edits | None = None
         if device.is_present:
             with contextlib.suppress(AllocationError):  # it is unhealthy for that, or will be
                 whole = host_paths.resolve_checked(declaration.alone(device, rules))
                 brought = edits(whole, host_paths)
+        if brought is None and device.id in before:
+            by_name = _read(former) if by_name is None else by_name
+            brought = by_name.get(_device_name(device.id), {})
         if brought is not None:
-            size += len(json.dumps([[[brought]]], indent=2))  # as deep as in the file
-            if size > CDI_SPEC_MAX:
+            size += len(entry_text(device.id, brought))
+            if size > CDI_SPEC_MAX or not take(declaration.resource.name, size):
                 break
             edits_by_device[device.id] = brought
     return edits_by_device
 
 
+def _read(spec_file: Path) -> dict[str, Edits]:
+    """Return what is in a file of ours, by the names of devices."""
+    with contextlib.suppress(FileNotFoundError, ValueError, LookupError, TypeError):
+        listed = json.loads(spec_file.read_bytes())["devices"]
+        return {entry["name"]: entry["containerEdits"] for entry in listed}
+    return {}
+
+
 def named(
-    resource: str, snapshot: Snapshot, written: Mapping[str, Edits], problem: str | None = None
+    resource: str, snapshot: Snapshot, written: Mapping[str, object], problem: str | None = None
 ) -> Snapshot:
     """Return the snapshot in which each device has its name in the spec that was written.
 

@@ -374,7 +374,8 @@ class _Container:
             values.append(value)
         elif values != [value]:
             texts = f"{values[0]!r} and {value!r}"
-            raise AllocationError(f"{rule.target} {key} has two values, {texts}{_hint(rule)}")
+            hint = _hint(rule, of_nodes="index" in rule.key.names)
+            raise AllocationError(f"{rule.target} {key} has two values, {texts}{hint}")
 
     def _add_spec(
         self, rule: Rule, path: str, host: str, like: DeviceSpec | MountSpec, device: str | None
@@ -385,7 +386,8 @@ class _Container:
         former = self._specs.setdefault(path, spec)
         if _essence(former) != _essence(spec):
             hosts = f"{former.host_path} and to {host}"
-            raise AllocationError(f"container path {path} is set twice: to {hosts}{_hint(rule)}")
+            hint = _hint(rule, of_nodes=former.device == device)
+            raise AllocationError(f"container path {path} is set twice: to {hosts}{hint}")
 
     def allocation(self, advertised_ids: Iterable[str]) -> Allocation:
         """Return what was collected."""
@@ -411,8 +413,9 @@ def _no_value(rule: Rule, error: MissingVariableError) -> str:
     return f"{rule.label}: {error}"
 
 
-def _hint(rule: Rule) -> str:
-    return "; use ${index} to tell devices apart" if rule.per_device else ""
+def _hint(rule: Rule, *, of_nodes: bool) -> str:
+    use = "${name} to tell its nodes apart" if of_nodes else "${index} to tell devices apart"
+    return f"; use {use}" if rule.per_device else ""
 
 
 def _essence(spec: DeviceSpec | MountSpec) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
-from devhost.model.records import ClaimRecord, RecordedNodes
+from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
@@ -138,6 +138,8 @@ class ResourceHooks:
 class PodLister(Protocol):
     """Tells which pods hold devices."""
 
+    may_hold: Callable[[str, str], bool]  # of a resource, an advertised ID; in any thread
+
     @property
     def allocating(self) -> bool:
         """Whether kubelet waits for an Allocate."""
@@ -146,13 +148,15 @@ class PodLister(Protocol):
         """Return the pods, and which devices they hold; raise `KubeletError`."""
 
     async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices that kubelet has allocated, as far as it can tell."""
+        """Whether these are all devices that kubelet has allocated and that pods may hold."""
 
 
 class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
     boot: str  # the kernel's ID of this boot
+    # They get the CDI files that there are, and write again those that are missing.
+    file_checks: set[Callable[[AbstractSet[str]], Awaitable[None]]]
 
     @property
     def by_id(self) -> Mapping[str, ClaimRecord]:
@@ -173,6 +177,11 @@ class ClaimRecords(Protocol):
 
     def drop(self, record: ClaimRecord) -> None:
         """End a record."""
+
+    def find_rival(
+        self, record: ClaimRecord, device: ClaimedDevice, nodes: RecordedNodes
+    ) -> str | None:
+        """Return who else has a node of a device in this boot, and may not share it."""
 
     def confirmed_free(self, resource: str, offered: OfferedId, since: float) -> bool:
         """Whether no pod has a device, by two lists requested since a moment."""

@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 
 class ClaimedId(NamedTuple):
-    """A device of a claim, as the list of pods names it; `share` is empty where it has none."""
+    """A device of a claim; `share` is empty without one, ``None`` for any without a record."""
 
     driver: str
     pool: str
     device: str
-    share: str
+    share: str | None
 
 
 Claimed = Mapping[ClaimedId, tuple[str, OfferedId]]
@@ -63,6 +63,7 @@ class PodResources:
         self.socket, self._checkpoint = socket, plugin_dir / _CHECKPOINT
         self.inflight_since: list[float] = []
         self.claimed_ids: Callable[[], Claimed] = dict
+        self.may_hold: Callable[[str, str], bool] = lambda _resource, _advertised_id: True
         self._looking: asyncio.Future[tuple[object, int]] | None = None
 
     @property
@@ -92,7 +93,7 @@ class PodResources:
         return PodList(kubelet, pods, held)
 
     async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices in kubelet's checkpoint.
+        """Whether these are all devices in kubelet's checkpoint that pods may hold.
 
         A kubelet that starts reads it, and takes no pod out of it before its sources of pods are
         ready (k8s.io/kubernetes v1.37.1 pkg/kubelet/cm/devicemanager/manager.go,
@@ -103,6 +104,7 @@ class PodResources:
             entries = json.loads(self._checkpoint.read_bytes())["Data"]["PodDeviceEntries"] or ()
             return all(
                 offered_id(device_id) in held.by_id.get(entry["ResourceName"], ())
+                or not self.may_hold(entry["ResourceName"], device_id)
                 for entry in entries
                 for device_ids in entry["DeviceIDs"].values()
                 for device_id in device_ids
@@ -180,8 +182,9 @@ def _by_resource(claimed: Claimed, answer: bytes) -> tuple[AbstractSet[str], Pod
                     holders[entry.resource_name][offered_id(device_id)].add(name)
             for dynamic in container.dynamic_resources if claimed else ():
                 for given in dynamic.claim_resources:
-                    place = given.driver_name, given.pool_name, given.device_name, given.share_id
-                    if device := claimed.get(ClaimedId(*place)):
+                    place = given.driver_name, given.pool_name, given.device_name
+                    recorded = claimed.get(ClaimedId(*place, given.share_id))
+                    if device := recorded or claimed.get(ClaimedId(*place, None)):
                         resource, offered = device
                         claim = f"{dynamic.claim_namespace}/{dynamic.claim_name}"
                         holders[resource][offered].add(name)

@@ -160,6 +160,7 @@ def convert(
 
     Example: `devhost convert daemonset.yaml -o first.yaml`
     """
+    from devhost.config.foreign_words import explain_file
     from devhost.config.loader import read
     from devhost.config.yaml_errors import TreeError, decode
     from devhost.drafts import conversion, draft
@@ -168,14 +169,16 @@ def convert(
     devices = []
     try:
         for file in files:
-            foreign = conversion.find_devices(decode(read(file)))
+            text = decode(read(file))
+            foreign = conversion.find_devices(text)
             devices += foreign
             if not foreign:
-                printer.fail(
-                    f"{file}: no devices of generic-device-plugin or smarter-device-manager; if "
+                why = explain_file(text, is_converted=True) or (
+                    "no devices of generic-device-plugin or smarter-device-manager; if "
                     "they are in the templates of a chart, use the output of `helm template` or "
                     "`kubectl get daemonset NAME -o yaml`"
                 )
+                printer.fail(f"{file}: {why}")
         entries = conversion.convert_devices(devices, domain, HostFiles(root))
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")

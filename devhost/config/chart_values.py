@@ -27,10 +27,11 @@ _OF_PODS: Final = (
 )
 _OF_CHART: Final = (
     *("stateDir", "image", "imagePullSecrets", "nameOverride", "fullnameOverride", "global"),
-    *("serviceAccount", "http", "metrics", "networkPolicy", "tests"),
+    *("serviceAccount", "http", "metrics", "networkPolicy", "validation"),
 )
-_PROFILE_NAME: Final = re.compile("(?!(default|test)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
+_PROFILE_NAME: Final = re.compile("(?!(default|validation)$)[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?")
 _SYSTEM: Final = ("/dev", *(f"/sys/{part}" for part in ("block", "bus", "class", "dev", "devices")))
+_ALLOWING: Final = ("--allow-", "DEVHOST_ALLOW_")
 
 
 def _host_path_problem(path: str) -> str | None:
@@ -43,7 +44,8 @@ def _host_path_problem(path: str) -> str | None:
 def _name_problem(name: str) -> str | None:
     if _PROFILE_NAME.fullmatch(name):
         return None
-    return f"{name!r} should be at most 20 lower-case letters, digits and '-', not default or test"
+    characters = "at most 20 lower-case letters, digits and '-'"
+    return f"{name!r} should be {characters}, not default or validation"
 
 
 def _word(problem_of: Callable[[str], str | None] = lambda _: None) -> AfterValidator:
@@ -132,6 +134,11 @@ class InstanceValues(DaemonSetValues):
     """The values of one DaemonSet, with those of the chart that decide what it may offer."""
 
     dra: Dra = Dra()
+
+    @property
+    def allows_more(self) -> bool:
+        """Whether other values may allow something."""
+        return any(mark in f"{self.extra_args} {self.extra_env}" for mark in _ALLOWING)
 
     @functools.cached_property
     def _mounts(self) -> Counter[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from devhost.config import yaml_errors, yaml_tree
+from devhost.config.foreign_words import explain_file
 from devhost.config.messages import path_text
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent, Path, Position, Tree
@@ -25,6 +26,7 @@ _OURS: Final = re.compile(
     r"""^(?:[ \t]*["']?version["']?[ \t]*:[ \t]*["']?v|["']?resources["']?[ \t]*:)""", re.MULTILINE
 )
 _VALUES: Final = re.compile("^ *config:", re.MULTILINE)  # of the chart, in a string
+_HOOK: Final = re.compile("^config:", re.MULTILINE)  # in the ConfigMap of its hook, beside the file
 # Where manifests have the values of a chart, as a mapping or a string: Argo CD, Flux, kustomize.
 _OF_ARGO: Final = tuple(
     ("spec", source, "helm", values)
@@ -37,21 +39,6 @@ _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
     "HelmRelease": (("spec", "values"),),
     "Kustomization": (("helmCharts", "valuesInline"),),
 }
-# Files of other programs, by what only they have.
-_FOREIGN: Final = (
-    (
-        re.compile("groups'?:"),
-        "the format of generic-device-plugin; 'devhost convert FILE' translates it",
-    ),
-    (
-        re.compile("'devicematch':"),
-        "the format of smarter-device-manager; 'devhost convert FILE' translates it",
-    ),
-    (
-        re.compile("'resourceList':"),
-        "the format of the SR-IOV device plugin, which is not translated; write `pci` with `pf`",
-    ),
-)
 _STRING: Final = "'config' is a string; remove the '|' after it, so that it is a mapping"
 _WITHOUT: Final = "'config' has no list 'resources'; with existingConfigMap, validate the ConfigMap"
 _RESOURCE: Final = "a resource: write it as an item of 'resources:', after 'version: v1'"
@@ -169,7 +156,7 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
     if not configurations and manifests:
         tree = manifests[0]
         kind = f" ({tree.data['kind']})" if isinstance(tree.data["kind"], str) else ""
-        message = (
+        message = explain_file(text) or (
             f"a Kubernetes manifest{kind} without a configuration: that begins with 'version: v1' "
             "and 'resources:', or is the text of a key of a ConfigMap"
         )
@@ -191,7 +178,8 @@ def _of_manifest(
                 yield from _of_manifest(lines, tree, ("items", index), extent, profiles)
         case {"kind": "ConfigMap", "data": dict() as data}:
             for key, value in data.items():
-                if isinstance(value, str) and _OURS.search(value):
+                is_text = isinstance(value, str) and _OURS.search(value) and not _HOOK.search(value)
+                if is_text or (isinstance(value, dict) and _KEYS & value.keys()):
                     yield _of_string(lines, tree, (*path, "data", key), extent)
         case {"kind": str() as kind}:
             for keys in _CHART_VALUES.get(kind, ()):
@@ -220,6 +208,8 @@ def _of_string(
     """Return the document in a string; a literal block keeps its lines, others do not."""
     tree.refuse_problems(path)
     value, position, key = tree.value(path), tree.position(path), str(path[-1])
+    if not isinstance(value, str):
+        raise TreeError(f"not a text, but a mapping; write '{key}: |'", *position.key)
     base = path if is_values else ()
     metadata = None if is_values else tree.value(path[:-2]).get("metadata")
     config_map = metadata.get("name") if isinstance(metadata, dict) else None
@@ -292,10 +282,8 @@ def _configuration(tree: Tree) -> Tree:
     data, at = tree.data, tree.position(()).key
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
         return tree
-    text = str(data)
-    for mark, message in _FOREIGN:
-        if mark.search(text):
-            raise TreeError(message, *at)
+    if message := explain_file(str(data)):
+        raise TreeError(message, *at)
     if isinstance(data, dict) and _OURS.search(str(data.get("config"))):
         raise TreeError(_STRING, *tree.position(("config",)).key)
     items = data if isinstance(data, list) else [data]

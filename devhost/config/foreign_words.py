@@ -23,21 +23,28 @@ _KEYS: Final = _by_word(
     {
         "attr": "attributes attribute attrs",
         "checks": "probes",
+        "hostPath": "source src path",
         "containerPath": "mountpath target path",
+        "device": "id",
         "env": "environment envs",
         "exec": "command cmd",
         "failures": "failurethreshold",
         "health": "healthcheck healthchecks livenessprobe readinessprobe",
-        "hostPath": "source src",
+        "glob": "path paths pattern",
+        "include": "glob globs pattern filter match",
         "interval": "periodseconds every",
+        "matches": "contains content pattern value",
         "maxDevices": "limit limits nummaxdevices",
         "mounts": "volumes volumemounts",
         "name": "resourcename resource",
         "nodeNames": "nodes nodename node",
+        "paths": "path glob pattern include",
+        "pattern": "path glob regex regexp",
         "recoveries": "successthreshold",
         "replicas": "shares sharing timeslicing",
         "run": "command cmd exec",
         "serial": "serialnumber iserial",
+        "sources": "device devices hostpath path paths",
         "timeout": "timeoutseconds",
     }
 )
@@ -48,6 +55,10 @@ _NOTES: Final = {
     ("HealthChecks", "writable"): "write health: writable",
     ("Probe", "readable"): "write - readable",
     ("Probe", "writable"): "write - writable",
+    ("Allocate", "path"): "below 'devices', write - {hostPath: …, containerPath: …}",
+    ("Glob", "include"): "write the globs of what to include as 'paths'",
+    ("Resource", "dra"): "write backend: dra",
+    ("Sysfs", "ATTRS"): "for a device above it, write parent: {attr: …}",
     ("Resource", "count"): "'replicas' shares each device, 'maxDevices' limits their number, "
     "and a source 'static' makes some",
     ("Resource", "groups"): "of generic-device-plugin, whose files 'devhost convert' translates",
@@ -68,6 +79,29 @@ _VARIABLES: Final = _by_word(
         "nodeName": "node.name NODE_NAME hostname",
     }
 )
+# Files of other programs, by what only they have, and what helps.
+_CONVERTED: Final = {
+    r"groups['\"]?:(?: \[\]|[\s\S]{0,99}?\b(?:path|usb)s?['\"]?:)": "generic-device-plugin",
+    r"devicematch['\"]?:": "smarter-device-manager",
+}
+_OTHERS: Final = {
+    r"resourceList['\"]?:": "of the SR-IOV device plugin: for each entry, write `pci` with `pf`",
+    r"\bakri\.sh/": "of Akri: docs/tasks/pods.md says what to write instead",
+    r"permittedHostDevices": "of KubeVirt, which goes on needing it: see docs/tasks/pods.md",
+    r"timeSlicing|migStrategy": "of NVIDIA's plugin, which works beside devhost",
+    r"\A(?=[\s\S]*?\bservices'?:)[\s\S]*?\bdevices'?:": "of Docker Compose: below 'sources', write "
+    "HOST of each HOST:CONTAINER of 'devices'",
+    r"hostPath['\"]?:[\s{]*(?:['\"]?path['\"]?: ?)?['\"]?/dev/(?!shm)": "for pods with hostPath: "
+    "docs/tasks/privileged.md says what to write instead",
+}
+
+
+def explain_file(text: str, *, is_converted: bool = False) -> str:
+    """Return whose settings a file has, and what helps, or an empty string."""
+    for mark, name in () if is_converted else _CONVERTED.items():
+        if re.search(mark, text):
+            return f"the format of {name}; 'devhost convert FILE' translates it"
+    return next((f"a file {of}" for mark, of in _OTHERS.items() if re.search(mark, text)), "")
 
 
 def explain_key(model: str, key: str) -> str:

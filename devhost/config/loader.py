@@ -198,7 +198,8 @@ def _check_together(
     resources: list[tuple[Path, Resource]], policy: Policy, values: "InstanceValues | None"
 ) -> Iterator[CheckProblem]:
     """Check several values together, also with those of the chart."""
-    yield from resource_checks.check(resources, policy)
+    is_known = values is None or not values.allows_more
+    yield from resource_checks.check(resources, policy if is_known else None)
     if values is None:
         return
     from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)

@@ -4,7 +4,7 @@ import functools
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
@@ -191,6 +191,8 @@ def _string_hint(value: Any, path: Path, text: str) -> str:
     """Return what to write instead of what is no string in YAML."""
     if isinstance(value, bool) and path[-1] == "group":
         return "write what its nodes share, such as ${usb.port}"
+    if "dra" in path:
+        return f"write backend: {'dra' if value is True else 'devicePlugin'}"
     if path[-1] == "permissions":
         return permissions_problem(text) or f'quote it: "{text}"'
     if {"pci", "device"}.issubset(path) and "." in text:
@@ -217,19 +219,20 @@ def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> s
         return f"; {note}"
     if issubclass(model, UsbSelector | PciSelector) and _NUMBERS.fullmatch(key):
         return _pair_hint(path, tree)
-    owners = [name for name, inner in _models_by_key(model).items() if key in _keys_of(inner)]
-    any_kind = model is not Source or len(present) == len(owners) == 1
-    if owners := [name for name in owners if name in present or any_kind]:
-        return f"; it belongs below '{owners[0]}'"
-    for depth in range(len(path) - 2, len(base) - 1, -1):
-        beside, keys = path[depth], _keys_of(_model_at(path[len(base) : depth], top))
-        if beside in keys and key in keys and key not in tree.value(path[:depth]):
-            return f"; it belongs beside '{beside}'"
     keys = _keys_of(model)
-    if option := translate_key(key, keys):
+    absent = [name for name in keys if name not in present]
+    if option := translate_key(key, absent):
         return f"; did you mean '{option}'?"
-    hint = did_you_mean(key, (name for name in keys if name not in present), _ALIKE)
-    return hint or f"; known keys: {', '.join(keys)}"
+    owners = {place.keys: text for place in _places(model) if (text := place.explain(key))}
+    any_kind = model is not Source or len(present) == len(owners) == 1
+    if texts := [text for name, text in owners.items() if name in present or any_kind]:
+        return texts[0]
+    for depth in range(len(path) - 2, len(base) - 1, -1):
+        beside, around = path[depth], _model_at(path[len(base) : depth], top)
+        fits = beside in _keys_of(around) and not {beside, key}.issubset(around.one_of)
+        if fits and key in _keys_of(around) and key not in tree.value(path[:depth]):
+            return f"; it belongs beside '{beside}'"
+    return did_you_mean(key, absent, _ALIKE) or f"; known keys: {', '.join(keys)}"
 
 
 def _pair_hint(path: Path, tree: Tree) -> str:
@@ -247,7 +250,8 @@ def _model_at(path: Path, root: type[ConfigModel] = Config) -> type[ConfigModel]
     """Return the model of the mapping at a path; names of variables and indexes have none."""
     model = root
     for part in path:
-        model = _models_by_key(model).get(str(part), model)
+        places = (place for place in _places(model) if place.keys == part)
+        model = next(places, _Place("", model)).model
     return model
 
 
@@ -258,18 +262,47 @@ def _keys_of(model: type[ConfigModel]) -> tuple[str, ...]:
     return (*(key_of(model, name) for name in model.model_fields), *unexamined)
 
 
+class _Place(NamedTuple):
+    """Where mappings of a class are: at a key, in a list at it (tuple), or by name (dict)."""
+
+    keys: str
+    model: type[ConfigModel]
+    container: object = None
+
+    def explain(self, key: str) -> str:
+        """Return how to write a key in such a mapping, if that may have it by itself."""
+        if key not in _keys_of(self.model):
+            return ""
+        if self.container is None:
+            return f"; it belongs below '{self.keys}'"
+        choice = [key_of(self.model, name) for name in self.model.one_of]
+        if choice and key not in choice:
+            return ""
+        required = (name for name, field in self.model.model_fields.items() if field.is_required())
+        keys = dict.fromkeys([*(key_of(self.model, name) for name in required), key])
+        mark = "- " if self.container is tuple else "NAME: "
+        return f"; below '{self.keys}', write {mark}{{{', '.join(f'{name}: …' for name in keys)}}}"
+
+
 @functools.cache
-def _models_by_key(model: type[ConfigModel]) -> dict[str, type[ConfigModel]]:
-    """Return the models of a mapping's values, or of what is in these, by key."""
-    return {
-        key_of(model, name): inner
+def _places(model: type[ConfigModel]) -> tuple[_Place, ...]:
+    """Return where a mapping has others, of a resource also those in lists of its options."""
+    places = [
+        _Place(key_of(model, name), *inner)
         for name, field in model.model_fields.items()
         for inner in _models_in(field.annotation)
-    }
+    ]
+    for place in [place for place in places if model is Resource and place.container is None]:
+        lists = (inner for inner in _places(place.model) if inner.container is tuple)
+        places += [inner._replace(keys=f"{place.keys}.{inner.keys}") for inner in lists]
+    return tuple(places)
 
 
-def _models_in(annotation: Any) -> Iterator[type[ConfigModel]]:
+def _models_in(
+    annotation: Any, around: object = None
+) -> Iterator[tuple[type[ConfigModel], object]]:
     if isinstance(annotation, type) and issubclass(annotation, ConfigModel):
-        yield annotation
+        yield annotation, around
+    around = origin if (origin := get_origin(annotation)) in (tuple, dict) else around
     for argument in get_args(annotation):
-        yield from _models_in(argument)
+        yield from _models_in(argument, around)

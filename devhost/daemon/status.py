@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from devhost import __version__
@@ -13,6 +14,7 @@ from devhost.node.config_file import ConfigFile
 from devhost.node.holders import Holders
 from devhost.node.node import Host
 from devhost.node.reconciler import POLL_S
+from devhost.node.record_store import file_of
 from devhost.node.resource import ServedResource, is_registered
 from devhost.observe import logs
 
@@ -156,9 +158,10 @@ def _troubles(host: Host, shown: Json) -> Iterator[str]:
 
 def _dra_troubles(host: Host) -> Iterator[str]:
     records = host.parts.records.table.claims.values()
-    if records and not host.settings.policy.dra:
-        claims = ", ".join(sorted(record.shown for record in records))
-        yield f"claims hold devices, and do not end without --dra: {claims}"
+    for record in records if not host.settings.policy.dra else ():
+        path = Path(host.settings.state_dir or "", file_of(record.key))
+        end = f"does not end without --dra; if no pod has it, this ends it: rm {path}"
+        yield f"{', '.join(sorted(record.resources))}: claim {record.shown} has devices, and {end}"
 
 
 def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
@@ -170,7 +173,7 @@ def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
     devices = served.devices.offered.devices.values()
     if unhealthy := resource["unhealthy"]:
         causes = (Cause.WITHHELD, Cause.REFUSED)
-        listed = [dev for dev in devices if dev.verdict is not None and dev.verdict.cause in causes]
+        listed = [device for device in devices if device.verdict and device.verdict.cause in causes]
         example = f"; {listed[0].id}: {listed[0].reason}" if listed else ""
         rest = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
         yield f"{unhealthy} of {len(devices)} devices unhealthy{example}{rest}"

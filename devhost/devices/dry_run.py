@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
-from devhost.allocation.cdi import OwnedEdits, cdi_devices, named, owned_edits, spec
+from devhost.allocation.cdi import OwnedEdits, SpecBudget, cdi_devices, named, owned_edits, spec
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.steps import planned_steps
@@ -133,7 +134,7 @@ def report(
     resolver = Resolver()
     resolver.reconfigure(resources)
     listings: dict[Location, Listing] = {}  # of all resources
-    reports = []
+    reports, take = [], partial(SpecBudget().take, lambda: None)
     for resource in resources:
         scanner = Scanner(resource, files, policy, node_name, settle_s=0.0)
         new = (location for location in scanner.locations if location not in listings)
@@ -143,7 +144,7 @@ def report(
         assert identified is not None  # noqa: S101 (it was not outdated)
         snapshot = _checked(scanner, scanner.verify(identified))
         if scanner.has_cdi_file:
-            snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, {}))
+            snapshot = named(resource.name, snapshot, cdi_devices(scanner, snapshot, take))
         warnings = (*snapshot.notes, *snapshot.explain_empty(), *mistakes(resource, snapshot))
         details: _Json = {}
         if explained:
@@ -198,7 +199,7 @@ def _allocation(
             edits = owned_edits(answer, HostPaths(files, scanner.policy))
             shown |= _answer(Allocation(answer.device_ids)) | claim(answer, chosen, edits)
         elif scanner.has_cdi_file:
-            injected = cdi_devices(scanner, Snapshot(devices), {})
+            injected = cdi_devices(scanner, Snapshot(devices))
             shown["cdiSpec"] = spec(resource.name, injected)
     except (AllocationError, PreStartError) as error:
         return {**_answer(Allocation()), "preStart": [], "error": str(error)}

@@ -13,6 +13,7 @@ from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
+from devhost.model.spelling import did_you_mean
 from devhost.model.template import Template
 
 _INTERVAL_S: Final = 30.0
@@ -177,8 +178,9 @@ def build_resource(name: str, options: Mapping[str, Any]) -> tuple[Resource, tup
         raise TypeError(f"{name}: only a device plugin offers devices from code; leave out backend")
     for option in options:
         if option not in Options.__annotations__:
-            choice = ", ".join(Options.__annotations__)
-            raise TypeError(f"unknown option {option!r}; known options: {choice}")
+            known = f"; known options: {', '.join(Options.__annotations__)}"
+            hint = did_you_mean(to_snake(option), Options.__annotations__)
+            raise TypeError(f"unknown option {option!r}{hint or known}")
     values = {to_camel(key): value for key, value in options.items() if value is not None}
     values.pop("interval", None)
     entry = {"name": name, "sources": [_PLACEHOLDER], **values}

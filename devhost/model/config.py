@@ -160,7 +160,10 @@ class Step(ConfigModel):
 class DraNodes(ConfigModel):
     """The nodes on which resources are offered by Dynamic Resource Allocation (DRA)."""
 
-    dra: values.NodeNames
+    dra: Annotated[
+        values.NodeNames,
+        values.refuses(lambda globs: "no node; write backend: dra" if "true" in globs else None),
+    ]
     """Globs of node names; on other nodes, a device plugin offers it."""
 
 

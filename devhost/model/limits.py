@@ -70,5 +70,6 @@ ALLOCATE_ENTRIES_MAX: Final = 200
 ALLOCATE_NAMES_MAX: Final = 16
 # Characters of an answer to Allocate (devhost/allocation/compiled.py): kubelet refuses more.
 ANSWER_MAX: Final = 4 * 1024 * 1024
-# A CDI spec (devhost/allocation/cdi.py), in the node's memory; devices beyond are unhealthy.
+# A CDI spec, and all specs of a node (devhost/allocation/cdi.py); devices beyond are unhealthy.
 CDI_SPEC_MAX: Final = 4 * 1024 * 1024
+CDI_SPECS_MAX: Final = 16 * 1024 * 1024

@@ -62,16 +62,26 @@ def resource_name_problem(name: str) -> str | None:
     """Check an extended resource name by kubelet's own rules."""
     if _RESOURCE_NAME.match(name) and not _UNFIT_NAME.search(name):
         return None
-    prefix, slash, suffix = name.partition("/")
+    prefix, slash, _ = name.partition("/")
     if not slash or not prefix:
-        return f"{name!r} has no domain; write example.com/{suffix or prefix or 'name'}"
+        return f"{name!r} has no domain; write {_likely_name(name)}"
     if "kubernetes.io/" in name or name.startswith("requests."):
         return f"{name!r} is in a domain that is reserved; use one of your own"
     return (
-        f"{name!r} should be domain/name: a domain of at most {_PREFIX_MAX} lower-case letters, "
-        f"digits, '-' and '.', and a name of at most {_SUFFIX_MAX} letters, digits, '-', '_' and "
-        "'.'; each part begins and ends with a letter or digit"
+        f"{name!r} should be domain/name, such as {_likely_name(name)}: a domain of at most "
+        f"{_PREFIX_MAX} lower-case letters, digits, '-' and '.', and a name of at most "
+        f"{_SUFFIX_MAX} letters, digits, '-', '_' and '.'; each part begins and ends with a letter "
+        "or digit"
     )
+
+
+def _likely_name(text: str) -> str:
+    """Return the resource name that a text is likely to stand for."""
+    domain, _, name = re.sub("^([^:/]+):", r"\1/", text).rpartition("/")
+    domain = re.sub("[^a-z0-9.]+", "-", domain.lower()).strip(".-") or "example.com"
+    likely = f"{domain}/{re.sub('[^A-Za-z0-9._]+', '-', name).strip('._-')}"
+    fits = _RESOURCE_NAME.match(likely) and not _UNFIT_NAME.search(likely)
+    return likely if fits else "example.com/name"
 
 
 def env_name_problem(name: str) -> str | None:

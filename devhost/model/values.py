@@ -243,7 +243,12 @@ HostPath = Annotated[
     _path_schema(pattern.DOCKER_PATTERN),
 ]
 NodePath = Annotated[
-    PathText, refuses(_node_path_problem), _path_schema(_DIRECTORY, expected=_A_NODE)
+    PathText,
+    refuses(_node_path_problem),
+    refuses(
+        lambda path: f"ends with '/'; write {str(path)[:-1]}" if str(path)[-1] == "/" else None
+    ),
+    _path_schema(_DIRECTORY, "/$", expected=_A_NODE),
 ]
 HostNodePath = Annotated[
     HostPath,

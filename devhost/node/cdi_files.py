@@ -5,20 +5,23 @@ They remain when devhost stops: the containers of a running pod may restart and 
 
 import contextlib
 import functools
+import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
 from devhost.allocation import cdi
-from devhost.allocation.cdi import Edits, cdi_devices, named
+from devhost.allocation.cdi import Edits, SpecBudget, cdi_devices, named
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
+from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
@@ -30,7 +33,9 @@ class CdiFiles:
     """The spec files of devhost in one directory, where runtimes look for them."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self.writes = directory, 0
+        self.directory, self.writes, self.budget = directory, 0, SpecBudget()
+        # They get the files that there are, and have those that are missing written again.
+        self.checks: set[Callable[[AbstractSet[str]], Awaitable[None]]] = set()
         self._writer = f".{secrets.token_hex(4)}"  # other instances write files of these names, too
 
     def write(self, name: str, content: bytes | None) -> None:
@@ -48,6 +53,14 @@ class CdiFiles:
         # Runtimes, some of them rootless, read all *.json and *.yaml again whenever one is renamed.
         replace_file(path, content, mode=0o644, writer=self._writer)
         self.writes += 1
+
+    async def follow(self, watcher: Watcher) -> None:
+        """Have what was removed written again, until cancelled."""
+        async for _ in follow_directory(watcher, self.directory):
+            files = await run_in_thread("cdi files", lambda: [*self.directory.glob("*.json")])
+            names = {path.name for path in files}
+            for check in tuple(self.checks):
+                await check(names)
 
     def _remove_unfinished(self) -> None:
         """Remove what processes that were killed have not finished."""
@@ -68,8 +81,8 @@ class CdiInjection:
         self._looks = BlockingCalls("cdi devices", serial=True)
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("cdi spec", files.directory, serial=True)
-        self._written: Mapping[str, Edits] | None = None  # by device
-        self._wanted: Mapping[str, Edits] = {}  # as of the last attempt to write
+        self._written: Mapping[str, bytes] | None = None  # hashes, by device
+        self._wanted: Mapping[str, bytes] = {}  # as of the last attempt to write
         self._problem: str | None = None
 
     async def write(self, scanner: Scanner, snapshot: Snapshot) -> None:
@@ -84,15 +97,18 @@ class CdiInjection:
         if scanner is not self._scanner:
             # Without the looks by the former specification, of which one may hang.
             self._scanner, self._looks = scanner, BlockingCalls("cdi devices", serial=True)
-        look = functools.partial(cdi_devices, scanner, snapshot, self._written or {})
-        wanted: Mapping[str, Edits] = {}
+        self._files.checks.add(self._check)
+        take = functools.partial(self._files.budget.take, self._rescan)
+        former = self._written or {}, self._files.directory / self._file_name
+        look = functools.partial(cdi_devices, scanner, snapshot, take, *former)
+        wanted: Mapping[str, bytes] = {}
         try:
-            wanted = await self._looks.run(
+            devices = await self._looks.run(
                 look, patience=PATIENCE_S, progress=Progress(), on_late=self._rescan
             )
             # Without a limit, as the host is not asked: for many devices it takes long.
-            text = functools.partial(cdi.serialize, self._resource, wanted)
-            content = await run_in_thread("cdi spec", text)
+            text = functools.partial(_serialized, self._resource, devices)
+            content, wanted, size = await run_in_thread("cdi spec", text)
             write = functools.partial(self._files.write, self._file_name, content)
             await self._calls.run(write, patience=PATIENCE_S, on_late=self._rescan)
         except OSError as error:  # a TimeoutError, too; the next scan tries again
@@ -102,6 +118,7 @@ class CdiInjection:
             self._problem = problem
         else:
             self._written, self._problem = wanted, None
+            self._files.budget.settle(self._resource, size)
         self._wanted = wanted
 
     def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
@@ -113,8 +130,14 @@ class CdiInjection:
         usable = {name: edits for name, edits in written.items() if wanted.get(name) == edits}
         return named(self._resource, snapshot, usable, self._problem)
 
+    async def _check(self, names: AbstractSet[str]) -> None:
+        if self._file_name not in names:
+            self._files.checks.discard(self._check)  # until it is written again, if it still is
+            self._rescan()
+
     async def remove(self) -> None:
         """Remove the file of a resource that has ended and whose devices no pod holds."""
+        self._files.checks.discard(self._check)
         work = functools.partial(self._files.write, self._file_name, None)
         try:
             await self._calls.run(work, patience=PATIENCE_S)
@@ -123,3 +146,12 @@ class CdiInjection:
 
     def _warn(self, message: str, error: OSError) -> None:
         _LOG.warning(message, extra={"fields": {"resource": self._resource, "reason": str(error)}})
+
+
+def _serialized(
+    resource: str, devices: Mapping[str, Edits]
+) -> tuple[bytes | None, dict[str, bytes], int]:
+    """Return a spec, the hash of each device's edits, empty if it has none, and the size of all."""
+    texts = {name: cdi.entry_text(name, brought) for name, brought in devices.items()}
+    hashes = {name: hashlib.sha256(texts[name]).digest() * bool(devices[name]) for name in devices}
+    return cdi.serialize(resource, devices), hashes, sum(map(len, texts.values()))

@@ -1,11 +1,13 @@
 """The records of claims and their CDI files, for a backend that prepares claims."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 
+from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError
 from devhost.model.advertised import OfferedId
-from devhost.model.records import ClaimRecord
+from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.holders import Holders
 from devhost.node.record_files import RecordFiles
@@ -17,7 +19,7 @@ class ClaimFiles:
 
     def __init__(self, files: RecordFiles, holders: Holders, cdi_files: CdiFiles) -> None:
         self._files, self._holders, self._cdi_files = files, holders, cdi_files
-        self.boot = files.table.boot
+        self.boot, self.file_checks = files.table.boot, cdi_files.checks
         # One at a time: a write that is late must not undo a later one.
         self._calls = BlockingCalls("claims", cdi_files.directory, serial=True)
 
@@ -60,6 +62,21 @@ class ClaimFiles:
         """End a record."""
         self._files.set({record.key: None})
         self._files.on_change([record])  # what was withheld for it is free
+
+    def find_rival(
+        self, record: ClaimRecord, device: ClaimedDevice, nodes: RecordedNodes
+    ) -> str | None:
+        """Return who else has a node of a device in this boot, and may not share it."""
+        index, name = self._files.table.index, offered_id(device.id).name(device.resource)
+        for key in {key for node in nodes for key in node.id.keys}:
+            holdings = (index.by_node(key, resource) for resource in index.resources(key))
+            for holding in itertools.chain(*holdings):
+                is_own = (holding.name, holding.driver) == (name, record.driver)
+                # Of an earlier boot, a claim has none, but a pod of a device plugin starts again.
+                has_now = not holding.claim or any(n.boot == self.boot for n in holding.nodes)
+                if has_now and not (is_own or holding.overlap or device.overlap):
+                    return str(holding)
+        return None
 
     def confirmed_free(self, resource: str, offered: OfferedId, since: float) -> bool:
         """Whether no pod has a device, by two lists requested since a moment."""

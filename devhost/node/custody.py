@@ -37,6 +37,7 @@ from devhost.model.records import (
 )
 from devhost.node.conflicts import Conflicts, Rivals, advertised_name
 from devhost.node.holders import Holders
+from devhost.node.listed_nodes import owned_keys
 from devhost.node.pre_start import unknown_steps
 from devhost.node.record_ends import ListedResource, RecordEnds
 from devhost.node.record_files import RecordFiles
@@ -63,7 +64,7 @@ class Custody:
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
         holders.subscribe(self._rescan_withheld)  # the reason may be another one
-        holders.on_list = self._report_holders
+        holders.on_list, backend.pods.may_hold = self._report_holders, files.may_hold
 
     # ── resources ──
 
@@ -131,11 +132,12 @@ class Custody:
 
         If it comes again with another number, a container that starts again gets that.
         """
-        boot = self._table.boot
+        boot, keys = self._table.boot, owned_keys(device)
         for handout in self._table.handouts(name):
-            if device.is_present:
+            # By another name alone, it is another device: an edit has given it the ID.
+            if device.is_present and any(node.id.keys & keys for node in handout.nodes):
                 renewed = tuple(_renewed(node, device, boot) for node in handout.nodes)
-                nodes = with_new_nodes(renewed, device, boot) if renewed else ()
+                nodes = with_new_nodes(renewed, device, boot)
                 if nodes != handout.nodes:
                     self._files.set({handout.key: handout.model_copy(update={"nodes": nodes})})
                     self._rescan_withheld()

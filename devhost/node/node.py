@@ -120,6 +120,7 @@ class Host:
                 claim_files = ClaimFiles(parts.records, parts.holders, parts.cdi_files)
                 self._keep("backend", lambda: parts.backend.run(watcher, claim_files))
                 self._keep("scan", parts.reconciler.run)
+                self._keep("CDI files", lambda: parts.cdi_files.follow(watcher))
                 self._keep("first configuration", lambda: self._apply_first(first))
                 if source := self.source:
                     self._keep("configuration", lambda: source.run(watcher, self.apply))

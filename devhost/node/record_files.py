@@ -65,6 +65,12 @@ class RecordFiles:
         self._running: asyncio.Task[str | None] | None = None  # the last attempt to write and read
         self._next: asyncio.Task[str | None] | None = None  # an attempt that has not begun
 
+    def may_hold(self, resource: str, advertised_id: str) -> bool:
+        """Whether a pod may have an ID by a device plugin: it is recorded, or records are lost."""
+        was_kept = self._store is not None and self._store.was_kept
+        is_lost = not was_kept or self.problem is not None or self.damage is not None
+        return is_lost or self.table.find((resource, advertised_id)) is not None
+
     def is_saved(self, record: Record) -> bool:
         """Whether the state directory, if there is one, has a record."""
         return self._store is None or self._store.records.get(record.key) == record

@@ -104,6 +104,7 @@ class RecordStore:
 
     Attributes:
         records: Those of all files.
+        was_kept: Whether there were records of device plugins when they were first read.
         own: The base names of the files that only this process is known to write.
     """
 
@@ -111,6 +112,7 @@ class RecordStore:
         self.directory, self._lock_of = directory, lock_of
         self.records: Records = {}
         self.own: set[str] = set()
+        self.was_kept = False
         self._files: dict[str, _File] = {}  # by name below the directory
         self._directories: Mapping[str, _Stamp | None] = {}
         self._has_changed = False  # a file or directory, since the last update that has ended
@@ -128,6 +130,7 @@ class RecordStore:
         """
         if not self._directories:  # the first update of this process
             make_private(self.directory)
+            self.was_kept = (self.directory / RECORDS).is_dir()
             if (former := self.directory / _FORMER_FILE).exists():
                 _LOG.info("%s is of a former version: it is not read", former)
         lost, damage = dict[RecordKey, Record](), None

@@ -163,6 +163,7 @@ class ServedResource:
     def close(self) -> None:
         """Give up what a resource that has ended shares with others."""
         self.scan.close()
+        self._parts.cdi_files.budget.release(self.name)
         self._parts.metrics.remove_resource(self.name)
         self._parts.custody.remove(self.name)  # the last: what fails before is done again
 

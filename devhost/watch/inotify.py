@@ -7,6 +7,7 @@ event, or cannot be watched because of a limit, is left to the subscriber's poll
 """
 
 import asyncio
+import contextlib
 import ctypes
 import errno
 import functools
@@ -14,20 +15,22 @@ import logging
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from watchdog.observers import inotify_c
 from watchdog.observers.inotify_c import InotifyConstants as Flag
 
-from devhost.errors import describe_os_error
+from devhost.errors import BackendGoneError, describe_os_error
 from devhost.model.limits import ENTRIES_MAX, WATCHES_FEW, WATCHES_MAX, WATCHES_TOTAL_MAX
-from devhost.watch.threads import run_in_thread
+from devhost.watch.threads import run_in_thread, wait_at_most
 
 _ROUNDS_MAX: Final = 50  # of resolving targets that change all the time
 _REST_MAX_S: Final = 0.5
 _MISSING: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_POLL_S: Final = 5.0  # of a directory, in addition to its watch, which may miss something
 _RETRY_S: Final = 1.0  # after a subscriber has failed
 _LOG: Final = logging.getLogger(__name__)
 
@@ -411,3 +414,29 @@ class Watcher:
             subscription.notify()
         for subscription in moved & self.subscriptions:  # a callback may have closed some
             subscription.refresh()
+
+
+async def follow_directory(watcher: Watcher, directory: Path) -> AsyncGenerator[None]:
+    """Yield when a directory is watched, which may be missing, and when it may have changed.
+
+    Raises:
+        BackendGoneError: It was removed, and is the mount of a container.
+    """
+    changed = asyncio.Event()
+    subscription = Subscription(watcher, changed.set)
+    try:
+        while True:
+            changed.clear()
+            await subscription.watch(frozenset({WatchTarget(str(directory))}))
+            if await run_in_thread("watch", lambda: _is_removed(directory)):
+                raise BackendGoneError(f"{directory} was removed")
+            yield
+            await wait_at_most(_POLL_S, changed.wait)
+    finally:
+        subscription.close()
+
+
+def _is_removed(directory: Path) -> bool:
+    with contextlib.suppress(OSError):  # nothing is mounted there
+        return os.stat(directory).st_nlink == 0
+    return False

@@ -1,6 +1,5 @@
 """The commands of the pods, with the environment that the chart gives them."""
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from devhost.cli import main
 from tests.deploy.helm import Helm
 from tests.deploy.values import Values
 
-SHOWN: Final[Values] = {"hostPaths": ["/srv", "/opt"]}
+SHOWN: Final[Values] = {"hostPaths": ["/srv", "/opt"], "validation": {"strict": False}}
 ALLOWED: Final[Values] = {
     "allow": {"paths": ["/srv/*", "/opt/?"], "devices": ["/opt/?", "/dev/sd?"], "exec": True}
 }
@@ -40,18 +39,21 @@ def said(
 def test_commands_in_the_pods_refuse_what_the_values_do_not_allow(
     helm: Helm, more: Values, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = {"name": "e.com/x", "sources": [{"static": 1}]} | more
-    file = tmp_path / "config.yaml"
-    file.write_text(json.dumps({"version": "v1", "resources": [one]}))  # in place of the chart's
+    resource = {"name": "e.com/x", "sources": [{"static": 1}]} | more
+    config = {"version": "v1", "resources": [resource]}
     for allow in ({}, ALLOWED):
-        rendered = helm.render(SHOWN | allow)
-        (container,) = rendered.one("DaemonSet")["spec"]["template"]["spec"]["containers"]
-        (tested,) = rendered.one("Pod")["spec"]["containers"]
-        *arguments, _ = tested["args"]
+        rendered = helm.render({"config": config} | SHOWN | allow)
+        pods = [one["spec"]["template"]["spec"] for one in rendered.of("DaemonSet")]
+        pods += [one["spec"]["template"]["spec"] for one in rendered.of("Job")]
+        (runs,), (validates,) = (pod["containers"] for pod in pods)
+        file, values = tmp_path / "config.yaml", tmp_path / "values.yaml"
+        for path, name in ((file, "test-devhost"), (values, "test-devhost-validation")):
+            path.write_text(rendered.one("ConfigMap", name)["data"][path.name])
+        *arguments, _ = validates["args"]
         status, validated = said(
-            tested, *arguments, str(file), monkeypatch=monkeypatch, root=tmp_path
+            validates, *arguments, str(values), monkeypatch=monkeypatch, root=tmp_path
         )
-        _, planned = said(container, "plan", str(file), monkeypatch=monkeypatch, root=tmp_path)
+        _, planned = said(runs, "plan", str(file), monkeypatch=monkeypatch, root=tmp_path)
         assert (status == 0) is bool(allow), validated
-        assert ("--allow-" in validated) is not bool(allow)
+        assert ("allow." in validated) is not bool(allow)
         assert ("--allow-" in planned) is not bool(allow)

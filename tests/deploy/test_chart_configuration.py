@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from devhost.allocation.policy import Policy
-from devhost.config.loader import loads
+from devhost.config.loader import load_all, loads
 from devhost.devices.dry_run import report
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Config
@@ -72,6 +72,16 @@ def test_profile_serves_its_own_configuration(helm: Helm) -> None:
     }
     assert loaded(served(helm, values, "test-devhost-one")).resources[0].name == "e.com/t"
     assert loaded(served(helm, values)) == loaded(EXAMPLES[0].read_bytes())
+
+
+def test_rendered_release_has_each_configuration_once(helm: Helm, tmp_path: Path) -> None:
+    """The values that the hook validates are not another."""
+    profile = {"name": "one", "nodeSelector": {"a": "b"}, "config": TOKENS}
+    rendered = helm.render({"config": TOKENS, "profiles": [profile]})
+    file = tmp_path / "rendered.yaml"
+    file.write_text("---".join(rendered.texts.values()))
+    names = [part.name.removeprefix("config.yaml of ConfigMap ") for part in load_all(str(file))]
+    assert names == ["test-devhost", "test-devhost-one"]
 
 
 @pytest.mark.parametrize(("more", "found"), [({"hostPaths": ["/etc/colas"]}, ["cherry"]), ({}, [])])

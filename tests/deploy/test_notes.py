@@ -36,8 +36,8 @@ def test_notes_tell_how_to_go_on(helm: Helm) -> None:
     assert r"ALLOCATABLE:.status.allocatable.e\.com/x" in notes
     assert "            e.com/x: 1\n" in notes
     assert "exec daemonset/test-devhost -- devhost status" in notes
-    assert "devhost validate --strict FILE" in notes
-    assert "helm test -n devhost-system test" in notes
+    assert "as the Job test-devhost-validation does before each upgrade" in notes
+    assert "devhost validate --strict --enforce FILE" in notes
     assert warnings(notes) == []
 
 

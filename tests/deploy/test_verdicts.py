@@ -12,8 +12,10 @@ from typing import Any, Final
 import jsonschema
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from devhost.allocation.policy import Policy
+from devhost.cli import main
 from devhost.config.chart_values import InstanceValues, Profile, Values
 from devhost.config.loader import load_all, loads
 from devhost.config.yaml_tree import parse
@@ -42,10 +44,10 @@ def values_of(case: str) -> str:
     return f"config:\n{textwrap.indent(text_of(case), '  ')}\n"
 
 
-def validated(values: str, file: Path, *, enforced: bool = False) -> bool:
+def validated(values: str, file: Path) -> bool:
     """Return the verdict of `devhost validate`."""
     file.write_text(values, encoding="utf-8")
-    parts = load_all(str(file), Policy(adds_values=True, enforced=enforced))
+    parts = load_all(str(file), Policy(adds_values=True))
     return all(part.config is not None for part in parts)
 
 
@@ -81,35 +83,50 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
     return all(config is not None for config in verdicts)
 
 
+def admitted(documents: list[Mapping[str, Any]], file: Path) -> bool:
+    """Return the verdict of the chart's hook: of its command on its ConfigMap."""
+    hooks = {one["kind"]: one for one in documents if "annotations" in one["metadata"]}
+    (container,) = hooks["Job"]["spec"]["template"]["spec"]["containers"]
+    *arguments, path = container["args"]
+    file.write_text(hooks["ConfigMap"]["data"][Path(path).name], encoding="utf-8")
+    return CliRunner().invoke(main, [*arguments, str(file)]).exit_code == 0
+
+
 @pytest.mark.parametrize(
-    ("group", "validates", "renders", "serves"),
+    ("group", "validates", "renders", "admits", "serves"),
     [
-        ("right", True, True, True),
-        ("wrong", False, False, False),
-        ("together", False, True, False),
-        ("notation", False, True, True),
+        ("right", True, True, True, True),
+        ("warned", True, True, False, True),
+        ("wrong", False, False, False, False),
+        ("together", False, True, False, False),
+        ("values", False, True, False, True),
+        ("notation", False, True, True, True),
     ],
 )
 def test_file_has_one_verdict(
-    helm: Helm, tmp_path: Path, group: str, validates: bool, renders: bool, serves: bool
+    helm: Helm,
+    tmp_path: Path,
+    group: str,
+    validates: bool,
+    renders: bool,
+    admits: bool,
+    serves: bool,
 ) -> None:
-    def verdicts(case: str) -> tuple[str, bool, bool, bool]:
-        values, file = values_of(case), tmp_path / f"{CORPUS[group].index(case)}.yaml"
-        documents = rendered(values, file, helm)
-        on_node = served(documents) if documents is not None else False
-        return case, validated(values, file), documents is not None, on_node
+    files = [tmp_path / f"{index}.yaml" for index, _ in enumerate(CORPUS[group])]
+
+    def outcome(case: str, file: Path) -> tuple[bool, list[Mapping[str, Any]] | None]:
+        values = values_of(case)
+        return validated(values, file), rendered(values, file, helm)
 
     with ThreadPoolExecutor(2) as threads:
-        found = [*threads.map(verdicts, CORPUS[group])]
-    assert [one for one in found if one[1:] != (validates, renders, serves)] == []
-
-
-@pytest.mark.parametrize("case", CORPUS["unallowed"])
-def test_right_that_is_missing_is_an_error_only_if_enforced(tmp_path: Path, case: str) -> None:
-    """Also in values, which say what the pods may do."""
-    values, file = values_of(case), tmp_path / "values.yaml"
-    assert validated(values, file)
-    assert not validated(values, file, enforced=True)
+        outcomes = [*threads.map(outcome, CORPUS[group], files)]
+    verdicts = [
+        (case, valid, False, False, False)
+        if documents is None
+        else (case, valid, True, admitted(documents, file), served(documents))
+        for case, file, (valid, documents) in zip(CORPUS[group], files, outcomes, strict=True)
+    ]
+    assert [one for one in verdicts if one[1:] != (validates, renders, admits, serves)] == []
 
 
 @needs_root

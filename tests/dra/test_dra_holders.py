@@ -146,7 +146,7 @@ async def test_a_claim_that_has_gone_ends_when_no_pod_has_its_devices(
         assert [record["claim"] for record in world.records()] == ["u"], "a pod has it"
         lists.pods.clear()
         await eventually(lambda: not world.records(), world.records)
-        assert not world.cdi_files()
+        await eventually(lambda: not world.cdi_files(), world.cdi_files)
 
 
 async def test_a_claim_that_lost_its_devices_ends_when_another_one_is_given_them(

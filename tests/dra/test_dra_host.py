@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from devhost.backends.dra.pool import PoolKey, PoolWrite
 from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
+from devhost.errors import BackendGoneError
 from devhost.fake_kubelet.api_server import ApiObject, StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
@@ -314,7 +316,7 @@ async def test_publishing_ends_though_the_api_server_fails_just_then() -> None:
             return uid
         raise ApiError(500, "broken")
 
-    writer = SliceWriter(ends_slowly, locks, read_node, lambda: None)
+    writer = SliceWriter(ends_slowly, locks, read_node, lambda: None, lambda: None)
     running = asyncio.create_task(writer.run())
     await _EndsSlowly.is_followed.wait()
     writer.read_node_soon()
@@ -461,6 +463,53 @@ async def test_after_a_refusal_there_is_a_fresh_instance(world: World) -> None:
         await eventually(lambda: not Path(first).exists())
         await registered(world, TOKEN)
         assert world.kubelet.info.endpoint != first
+
+
+async def test_without_its_socket_it_is_not_registered_and_publishes_nothing(world: World) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        await asyncio.to_thread(Path(world.kubelet.info.endpoint).unlink)
+        await world.until(TOKEN, State.WAITING, "its socket was removed: waiting for kubelet to")
+        changed = world.dra.changed
+        world.api.remove(f"{PATH}/{world.slices()[0]['metadata']['name']}")  # as kubelet does
+        await changed.wait()
+        assert not world.published()
+        await registered(world, TOKEN)
+        await world.until_published("0", "1", "2")
+
+
+async def test_a_removed_registry_that_is_a_mount_ends_the_process(
+    world: World, removed_mount: Path
+) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        shutil.rmtree(world.kubelet.registry)
+        world.kubelet.registry.symlink_to(removed_mount)
+        with pytest.raises(BackendGoneError, match="plugins_registry was removed"):
+            await world.ended()
+
+
+async def test_a_removed_cdi_directory_that_is_a_mount_ends_the_process(
+    world: World, removed_mount: Path
+) -> None:
+    async with world.run(TOKENS):
+        await registered(world, TOKEN)
+        await world.kubelet.prepare(world.claim("u", TOKEN, "0"), "u")
+        shutil.rmtree(world.cdi)
+        world.cdi.symlink_to(removed_mount)
+        with pytest.raises(BackendGoneError, match="cdi was removed"):
+            await world.ended()
+
+
+@pytest.fixture
+def removed_mount(tmp_path: Path) -> Iterator[Path]:
+    """A path to a directory that was removed, as a container's mount is."""
+    directory = tmp_path / "mounted"
+    directory.mkdir()
+    descriptor = os.open(directory, os.O_RDONLY)
+    directory.rmdir()
+    yield Path(f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)
 
 
 async def test_sockets_of_an_instance_that_was_killed_are_removed(world: World) -> None:
@@ -1008,4 +1057,4 @@ async def test_of_two_claims_with_nodes_of_one_name_one_finds_it_after_a_boot(
         await registered(world, SERIAL)
         assert not (await world.kubelet.prepare(names[first], first)).error
         second = "ab".replace(first, "")
-        assert "held by claim" in (await world.kubelet.prepare(names[second], second)).error
+        assert "handed out as" in (await world.kubelet.prepare(names[second], second)).error

@@ -4,7 +4,8 @@ import asyncio
 import itertools
 import json
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from devhost.backends.dra.slices import PATH
 from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
+from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
@@ -35,6 +37,13 @@ resources:
       devices: [{{hostPath: "${{path}}", containerPath: "/dev/port${{index}}"}}]
       env: {{A: before}}
   - {{name: {Y}, backend: dra, sources: [static: 1]}}
+"""
+BY_PLUGIN: Final = "example.com/by-plugin"
+CDI_PLUGIN: Final = f"""
+  - name: {BY_PLUGIN}
+    sources: [{{dev: "null|zero"}}]
+    inject: cdi
+    overlap: allow
 """
 pytestmark = pytest.mark.program("dra")
 VERSIONS = [
@@ -201,6 +210,64 @@ async def test_a_checkpoint_of_either_version_is_read(world: World, manager: Dra
         assert not await manager.unprepare("a", name)
         assert not path.exists()
         assert json.loads(other.read_text()) == newer
+
+
+async def test_what_is_taken_away_while_pods_run_comes_back(
+    world: World, manager: DraManager, plugins: SimulatedKubelet
+) -> None:
+    config = SERIALS + CDI_PLUGIN
+    registry = world.kubelet.registry
+
+    async def seen() -> None:
+        """Wait until all is as before; then kubelet can call the driver."""
+        await eventually(lambda: (world.cdi_specs(), world.records()) == before, world.cdi_files)
+        await world.until(SERIAL, State.REGISTERED)
+        await world.until_published("fake-null", "fake-zero")
+        number = len(names)
+        name = reserved(world, f"u{number}", SERIAL, "fake-zero", pods=[f"p{number}"])
+        names.append(name)
+        assert await manager.prepare(f"p{number}", name)
+        assert not await manager.unprepare(f"p{number}", name)
+        await eventually(lambda: (world.cdi_specs(), world.records()) == before)
+
+    async def without_kubelet(remove: Callable[[], object]) -> None:
+        await manager.kill()
+        remove()
+        registry.mkdir(exist_ok=True)
+        await world.until(SERIAL, State.WAITING, "was removed")
+        await manager.start(running=["a"])
+
+    async with world.run(config):
+        await world.until(SERIAL, State.REGISTERED)
+        await plugins.wait(BY_PLUGIN, 2, 2)
+        names = [reserved(world, "u0", SERIAL, "fake-null", pods=["a"])]
+        given = await manager.prepare("a", names[0])
+        before = world.cdi_specs(), world.records()
+        assert len(before[0]) == 2
+        socket_of(world).unlink()
+        await world.until(SERIAL, State.WAITING, "its socket was removed")
+        await seen()
+        await without_kubelet(lambda: socket_of(world).unlink())
+        await seen()
+        await without_kubelet(lambda: shutil.rmtree(registry))
+        await seen()
+        for path in world.cdi_files():
+            path.unlink()
+            await seen()
+        shutil.rmtree(world.cdi)
+        await seen()
+        shutil.rmtree(world.state)
+        await seen()
+        for content in world.slices():
+            world.api.remove(f"{PATH}/{content['metadata']['name']}")
+        await eventually(lambda: not world.published(), world.published)
+        await seen()
+        assert set(await manager.prepare("a", names[0])) == set(given)
+
+
+def socket_of(world: World) -> Path:
+    (path,) = world.kubelet.registry.iterdir()
+    return path
 
 
 # ── what devhost does not know any longer ──

@@ -64,6 +64,7 @@ async def test_a_token_is_sent_by_tls_alone(world: World, daemon: Daemon) -> Non
     daemon.flags += [*with_dra(world), "--api-token", str(token)]
     daemon.flags += ["--api-server", world.api.url.replace("http", "HTTP")]
     await daemon.start(TOKENS)
+    await world.kubelet.register()
     await eventually(world.published)
     assert await daemon.stop() == 0
     assert not world.api.tokens

@@ -76,7 +76,8 @@ def writer_of(api: Api, directory: Path) -> SliceWriter:
         return "node-uid"
 
     locks = ResourceLocks(directory)
-    writer = SliceWriter(NodeSlices(api, "devhost", "node-1"), locks, read_node, lambda: None)
+    slices = NodeSlices(api, "devhost", "node-1")
+    writer = SliceWriter(slices, locks, read_node, lambda: None, lambda: None)
     pool = ResourcePool(POOL, locks.get("example.com/token"), devices=[{"name": "a"}])
     pool.lock.acquire(pool, "devhost")
     pool.has_lock = True

@@ -103,8 +103,10 @@ async def test_no_device_is_offered_by_both_backends_during_a_rollout(
     async with RealKubelet(binary, world.plugins, world.pod_resources) as kubelet:
         watching = asyncio.create_task(watch(kubelet))
         async with world.run(old):
+            await world.kubelet.register()
             await eventually(lambda: offers(backends[0], 2), lambda: seen[-1:])
             async with second.run(new):
+                await second.kubelet.register()
                 await second.until(X, State.WAITING, "another instance of devhost serves it")
                 (world.devices / "x" / "x2").touch()
                 await eventually(lambda: offers(backends[0], 3), lambda: seen[-1:])
@@ -144,6 +146,7 @@ async def test_dra_waits_for_the_device_plugin_of_another_driver(
     """Until then it refuses claims, and takes back what it has offered before."""
     second = World.beside(world)
     async with second.run(resources(world, X), driver=NEW):
+        await second.kubelet.register()
         await until_published(world, new=["x0", "x1"])
     async with world.run(resources(world, X, backend="devicePlugin"), driver=OLD):
         await plugins.wait(X, 2, 2)
@@ -164,14 +167,17 @@ async def test_a_pool_of_a_removed_resource_goes_with_the_instance_that_has_it(
 ) -> None:
     second = World.beside(world)
     async with world.run(resources(world, X, Y), driver=OLD):
+        await world.kubelet.register()
         await until_published(world, old=["x0", "x1", "y0", "y1"])
         async with second.run(resources(world, X), driver=OLD):
+            await second.kubelet.register()
             await second.until(X, State.WAITING, BY_OLD)
             await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer._unowned)
             await until_published(world, old=["x0", "x1", "y0", "y1"])
             await world.stop()
             await until_published(world, old=["x0", "x1"])
         async with world.run(resources(world, X, Y), driver=OLD):
+            await world.kubelet.register()
             await until_published(world, old=["x0", "x1", "y0", "y1"])
 
 
@@ -179,8 +185,8 @@ async def test_the_newer_instance_takes_over_without_a_write(world: World) -> No
     second = World.beside(world)
     config = resources(world, X, Y)
     async with world.run(config, driver=OLD):
-        await until_published(world, old=["x0", "x1", "y0", "y1"])
         await world.kubelet.register()
+        await until_published(world, old=["x0", "x1", "y0", "y1"])
         before = [*world.api.requests]
         async with second.run(config, driver=OLD):
             await second.kubelet.register()
@@ -218,10 +224,12 @@ async def test_a_lock_whose_file_was_removed_is_taken_again_before_the_next_writ
     """And not while another one has the new file's."""
     second = World.beside(world)
     async with world.run(resources(world, X), driver=OLD):
+        await world.kubelet.register()
         await until_published(world, old=["x0", "x1"])
         for path in (world.plugins / "devhost-locks").iterdir():
             path.unlink()
         async with second.run(resources(world, X), driver=NEW):
+            await second.kubelet.register()
             await until_published(world, old=["x0", "x1"], new=["x0", "x1"])
             (world.devices / "x" / "x2").touch()
             await world.until(X, State.WAITING, BY_NEW)

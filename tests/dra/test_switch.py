@@ -1,15 +1,20 @@
 """A resource goes from one backend to the other on a node that lives, or between two processes."""
 
 import asyncio
+import json
 import shutil
+from pathlib import Path
 from typing import Final
 
 import pytest
 
 from devhost.backends import backend
+from devhost.backends.dra import claim_upkeep
 from devhost.backends.dra.dra_backend import DraPublication
-from devhost.fake_kubelet.dra_kubelet import node
+from devhost.backends.dra.prepared_claims import PreparedClaims
+from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import NODE_PATH, PodResourcesLists, World, eventually
@@ -256,6 +261,55 @@ async def test_dra_waits_until_kubelet_has_told_of_all_pods(
         await world.until_published("0", "1", "2")
 
 
+def write_checkpoint(world: World, device: str) -> None:
+    """Write what kubelet has allocated, which it does when it allocates or a plugin has a list."""
+    entry = {"PodUID": "u", "ResourceName": TOKEN, "DeviceIDs": {"0": [device]}}
+    path = world.plugins / "kubelet_internal_checkpoint"
+    path.write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1}))
+
+
+async def test_dra_does_not_wait_for_pods_that_kubelet_alone_has_not_forgotten(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world.run(by_plugin(TOKENS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+        write_checkpoint(world, lists.by_plugin["q1"][1])
+        await end(plugins, lists)
+        await eventually(lambda: not [*world.state.glob("records/*.json")])
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until_published("0", "1", "2")
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["recorded", "lost"])
+async def test_dra_waits_for_pods_that_kubelet_does_not_list_yet(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+    is_lost: bool,
+) -> None:
+    async with world.run(by_plugin(TOKENS)):
+        await a_plugin_pod(world, lists, plugins, TOKEN)
+    write_checkpoint(world, lists.by_plugin["q1"][1])
+    if is_lost:
+        shutil.rmtree(world.state)
+    listed, lists.by_plugin = lists.by_plugin, {}
+    monkeypatch.setattr("devhost.node.holders.POLL_S", 3600.0)
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.WAITING, "kubelet has not told yet which pods")
+        await eventually(lambda: world.host.parts.holders.unavailable_reason is None)
+        lists.by_plugin = listed
+        world.host.parts.holders.ask_soon.set()
+        await world.until(TOKEN, State.WAITING, BY_PLUGIN)
+        assert not world.published()
+
+
 async def test_the_last_registration_of_a_device_plugin_is_without_steps(
     world: World, lists: PodResourcesLists, plugins: SimulatedKubelet
 ) -> None:
@@ -289,23 +343,65 @@ async def test_dra_waits_for_the_device_plugin_of_another_instance(
     monkeypatch.setattr(backend, "FREE_POLL_S", 0.05)
     second = World.beside(world)
     async with world.run(by_plugin(TOKENS)):
+        await world.kubelet.register()
         await plugins.wait(TOKEN, 3, 3)
         async with second.run(TOKENS):
             await second.until(TOKEN, State.WAITING, "serves it by a device plugin")
+            await second.kubelet.register()
             await world.stop()
             await second.until_published("0", "1", "2")
 
 
-async def test_status_names_claims_that_do_not_end_without_dra(world: World) -> None:
+async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where a pod was deleted by force while the driver was away; also long after the start."""
+    looked, is_offered = asyncio.Event(), PreparedClaims.is_offered
+
+    def observed(claims: PreparedClaims, record: ClaimRecord) -> bool:
+        looked.set()
+        return is_offered(claims, record)
+
+    monkeypatch.setattr(PreparedClaims, "is_offered", observed)
+    monkeypatch.setattr(claim_upkeep, "_CONFIRM_S", 1.5)
     async with world.run(TOKENS):
         await world.kubelet.register()
         await world.until(TOKEN, State.REGISTERED)
-        name = world.claim("u", TOKEN, "0")
-        assert not (await world.kubelet.prepare(name, "u")).error
-    async with world.run(by_plugin(TOKENS), with_dra=False):
-        trouble = f"claims hold devices, and do not end without --dra: default/{name}"
-        await eventually(lambda: trouble in world.troubles(), world.troubles)
-        served = await eventually(lambda: world.served(TOKEN))
-        await eventually(lambda: served.devices.offered.devices)
-        devices = served.devices.offered.devices.values()
-        assert [device.id for device in devices if device.is_withheld] == ["0"]
+        name = await a_claim_pod(world, lists, TOKEN, "0")
+    async with world.run(by_plugin(TOKENS)):
+        await world.until(TOKEN, State.WAITING, f"held by claim default/{name}")
+        await world.until_holders(TOKEN)
+        await world.until_published()
+        looked.clear()
+        await looked.wait()
+        world.api.remove(f"{CLAIMS}/{name}")
+        lists.pods.clear()
+        await plugins.wait(TOKEN, 3, 3)
+        await eventually(lambda: not world.cdi_files(), world.cdi_files)
+
+
+@both
+async def test_status_names_what_ends_a_claim_without_dra(
+    world: World,
+    lists: PodResourcesLists,
+    plugins: SimulatedKubelet,
+    config: str,
+    resource: str,
+    devices: tuple[str, ...],
+) -> None:
+    """Until then no pod gets its device by the device plugin."""
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until(resource, State.REGISTERED)
+        name = await a_claim_pod(world, lists, resource, devices[0])
+    async with world.run(by_plugin(config), with_dra=False):
+        lists.pods.clear()
+        await plugins.wait(resource, len(devices), len(devices) - 1)
+        trouble = next(text for text in world.troubles() if "without --dra" in text)
+        assert trouble.startswith(f"{resource}: claim default/{name} has devices")
+        await asyncio.to_thread(Path(trouble.partition("rm ")[2]).unlink)
+        await plugins.wait(resource, len(devices), len(devices))
+        assert not [text for text in world.troubles() if name in text]

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from devhost.fake_kubelet.dra_kubelet import CLAIMS
+from devhost.model.config import Config
 from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
+from devhost.node.claim_files import ClaimFiles
+from devhost.node.node import Host
 from devhost.node.state_dir import directory_lock
+from tests.dra.test_dra_host import TOKEN, TOKENS
 from tests.dra.world import PodResourcesLists, World, eventually
 
 X, Y = "example.com/x", "example.com/y"
@@ -57,6 +62,56 @@ async def test_a_node_of_two_drivers_is_prepared_by_the_second_when_the_first_ha
             await eventually(lambda: not second.records())
             while (await second.kubelet.prepare("c2", "u2")).error:
                 await asyncio.sleep(0.1)
+
+
+async def test_a_claim_waits_for_the_first_scan_of_the_newer_instance(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubelet calls that one, and tries again after 10 s at the earliest what is refused."""
+    (world.devices / "n0").touch()
+    go, apply_first = asyncio.Event(), Host._apply_first
+
+    async def apply_late(host: Host, config: Config) -> None:
+        await go.wait()
+        await apply_first(host, config)
+
+    second = World.beside(world)
+    async with world.run(one_node(world)):
+        await world.kubelet.register()
+        await world.until(X, State.REGISTERED)
+        monkeypatch.setattr(Host, "_apply_first", apply_late)
+        async with second.run(one_node(world)):
+            await second.kubelet.register()
+            name = world.claim("u1", X, "n0")
+            asked: list[str] = []
+            world.api.fault = lambda _verb, path: asked.append(path)
+            prepared = asyncio.create_task(second.kubelet.prepare(name, "u1"))
+            await eventually(lambda: f"{CLAIMS}/{name}" in asked)
+            go.set()
+            assert not (await prepared).error
+
+
+async def test_no_cdi_file_stays_of_a_claim_that_ends_while_another_instance_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, write_file = World.beside(world), ClaimFiles.write_file
+    answers: list[str] = []
+
+    async def write_late(files: ClaimFiles, name: str, content: bytes | None) -> None:
+        if content is not None:
+            answers.append(await world.kubelet.unprepare("c1", "u1"))
+        await write_file(files, name, content)
+
+    async with world.run(TOKENS):
+        await world.kubelet.register()
+        await world.until(TOKEN, State.REGISTERED)
+        world.claim("u1", TOKEN, "0", name="c1")
+        assert not (await world.kubelet.prepare("c1", "u1")).error
+        monkeypatch.setattr(ClaimFiles, "write_file", write_late)
+        async with second.run(TOKENS):
+            await second.kubelet.register()
+            assert answers == [""]
+            assert not world.cdi_files()
 
 
 @pytest.mark.parametrize("both", [False, True])

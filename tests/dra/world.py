@@ -93,6 +93,13 @@ class World:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    async def ended(self) -> None:
+        """Wait until the host has ended by itself; raise why."""
+        task, self._task = self._task, None
+        assert task is not None
+        async with asyncio.timeout(_PATIENCE_S):
+            await task
+
     def reload(self, config: str) -> None:
         self.host.apply(loads(config).require())
 
@@ -156,6 +163,10 @@ class World:
 
     def cdi_files(self) -> list[Path]:
         return sorted(self.cdi.glob("*.json")) if self.cdi.exists() else []
+
+    def cdi_specs(self) -> dict[str, bytes]:
+        """Return the contents of all CDI files by name."""
+        return {path.name: path.read_bytes() for path in self.cdi_files()}
 
     def spec(self) -> dict[str, ApiObject]:
         """Return the edits of the only CDI file, by name."""

@@ -67,6 +67,7 @@ VALUES: Final[Json] = {
     "hostPaths": [DEVICES],
     "allow": {"paths": [f"{DEVICES}/books/*"], "exec": True},
     "cdi": {"enabled": True},
+    "validation": {"strict": False},  # there is a warning that books are mounted by their names
 }
 OFFERED: Final = {COLA: 3, DICE: 2, COIN: 2, BOOK: 2, SLOT: 6, DISK: 2}
 
@@ -96,8 +97,9 @@ class Release:
             self.values = copy.deepcopy(values)
 
     def uninstall(self) -> None:
-        """Remove what is installed, if something is."""
+        """Remove what is installed, if something is, and what a refused release has left."""
         self.helm("uninstall", "devhost", "--wait", "--ignore-not-found")
+        self.kubectl("delete", "jobs", "--all", "--cascade=foreground")
         self.values = None
 
     def helm(self, *arguments: str, stdin: str = "") -> str:
@@ -109,7 +111,7 @@ class Release:
 
     def pod(self) -> Json:
         """Return the one pod of devhost that is not being deleted."""
-        labels = "--selector=app.kubernetes.io/name=devhost,app.kubernetes.io/component!=test"
+        labels = "--selector=app.kubernetes.io/name=devhost"
         pods = self.cluster.items("pods", f"--namespace={self.namespace}", labels)
         (pod,) = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
         return pod

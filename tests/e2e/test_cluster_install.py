@@ -1,6 +1,7 @@
 """Installing, upgrading and uninstalling with both Helms."""
 
 import copy
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -20,8 +21,9 @@ from tests.e2e.release import (
     offered,
     sockets,
 )
-from tools.helm import PACKAGES
+from tools.helm import CHART, PACKAGES
 
+RADIO = "e2e.test/radio"
 KINDS = "daemonsets,pods,configmaps,serviceaccounts,secrets"
 
 
@@ -37,11 +39,8 @@ def fresh(cluster: Cluster, bare: None, request: pytest.FixtureRequest) -> Itera
         release.uninstall()
 
 
-def test_release_is_tested_refuses_a_mistake_and_leaves_nothing_offered(
-    fresh: Release, pods: Pods
-) -> None:
+def test_release_refuses_a_mistake_and_leaves_nothing_offered(fresh: Release, pods: Pods) -> None:
     cluster = fresh.cluster
-    assert "Succeeded" in fresh.helm("test", "devhost")
     assert "Registered" in fresh.execute("devhost", "status")
     pods.run(pod("holder", {COLA: 1, DICE: 1}))
 
@@ -90,3 +89,48 @@ def test_release_installed_again_goes_on_with_what_the_former_left(
     assert devices.steps_run(cluster) == {disk: 1}
     pods.run(pod("second", {DISK: 1}))
     assert pods.env("second")["DISKS"] != disk
+
+
+@pytest.mark.parametrize("major", PACKAGES)
+def test_release_that_the_node_would_not_serve_as_a_whole_is_not_installed(
+    cluster: Cluster, bare: None, major: int
+) -> None:
+    release = Release(cluster, major, f"refused-by-helm{major}")
+    values = copy.deepcopy(VALUES)
+    values["config"]["resources"].append({"name": RADIO, "sources": [{"usb": "10c4:ea60"}]})
+    text = "raw USB nodes need allow.devices"
+    try:
+        with pytest.raises(CommandError, match=text):
+            release.install(values)
+        assert cluster.items("daemonsets", f"--namespace={release.namespace}") == []
+        # Flux and Argo CD do not show what the Job has printed.
+        assert text in release.kubectl("logs", "job/devhost-validation")
+        assert text in release.kubectl("describe", "pods", "--selector=job-name=devhost-validation")
+        release.install(values | {"validation": {"enabled": False}})
+        release.wait()
+    finally:
+        release.uninstall()
+
+
+def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, bare: None) -> None:
+    release = Release(cluster, max(PACKAGES), "existing")
+    values = VALUES | {"config": {"existingConfigMap": "theirs"}}
+    cluster.kubectl("create", "namespace", release.namespace)
+
+    def hook() -> str:
+        arguments = ("--dry-run=server", "--show-only=templates/validation.yaml", "--values=-")
+        return release.helm("template", "devhost", str(CHART), *arguments, stdin=json.dumps(values))
+
+    assert "existingConfigMap: theirs" in hook()
+    release.kubectl("create", "configmap", "theirs", "--from-literal=config.yaml=resources: [")
+    with pytest.raises(CommandError, match=r"config\.yaml of ConfigMap theirs: .*line 1"):
+        hook()
+    text = json.dumps({"version": "v1", "resources": [{"name": RADIO, "sources": [{}]}]})
+    patch = json.dumps({"data": {"config.yaml": text}})
+    release.kubectl("patch", "configmap", "theirs", f"--patch={patch}")
+    assert f"name: {RADIO}" in hook()
+    try:
+        with pytest.raises(CommandError, match=r"config\.resources\[0\]\.sources\[0\]: "):
+            release.install(values)
+    finally:
+        release.uninstall()

@@ -41,6 +41,7 @@ SERIALS: Final[Json] = {
     "config": {"version": "v1", "resources": [RESOURCE]},
     # The cluster has no proxy for its services.
     "extraArgs": [f"--api-server=https://{NODE_IP}:6443"],
+    "validation": {"enabled": False},  # it would wait for a node
 }
 NOWHERE: Final = SERIALS | {"nodeSelector": {"e2e.test/no-node-has": "this"}}
 

@@ -4,7 +4,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import tracemalloc
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,14 @@ from tests.support.offered import offered
 from tests.support.scanning import selected, snapshot_of
 
 NAME = "example.com/x"
+TOKEN = f"""
+version: v1
+resources:
+  - name: {NAME}
+    sources: [static: 1]
+    inject: cdi
+    allocate: {{{{mounts: [{{entry}}], env: {{env}}}}}}
+"""
 
 
 class Bench:
@@ -34,22 +43,19 @@ class Bench:
 
     def __init__(self, root: Path, entry: str) -> None:
         self.root, self.place = root, root / "cdi"
-        text = f"""
-version: v1
-resources:
-  - name: {NAME}
-    sources: [static: 1]
-    inject: cdi
-    allocate: {{mounts: [{entry}], env: {{TOKENS: "${{id}}"}}}}
-"""
+        text = TOKEN.format(entry=entry, env={"TOKENS": "${id}"})
         (resource,) = loads(text).require().resources
         policy = Policy(("/lib*",))
         self.scanner = Scanner(resource, HostFiles(str(root)), policy, "n", settle_s=0.0)
-        self.looked = asyncio.Event()
+        self.looked, self.files = asyncio.Event(), CdiFiles(self.place)
         self.injection = self.new()
 
     def new(self) -> CdiInjection:
-        return CdiInjection(NAME, CdiFiles(self.place), self.looked.set)
+        return CdiInjection(NAME, self.files, self.looked.set)
+
+    def reason(self) -> str | None:
+        judged = self.injection.judge(self.scanner.resource, self.found())
+        return reason_of(judged.devices["0"])
 
     def found(self) -> Snapshot:
         return snapshot_of(self.scanner, selected(self.scanner), Snapshot(), lambda _: None, 0.0)
@@ -94,10 +100,7 @@ async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) ->
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").mkdir()
 
-    def reason() -> str | None:
-        judged = bench.injection.judge(bench.scanner.resource, bench.found())
-        return reason_of(judged.devices["0"])
-
+    reason = bench.reason
     assert "not in the CDI spec yet" in (reason() or "")  # another instance still serves it
     await bench.injection.write(bench.scanner, replace(bench.found(), error="no answer"))
     assert reason() == "its CDI spec waits for a source: no answer"
@@ -122,6 +125,55 @@ async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
         assert [one for one in judged if not judged[one].healthy] == beyond
         assert "not in the CDI spec" in (reason_of(judged["2"]) or "")
         assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
+
+
+async def test_cdi_specs_of_all_resources_have_one_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has room keeps it, and what had none is looked at again when there is some."""
+    bench, other = Bench(tmp_path, "{hostPath: /lib}"), "example.com/y"
+    (tmp_path / "lib").mkdir()
+    monkeypatch.setattr("devhost.allocation.cdi.CDI_SPECS_MAX", 600)
+    await bench.write()
+    resource = bench.scanner.resource.model_copy(update={"name": other})
+    scanner, looked = replace(bench.scanner, resource=resource), asyncio.Event()
+    injection = CdiInjection(other, bench.files, looked.set)
+
+    async def reason() -> str | None:
+        await injection.write(scanner, bench.found())
+        return reason_of(injection.judge(resource, bench.found()).devices["0"])
+
+    assert "16 MiB of all resources" in (await reason() or "")
+    await bench.write()
+    assert bench.names() == (cdi.qualified_name(NAME, "0"),)
+    assert not looked.is_set()
+    await bench.injection.write(bench.scanner, snapshot())
+    assert looked.is_set()
+    assert await reason() is None
+    await bench.write()
+    assert "16 MiB of all resources" in (bench.reason() or "")
+    bench.files.budget.release(other)
+    assert bench.looked.is_set()
+
+
+async def test_cdi_spec_is_not_kept_in_memory(tmp_path: Path) -> None:
+    bench, size = Bench(tmp_path, "{hostPath: /lib}"), 1_000_000
+    (tmp_path / "lib").mkdir()
+    text = {"A_${id}": "x" * size}
+    (resource,) = loads(TOKEN.format(entry="/lib", env=text)).require().resources
+    found, scanner = bench.found(), replace(bench.scanner, resource=resource)
+    await bench.injection.write(scanner, snapshot())
+    tracemalloc.start()
+    try:
+        await bench.injection.write(scanner, found)
+        # A thread may be about to give up what it has returned.
+        await until(lambda: tracemalloc.get_traced_memory()[0] < size, "it is given up")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    (file,) = bench.place.glob("*.json")
+    assert file.stat().st_size > size
+    assert peak > size
 
 
 async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None:
@@ -162,11 +214,11 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
     """The devices are unhealthy meanwhile; when it answers it is looked again."""
     calls = 0
 
-    def hanging(scanner: Scanner, found: Snapshot, before: Mapping[str, Edits]) -> dict[str, Edits]:
+    def hanging(*arguments: Any) -> dict[str, Edits]:
         nonlocal calls
         calls += 1
         release.wait(60)
-        return cdi.cdi_devices(scanner, found, before)
+        return cdi.cdi_devices(*arguments)
 
     monkeypatch.setattr(module, "cdi_devices", hanging)
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)

@@ -193,6 +193,21 @@ async def test_cdi_spec_of_a_waiting_instance_is_written_when_it_takes_over(
     await started.wait(PORT, 2, 2)
 
 
+async def test_cdi_spec_without_room_is_written_when_another_resource_has_ended(
+    started: Kubelet, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devhost.allocation.cdi.CDI_SPECS_MAX", 200)
+    token = 'sources: [static: 1], inject: cdi, allocate: {env: {"A_${id}": b}}'
+    names = ["example.com/first", "example.com/second"]
+    first, second = (f"{{name: {name}, {token}}}" for name in names)
+    hosting.start(f"version: v1\nresources: [{first}]\n")
+    await started.wait(names[0], 1, 1)
+    hosting.reload(f"version: v1\nresources: [{first}, {second}]\n")
+    await started.wait(names[1], 1, 0)
+    hosting.reload(f"version: v1\nresources: [{second}]\n")
+    await started.wait(names[1], 1, 1)
+
+
 def _state(runner: ServedResource) -> State:
     return runner.status.state
 

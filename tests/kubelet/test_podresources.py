@@ -103,6 +103,7 @@ async def test_holders_of_one_device_may_be_several(path: Path, client: PodResou
         ("null", True),
         (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"-1": ["a"], "0": ["b"]}}}}]', True),
         (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"0": ["a", "c"]}}}}]', False),
+        (f'[{{"ResourceName": "{COLA}", "DeviceIDs": {{"0": ["a", "ended"]}}}}]', True),
         (f'[{{"ResourceName": "{TEA}", "DeviceIDs": {{"0": ["a"]}}}}]', False),
         (f'[{{"ResourceName": "{COLA}", "DeviceIDs": ["a"]}}]', False),
         ("[", False),
@@ -119,6 +120,7 @@ async def test_checkpoint_has_all_that_kubelet_has_allocated(
     path.parent.mkdir()
     checkpoint = path.parent / "kubelet_internal_checkpoint"
     checkpoint.write_text(f'{{"Data": {{"PodDeviceEntries": {entries}}}, "Checksum": 1}}')
+    client.may_hold = lambda _resource, device_id: device_id != "ended"
     assert await client.covers_checkpoint(held) is whole
 
 

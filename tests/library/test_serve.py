@@ -269,8 +269,12 @@ def test_serve_refuses_wrong_arguments() -> None:
         serve(Plain([]), replicas=2, argv=[])  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="only a device plugin offers devices from code"):
         serve(NAME, list, backend="dra", argv=[])  # type: ignore[call-overload]
-    with pytest.raises(TypeError, match="unknown option 'replica'"):
+    with pytest.raises(TypeError, match="'replica'; did you mean 'replicas'"):
         serve(NAME, list, replica=2, argv=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'maxDevices'; did you mean 'max_devices'"):
+        serve(NAME, list, maxDevices=2, argv=[])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="'zz'; known options: interval, "):
+        serve(NAME, list, zz=2, argv=[])  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

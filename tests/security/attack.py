@@ -199,7 +199,7 @@ def written(scanner: Scanner, snapshot: Snapshot) -> str:
     """Return the CDI spec that would be written; it is JSON, of one document."""
     if scanner.resource.inject != "cdi":
         return ""
-    content = cdi.serialize(NAME, cdi_devices(scanner, snapshot, {}))
+    content = cdi.serialize(NAME, cdi_devices(scanner, snapshot))
     if content is None:
         return ""
     assert yaml.safe_load(content) == json.loads(content)

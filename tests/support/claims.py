@@ -118,9 +118,14 @@ class Kubelet:
             container.devices.add(resource_name=pod.name.resource, device_ids=[pod.advertised_id])
         return listed
 
-    def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
-        """Return whether these are all devices in the checkpoint."""
-        return all(offered_id(key) in held.by_id.get(name, ()) for name, key in self._checkpoint)
+    def covers_checkpoint(
+        self, held: resource_state.PodHoldings, may_hold: Callable[[str, str], bool]
+    ) -> bool:
+        """Return whether these are all devices in the checkpoint that pods may hold."""
+        return all(
+            offered_id(key) in held.by_id.get(name, ()) or not may_hold(name, key)
+            for name, key in self._checkpoint
+        )
 
     def _write_checkpoint(self) -> None:
         self._checkpoint = {(pod.name.resource, pod.advertised_id) for pod in self.pods.values()}
@@ -185,6 +190,7 @@ class PodLists:
     def __init__(self, kubelet: Kubelet) -> None:
         self._kubelet = kubelet
         self.claimed_ids: Callable[[], Claimed] = dict
+        self.may_hold: Callable[[str, str], bool] = lambda _resource, _advertised_id: True
 
     @property
     def allocating(self) -> bool:
@@ -200,7 +206,7 @@ class PodLists:
 
     async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
         """Return whether these are all devices in kubelet's checkpoint."""
-        return self._kubelet.covers_checkpoint(held)
+        return self._kubelet.covers_checkpoint(held, self.may_hold)
 
 
 @dataclass

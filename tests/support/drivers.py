@@ -394,6 +394,8 @@ class DraNode(Node):
             api = lambda _address: Api(self.kubelet.claims)  # noqa: E731
             patches.enter_context(patch("devhost.backends.dra.dra_backend.ApiClient", api))
             patches.enter_context(patch("devhost.watch.threads.run_in_thread", call))
-            # Who waits for an Allocate does so while no time passes.
+            # Who waits for an Allocate, or for the first scan, does so while no time passes.
             patches.enter_context(patch("devhost.node.holders._ALLOCATION_POLL_S", 0.0))
+            first_scan = "devhost.backends.dra.prepared_claims._FIRST_SCAN_S"
+            patches.enter_context(patch(first_scan, 0.0))
             yield

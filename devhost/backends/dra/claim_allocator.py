@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
-from devhost.backends.backend import ClaimHandler
+from devhost.backends.backend import ClaimHandler, ClaimRecords
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
@@ -43,17 +43,16 @@ class ClaimAllocator:
     """Chooses and finds the devices of one driver's claims.
 
     `pool_of` returns the pool of a name, if DRA offers it here, `handlers` has who answers for its
-    resource, by whichever backend that is offered, and `all_claims` returns the records of claims,
-    also of other drivers.
+    resource, by whichever backend that is offered, and `records` returns the records.
     """
 
     def __init__(
         self,
         pool_of: FindPool,
         handlers: Mapping[str, ClaimHandler],
-        all_claims: Callable[[], Iterable[ClaimRecord]],
+        records: Callable[[], ClaimRecords],
     ) -> None:
-        self._pool_of, self._handlers, self._all_claims = pool_of, handlers, all_claims
+        self._pool_of, self._handlers, self._records = pool_of, handlers, records
 
     def choose(self, empty: ClaimRecord, groups: Iterable[Sequence[Result]]) -> ClaimRecord:
         """Return the record of a claim with a free ID of each device; of shares, the lowest.
@@ -63,14 +62,16 @@ class ClaimAllocator:
                 it.
         """
         devices, users = list[ClaimedDevice](), dict[tuple[str, str], str]()
-        for record in self._all_claims():
+        for record in self._records().by_id.values():
             if record.id != empty.id:
                 for device in record.devices:
                     if not device.admin:
                         users[device.resource, device.id] = record.shown
         for number, results in enumerate(groups):
-            pool = self._pool(results[0])
+            pool = self._pool(results[0].pool)
             resource = pool.handler.name
+            if pool.blocked is not None and not results[0].admin:
+                raise AllocationError(f"{resource}: {pool.blocked}")
             for result in results:
                 offered = _free_id(pool, result, users)
                 nodes: RecordedNodes = ()
@@ -105,9 +106,8 @@ class ClaimAllocator:
         """
         brought = dict[int, Scope]()
         for number, devices in scoped_devices(record).items():
-            if (pool := self._pool_of(devices[0].pool)) is None:
-                raise AllocationError(_no_pool(devices[0].pool))
-            handler, ids = pool.handler, [offered_id(device.id) for device in devices]
+            handler = self._pool(devices[0].pool).handler
+            ids = [offered_id(device.id) for device in devices]
             watching = devices[0].admin
             allocation = await handler.render(ids, watching=watching)
             if run_steps and handler.pre_start_required and not watching:
@@ -145,8 +145,9 @@ class ClaimAllocator:
                 if device.admin
                 else self._nodes(device, entries.get(entry_name, {}), listed, boot)
             )
-            if record.boot != boot:
-                self._refuse_held(record, device, nodes)
+            if record.boot != boot and (rival := self._records().find_rival(record, device, nodes)):
+                # In the boot before, both had the same name.
+                raise HeldError(f"{device.resource}: {device.device} was handed out as {rival}")
             has_moved = numbers != claim_content.numbers(entries.get(entry_name, {}))
             update = {
                 "nodes": nodes or device.nodes,
@@ -154,19 +155,6 @@ class ClaimAllocator:
             }
             devices.append(device.model_copy(update=update))
         return record.model_copy(update={"boot": boot, "devices": devices, "entries": entries})
-
-    def _refuse_held(
-        self, record: ClaimRecord, device: ClaimedDevice, nodes: RecordedNodes
-    ) -> None:
-        """Refuse nodes that another claim has in this boot: before, both had the same name."""
-        name = offered_id(device.id).name(device.resource)
-        for other in self._all_claims():
-            for held in other.devices if other.id != record.id else ():
-                may_share = held.admin or (held.overlap and device.overlap)
-                if may_share or offered_id(held.id).name(held.resource) == name:
-                    continue
-                if not {*nodes}.isdisjoint(held.nodes):
-                    raise HeldError(f"{name}: its node is held by claim {other.shown}")
 
     def _find_device(self, device: ClaimedDevice, boot: str) -> HostDevice | None:
         """Return a device of a claim, which may be missing, unless nobody looks for it."""
@@ -195,6 +183,9 @@ class ClaimAllocator:
         nodes = tuple(node for node in device.nodes if node.boot == boot)
         if listed is not None and listed.is_present:
             nodes = with_new_nodes(nodes, listed, boot)
+            if self._handlers[device.pool].naming != device.naming:  # it may be a larger one now
+                names = frozenset[str]().union(*(node.names for node in device.nodes))
+                nodes = tuple(node for node in nodes if not names.isdisjoint(node.names))
         entities = {*map(claim_content.entity, claim_content.device_nodes(entry))}
         entities -= {node.entity for node in nodes}
         present = {node.id.entity: node.id for node in self._present_nodes() if entities}
@@ -250,11 +241,10 @@ class ClaimAllocator:
         located = {node["path"]: node for node in await handler.locate(specs)}
         return claim_content.with_nodes(entry, located)
 
-    def _pool(self, result: Result) -> OfferedPool:
-        if (pool := self._pool_of(result.pool)) is None:
-            raise AllocationError(_no_pool(result.pool))
-        if pool.blocked is not None and not result.admin:
-            raise AllocationError(f"{pool.handler.name}: {pool.blocked}")
+    def _pool(self, name: str) -> OfferedPool:
+        if (pool := self._pool_of(name)) is None:
+            reason = "its resource is served by the device plugin here, or not at all"
+            raise AllocationError(f"there is no pool {name} on this node: {reason}")
         return pool
 
 
@@ -272,8 +262,3 @@ def _free_id(pool: OfferedPool, result: Result, users: Mapping[tuple[str, str], 
 
 def _not_there(device: ClaimedDevice, path: str) -> str:
     return f"{device.resource}: what the claim has as {path} is not there"
-
-
-def _no_pool(name: str) -> str:
-    reason = "its resource is served by the device plugin here, or not at all"
-    return f"there is no pool {name} on this node: {reason}"

@@ -56,25 +56,26 @@ class ClaimUpkeep:
                         await attempt("renewing", _name(record), self._claims.renew(record))
 
     async def _end_gone(self, records: ClaimRecords) -> None:
-        """End the claims that have gone and whose devices no pod has.
+        """End the claims whose devices no pod has, and that have gone.
 
-        They are looked for at start, hourly, and when a claim was given what another one has.
+        They are looked for at start, hourly, when a claim was given what another one has, and all
+        the time while a resource of theirs is not offered by DRA, as it may wait for them.
         """
         clock = asyncio.get_running_loop().time
         while True:
             self._claims.conflict.clear()
-            gone = [record for record in self._claims.all_drivers() if await self._is_gone(record)]
-            since = clock()
-            while gone and clock() < since + _CONFIRM_S:
-                for record in [record for record in gone if _is_unused(record, records, since)]:
-                    gone.remove(record)
-                    if not await self._is_gone(record):
-                        continue  # it was allocated again meanwhile
-                    fields = {"claim": record.shown, "uid": record.claim}
-                    _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
-                    await attempt("ending", _name(record), self._claims.end(record))
+            since, pending = clock(), [*self._claims.all_drivers()]
+            while pending and clock() < since + _CONFIRM_S:
+                for record in [record for record in pending if _is_unused(record, records, since)]:
+                    pending.remove(record)
+                    if record.id in records.by_id and await self._is_gone(record):
+                        fields = {"claim": record.shown, "uid": record.claim}
+                        _LOG.warning("claim has gone, and no pod has it", extra={"fields": fields})
+                        await attempt("ending", _name(record), self._claims.end(record))
                 await asyncio.sleep(_POLL_S)
-            await wait_at_most(_LOOK_S, self._claims.conflict.wait)
+            is_all_offered = all(map(self._claims.is_offered, self._claims.all_drivers()))
+            pause = _LOOK_S if is_all_offered else _POLL_S
+            await wait_at_most(pause, self._claims.conflict.wait)
 
     async def _is_gone(self, record: ClaimRecord) -> bool:
         """Whether the API server has no such claim, or none that has devices.

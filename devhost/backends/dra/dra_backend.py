@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks
+from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks, run_together
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -63,13 +63,14 @@ class DraBackend:
         sockets = DriverSockets(settings.kubelet_dir, driver)
         self.versions = NodeVersions(self._api, node_name)
         self._slices = slices = NodeSlices(self._api, driver, node_name)
-        self.writer = SliceWriter(slices, locks, self.versions.read_node, self.report_change)
         self.claims = PreparedClaims(self._api, driver, self._publications.get)
         self.claims.on_change = self._claim_changed
         self.upkeep = ClaimUpkeep(self._api, self.claims)
         servicer = DraServicer(self.claims)
         self.health = HealthStreams(self._list_health)
         self.registrar = Registrar(sockets, servicer, self.health, self._kubelet_answered)
+        hooks = self.versions.read_node, lambda: self.registrar.problem, self.report_change
+        self.writer = SliceWriter(slices, locks, *hooks)
         self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
         self.pods = pods
         pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
@@ -110,14 +111,15 @@ class DraBackend:
         """Return the driver."""
         return self.settings.driver
 
-    async def run(self, _watcher: Watcher, records: ClaimRecords) -> None:
+    async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Serve kubelet and publish devices until cancelled."""
         await self.claims.begin(records)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._remove_dead_sockets())
-            tasks.create_task(self.registrar.run())
-            tasks.create_task(self.writer.run())
-            tasks.create_task(self.upkeep.run(records))
+        await run_together(
+            self._remove_dead_sockets(),
+            self.registrar.run(watcher),
+            self.writer.run(),
+            self.upkeep.run(records),
+        )
 
     async def close(self) -> None:
         """End what is running."""
@@ -369,7 +371,7 @@ def _claimed_ids(
     claimed: dict[ClaimedId, tuple[str, OfferedId]] = {}
     for pool, publication in publications.items():
         for name, ids in publication.ids.items():
-            claimed[ClaimedId(driver, pool, name, "")] = publication.handler.name, ids[0]
+            claimed[ClaimedId(driver, pool, name, None)] = publication.handler.name, ids[0]
     for record in claims.all_drivers():
         for device in record.devices:
             key = ClaimedId(record.driver, device.pool, device.device, device.share or "")

@@ -3,7 +3,8 @@
 Kubelet finds a socket below plugins_registry, also after its own restart, asks it for the driver
 and says whether it has registered that (k8s.io/kubernetes v1.37.1 pkg/kubelet/pluginmanager). It
 takes a socket's name for what was there before, so each server has a name of its own. Of two
-instances of a driver it calls the newer.
+instances of a driver it calls the newer. Where the socket is removed, it unregisters the driver; of
+a directory that is made again it learns when it starts.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ import grpc
 from devhost.api.dra.v1 import dra_pb2_grpc
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2 as pb
 from devhost.api.pluginregistration.v1 import pluginregistration_pb2_grpc as pb_grpc
+from devhost.backends.backend import run_together
 from devhost.backends.dra.health import SERVICES, HealthStreams
 from devhost.backends.sockets import (
     SERVER_OPTIONS,
@@ -29,6 +31,7 @@ from devhost.backends.sockets import (
     connect_error,
     start_server,
 )
+from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import run_in_thread, wait_at_most
 
 _SERVICES: Final = ("v1.DRAPlugin", *SERVICES)
@@ -92,12 +95,16 @@ class Registrar(pb_grpc.RegistrationServicer):
         self.sockets, self._servicer, self._health = sockets, servicer, health
         self._on_change = on_change
         self._refused = asyncio.Event()
-        self._endpoint = Path()
-        self.problem: str | None = f"waiting for kubelet to register the driver {sockets.driver}"
+        self._endpoint: Path | None = None  # while it is to be there
+        self._waiting = f"waiting for kubelet to register the driver {sockets.driver}"
+        self.problem: str | None = self._waiting
         self.registrations = 0
 
-    async def run(self) -> None:
-        """Serve until cancelled, with a fresh socket each time that kubelet refuses it."""
+    async def run(self, watcher: Watcher) -> None:
+        """Serve until cancelled, with a fresh socket each time that one is refused or removed."""
+        await run_together(self._serve(), self._follow(watcher))
+
+    async def _serve(self) -> None:
         while True:
             self._refused.clear()
             try:
@@ -106,8 +113,14 @@ class Registrar(pb_grpc.RegistrationServicer):
                 self._set_problem(f"cannot listen in {self.sockets.registry}: {error}")
             await asyncio.sleep(_PAUSE_S)
 
+    async def _follow(self, watcher: Watcher) -> None:
+        async for _ in follow_directory(watcher, self.sockets.registry):
+            if self._endpoint is not None and not self._endpoint.exists():
+                self._set_problem(f"its socket was removed: {self._waiting}")
+                self._refused.set()
+
     async def _serve_until_refused(self, hidden: Path) -> None:
-        self._endpoint = visible = hidden.with_name(hidden.name.removeprefix("."))
+        visible = hidden.with_name(hidden.name.removeprefix("."))
         server = grpc.aio.server(options=SERVER_OPTIONS)
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._servicer, server)
         pb_grpc.add_RegistrationServicer_to_server(self, server)
@@ -119,9 +132,10 @@ class Registrar(pb_grpc.RegistrationServicer):
                 raise OSError("no socket can be made") from None
             await start_server(server)
             # Kubelet asks immediately what it sees, and gives it a second to answer.
-            hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
+            self._endpoint = hidden.rename(visible)  # noqa: ASYNC240 (the directory is local)
             await self._refused.wait()
         finally:
+            self._endpoint = None
             for path in (visible, hidden):
                 path.unlink(missing_ok=True)
             self._health.end()
@@ -152,7 +166,9 @@ class Registrar(pb_grpc.RegistrationServicer):
         return pb.RegistrationStatusResponse()
 
     def _set_problem(self, problem: str | None) -> None:
-        if problem is not None and problem != self.problem:
+        if problem is not None:
+            if problem == self.problem:
+                return
             _LOG.warning("driver not registered", extra={"fields": {"reason": problem}})
         self.problem = problem
         self._on_change()

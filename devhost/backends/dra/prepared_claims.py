@@ -3,14 +3,15 @@
 A record holds what the containers of the claim's pods get; an edit of the configuration does not
 change it. Only where the nodes of its devices are is looked up again: `/dev/ttyUSB0` may be another
 stick by now. A CDI file that a container restarts with asks nobody, so it is written again, by the
-same names, at each prepare and when the process starts.
+same names, at each prepare, when the process starts, and when it was removed.
 """
 
 import asyncio
 import contextlib
 import re
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from devhost.model.records import ClaimRecord, claim_id
 
 _REFRESH_S: Final = 1.0  # to read what another instance has recorded
 _SAVE_S: Final = 10.0
+_FIRST_SCAN_S, _LOOK_S = 5.0, 0.05  # at most, and between two looks
 _UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -62,19 +64,24 @@ class PreparedClaims:
     """
 
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
-        self._api, self._driver = api, driver
+        self._api, self._driver, self._pool_of = api, driver, pool_of
         self.handlers: dict[str, ClaimHandler] = {}
-        self._allocator = ClaimAllocator(pool_of, self.handlers, self.all_drivers)
+        self._allocator = ClaimAllocator(pool_of, self.handlers, lambda: self._loaded)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
         self.on_change: Callable[[ClaimRecord], object] = id
         self.unwritten: set[str] = set()
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._found_by = 0.0  # what there is, on the event loop's clock
         self._kind = claim_content.claim_kind(driver)
 
     def __iter__(self) -> Iterator[ClaimRecord]:
         """Yield the records of this driver."""
         return (record for record in self.all_drivers() if record.driver == self._driver)
+
+    def is_offered(self, record: ClaimRecord) -> bool:
+        """Whether DRA offers all resources of a claim here."""
+        return all(self._pool_of(device.pool) is not None for device in record.devices)
 
     def of_resource(self, resource: str) -> list[ClaimRecord]:
         """Return the records that have a device of a resource."""
@@ -89,12 +96,30 @@ class PreparedClaims:
         while not await records.refresh(_SAVE_S):  # noqa: ASYNC110 (a disk has no event)
             await asyncio.sleep(_REFRESH_S)
         self.records = records
-        for record in self:
-            # Of an earlier boot, kubelet prepares all again.
-            if record.boot == records.boot and record.state == "completed":
-                self.unwritten.add(record.id)
-                with contextlib.suppress(OSError):
-                    await self._write_file(record)
+        self._found_by = asyncio.get_running_loop().time() + _FIRST_SCAN_S
+        await self._restore_files(frozenset())
+        records.file_checks.add(self._restore_files)
+
+    async def _restore_files(self, names: AbstractSet[str]) -> None:
+        """Write the CDI files of this boot that are not among those that there are."""
+        missing = [
+            record
+            for record in self
+            if record.entries
+            and record.boot == self._loaded.boot  # of an earlier one, kubelet prepares all again
+            and _file_name(self._driver, record.claim) not in names
+        ]
+        for record in missing:
+            async with self._lock(record.claim):
+                if record in self:
+                    self.unwritten.add(record.id)
+                    with contextlib.suppress(OSError):
+                        await self._write_file(record)
+        # Another instance that ends a claim ends the record before it removes the file.
+        if missing and await self._loaded.refresh(_REFRESH_S):
+            for record in missing:
+                if record.id not in self._loaded.by_id:
+                    await self._loaded.write_file(_file_name(self._driver, record.claim), None)
 
     # ── for kubelet ──
 
@@ -152,16 +177,16 @@ class PreparedClaims:
         """End the record of a claim, and return it if there was one."""
         async with self._lock(uid):
             record = await self._find(uid)
-            await self._loaded.write_file(_file_name(self._driver, uid), None)
             if record is not None:
                 await self._drop(record)
+            await self._loaded.write_file(_file_name(self._driver, uid), None)
             return record
 
     async def end(self, record: ClaimRecord) -> None:
         """End the record of a claim of any driver, which may not run any longer."""
         async with self._lock(record.claim):
-            await self._loaded.write_file(_file_name(record.driver, record.claim), None)
             await self._drop(record)
+            await self._loaded.write_file(_file_name(record.driver, record.claim), None)
 
     async def _drop(self, record: ClaimRecord) -> None:
         self.unwritten.discard(record.id)
@@ -209,6 +234,7 @@ class PreparedClaims:
                 raise AllocationError(f"{claim.shown} is another claim now")
             groups = claim_content.scopes(content, self._driver)
             pods = claim_content.pods(content) if claim_content.is_extended(content) else ()
+        await self._wait_until_found({result.pool for results in groups for result in results})
         empty = ClaimRecord(
             claim=claim.uid,
             driver=self._driver,
@@ -236,6 +262,14 @@ class PreparedClaims:
         except HeldError:
             self.conflict.set()
             raise
+
+    async def _wait_until_found(self, pools: Iterable[str]) -> None:
+        """Wait, soon after the start, for devices that another instance has published already."""
+        clock = asyncio.get_running_loop().time
+        while clock() < self._found_by and not all(  # noqa: ASYNC110 (a scan has no event here)
+            (pool := self._pool_of(name)) and pool.ids for name in pools
+        ):
+            await asyncio.sleep(_LOOK_S)
 
     async def _complete(self, record: ClaimRecord) -> ClaimRecord:
         """Complete what is reserved; it stays so where a step has failed."""

@@ -205,7 +205,8 @@ class SliceWriter:
     """Writes the slices of a node each time that they may differ from what is wanted.
 
     `read_node` returns the UID of the node, or raises `DevhostError` where nothing may be
-    published; `on_change` is called when a pool may have another state.
+    published; while `find_problem` returns one, slices are only deleted; `on_change` is called when
+    a pool may have another state.
 
     Attributes:
         pools: Those of the resources of this process, by name.
@@ -217,9 +218,11 @@ class SliceWriter:
         slices: NodeSlices,
         locks: ResourceLocks,
         read_node: Callable[[], Awaitable[str]],
+        find_problem: Callable[[], str | None],
         on_change: Callable[[], None],
     ) -> None:
         self._slices, self._read_node, self._on_change = slices, read_node, on_change
+        self._find_problem = find_problem
         self.pools: dict[str, ResourcePool] = {}
         self._unowned: dict[str, ResourcePool] = {}  # those that have slices, but no resource here
         self._locks, self._number = locks, publisher_number(slices.driver)
@@ -302,6 +305,8 @@ class SliceWriter:
                 if pool.is_dead:  # since the last look an instance of the driver may have it
                     self._set_lock(pool, is_taken=False)
             pools = [pool for pool in pools_here if not self._slices.is_written(pool, node_uid)]
+            if self._find_problem():
+                pools = [pool for pool in pools if pool.is_dead or not pool.devices]
             async with asyncio.TaskGroup() as tasks:
                 written = [tasks.create_task(self._slices.write(pool, node_uid)) for pool in pools]
             failures = failures + 1 if any(pool.problem for pool in pools) else 0

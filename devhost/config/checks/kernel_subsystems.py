@@ -49,7 +49,6 @@ i2c-dev infiniband_mad input ipmi mei msr mtd nd ndctl nvme nvme-generic ocxl pk
 ptp remoteproc rpmb rtc scsi_changer scsi_generic scsi_tape spidev stm switchtec tee tpm tpmrm ubi
 uio usbmisc usbmon vas vc vchiq vduse virtio-ports watchdog xillybus
 """
-_REFUSED_NAMES: Final = frozenset(_REFUSED.split())
 _ALSO_CALLED: Final = {
     "audio": "sound",
     "camera": "video4linux",
@@ -57,6 +56,7 @@ _ALSO_CALLED: Final = {
     "snd": "sound",
     "v4l": "video4linux",
     "v4l2": "video4linux",
+    "vfio-pci": "vfio",
 }
 _DIGITS: Final = "0123456789"
 
@@ -64,7 +64,7 @@ _DIGITS: Final = "0123456789"
 def class_of_nodes(subsystem: str) -> DeviceClass | None:
     """Return the class of the nodes of a subsystem if they need a right, and that alone tells."""
     is_foreign = subsystem not in SUBSYSTEMS and subsystem not in SAFE_CLASSES
-    is_named = subsystem in _REFUSED_NAMES or (is_foreign and not find_subsystem(subsystem))
+    is_named = subsystem in _REFUSED.split() or (is_foreign and not find_subsystem(subsystem))
     return DeviceClass(subsystem) if is_named else None
 
 

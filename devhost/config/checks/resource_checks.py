@@ -30,8 +30,10 @@ _GLOBS: Final = ("paths", "include", "exclude")  # options of sources
 _COMPARISONS_MAX: Final = 50_000
 
 
-def check(resources: Sequence[tuple[Path, Resource]], policy: Policy) -> Iterator[CheckProblem]:
-    """Yield errors and warnings of resources, which have the right shape, and their paths."""
+def check(
+    resources: Sequence[tuple[Path, Resource]], policy: Policy | None
+) -> Iterator[CheckProblem]:
+    """Yield problems of resources of the right shape, also of their rights if there is a policy."""
     first: dict[str, Path] = {}
     for base, resource in resources:
         if (first_path := first.setdefault(resource.name, base)) is not base:
@@ -121,7 +123,7 @@ def _offers(kind: Kind, path: str) -> bool:
     return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
-def _check_rules(resource: Resource, rules: Rules, policy: Policy) -> Iterator[CheckProblem]:
+def _check_rules(resource: Resource, rules: Rules, policy: Policy | None) -> Iterator[CheckProblem]:
     """Check entries together, and with a policy; refuse more than a scan can put together."""
     made = sum(rule.exclusive for rule in rules)
     for count, most, nouns in (
@@ -131,7 +133,8 @@ def _check_rules(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
         if count > most:
             yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
     yield from _check_collisions(resource, rules)
-    yield from _check_trust(resource, rules, policy)
+    if policy is not None:
+        yield from _check_trust(resource, rules, policy)
 
 
 def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem]:
@@ -157,7 +160,8 @@ def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem
             yield warning(
                 path,
                 f"two devices in one container would both set {rule.key}: "
-                "use ${index} in containerPath, or request one device per container",
+                "use ${index} in containerPath (${name} for devices of several nodes), or request "
+                "one device per container",
             )
 
 
@@ -227,11 +231,9 @@ def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
 
 def _path_refusal(path: str, policy: Policy) -> str | None:
     numbered = _ANY_NUMBER.sub("0", path)
-    if numbered == path:
+    if numbered == path or path.startswith("/dev/tty"):  # which adapters on USB may match
         return policy.refused_by_name(path)
-    # Among terminals are those of adapters on USB.
-    is_tty = numbered.startswith("/dev/tty")
-    return None if is_tty else policy.class_problem(class_by_path(numbered))
+    return policy.class_problem(class_by_path(numbered))
 
 
 def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:

@@ -12,6 +12,7 @@ from devhost.allocation.variables import (
     FILE_VARIABLES,
     LATE_VARIABLES,
     NODE_VARIABLES,
+    PATH_VARIABLES,
     PCI_VARIABLES,
     SYSFS_VARIABLES,
     USB_VARIABLES,
@@ -116,6 +117,7 @@ def check_templates(resource: Resource) -> Iterator[CheckProblem]:
     if resource.group is not None:
         yield from variables.check(("group",), resource.group, variables.of_node)
     yield from _check_ids(resource, variables)
+    has_tokens = any(isinstance(source.kind, Static) for source in resource.sources)
     late = LATE_VARIABLES if resource.inject == "cdi" else frozenset()  # after its spec is written
     for path, template, entry in resource.templates:
         if isinstance(entry, Resource):  # `id` or `group`
@@ -126,6 +128,12 @@ def check_templates(resource: Resource) -> Iterator[CheckProblem]:
         elif isinstance(entry, Probe | FileCheck):
             allowed -= LATE_VARIABLES
         yield from variables.check(path, template, allowed)
+        is_path = isinstance(entry, DeviceNode | Mount | FileCheck) or path[-1] == "waitFor"
+        first = template.first_variable if is_path and not has_tokens else None
+        if first in allowed and first.rpartition(".")[2] not in PATH_VARIABLES | {"id"}:
+            likely = f"{'/mnt' if isinstance(entry, Mount) else '/dev'}/{template}"
+            likely = "${path}" if path[-1] == "hostPath" else likely
+            yield error(path, f"${{{first}}} does not begin with '/'; write {likely}")
         if isinstance(entry, DeviceNode | Mount):
             for name in sorted(late & template.names):
                 yield error(

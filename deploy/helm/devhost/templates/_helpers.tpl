@@ -85,12 +85,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- $_ := set $base "affinity" (include "devhost.affinity" . | fromJson) }}
 {{- $instances = append $instances (dict "name" $fullname "component" "default" "values" $base "config" .Values.config "profile" "") }}
 {{- end }}
-{{- $seen := list "default" "test" }}
 {{- range $profile := .Values.profiles }}
-{{- if has $profile.name $seen }}
-{{- fail (printf "profiles: the name %q is already in use" $profile.name) }}
-{{- end }}
-{{- $seen = append $seen $profile.name }}
 {{- $own := deepCopy $values }}
 {{- include "devhost.merge" (dict "own" $own "given" (omit $profile "name" "config" "affinity")) }}
 {{- if hasKey $profile "affinity" }}
@@ -99,11 +94,6 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- $instances = append $instances (dict "name" (printf "%s-%s" $fullname $profile.name) "component" $profile.name "values" $own "config" $profile.config "profile" $profile.name) }}
 {{- end }}
 {{- range $instances }}
-{{- if and .config.existingConfigMap .config.resources }}
-{{- fail (printf "%s: config.resources and config.existingConfigMap %s cannot be combined; remove one of them" .name .config.existingConfigMap) }}
-{{- end }}
-{{- $_ := set .values "hostPaths" (include "devhost.hostPaths" . | fromJsonArray) }}
-{{- include "devhost.checkAllowed" . }}
 {{- $driver := printf "%s-%s" $.Values.dra.driver .profile | trimSuffix "-" }}
 {{- $driver = $.Values.dra.driver | empty | ternary .name $driver }}
 {{- $_ := set .values "dra" (merge (dict "driver" $driver) $.Values.dra) }}
@@ -135,69 +125,6 @@ are replaced.
 {{- end }}
 {{- end }}
 
-{{- /* An instance's hostPaths, normalized, as JSON. Each has its own mount. */}}
-{{- define "devhost.hostPaths" -}}
-{{- $name := .name }}
-{{- $mounted := include "devhost.system" .values | fromJsonArray }}
-{{- $paths := list }}
-{{- if not .values.hostRoot.enabled }}
-{{- range $given := .values.hostPaths }}
-{{- $path := clean $given }}
-{{- if eq $path "/" }}
-{{- fail (printf "hostPaths of %s: %q is the whole host; set hostRoot.enabled instead" $name $given) }}
-{{- end }}
-{{- if eq $path "/sys" }}
-{{- fail (printf "hostPaths of %s: %q contains the cgroups of the node, which may be writable; use the subdirectory that is needed" $name $given) }}
-{{- end }}
-{{- if has $path (concat $mounted $paths) }}
-{{- fail (printf "hostPaths of %s: %q is %s, which is already mounted; remove it" $name $given $path) }}
-{{- end }}
-{{- $paths = append $paths $path }}
-{{- end }}
-{{- end }}
-{{- toJson $paths }}
-{{- end }}
-
-{{- /* The system's directories that an instance mounts, from its values, as JSON. */}}
-{{- define "devhost.system" -}}
-{{- $mounted := concat (list "/dev") (include "devhost.sysfs" . | fromJsonArray) }}
-{{- if or .allow.paths .allow.devices }}
-{{- $mounted = append $mounted "/proc" }}
-{{- end }}
-{{- toJson $mounted }}
-{{- end }}
-
-{{- /* The path before the first wildcard or variable of a path: a directory, if there is one. */}}
-{{- define "devhost.literal" -}}
-{{- $literal := regexFind "^[^*?$\\[]*" . }}
-{{- clean (default "/" (eq $literal . | ternary $literal (regexReplaceAll "[^/]*$" $literal ""))) }}
-{{- end }}
-
-{{- /* Whether an instance with these `values` sees a `path`: a text that is empty if it does not. */}}
-{{- define "devhost.sees" -}}
-{{- $sees := .values.hostRoot.enabled }}
-{{- $path := printf "%s/" (trimSuffix "/" .path) }}
-{{- range concat (include "devhost.system" .values | fromJsonArray) .values.hostPaths }}
-{{- $sees = or $sees (hasPrefix (printf "%s/" .) $path) }}
-{{- end }}
-{{- $sees | ternary "yes" "" }}
-{{- end }}
-
-{{- /* Fails if an instance allows what it does not see: links there could lead anywhere. */}}
-{{- define "devhost.checkAllowed" -}}
-{{- $instance := . }}
-{{- range $key := list "paths" "devices" }}
-{{- range $glob := index $instance.values.allow $key }}
-{{- $path := include "devhost.literal" $glob }}
-{{- /* A class of devices is a word. */}}
-{{- if and (or (eq $key "paths") (contains "/" $glob)) (not (include "devhost.sees" (dict "values" $instance.values "path" $path))) }}
-{{- $how := eq $path "/" | ternary "set hostRoot.enabled, or a narrower path" (printf "add %s, or a parent directory that all nodes have, to hostPaths" $path) }}
-{{- fail (printf "allow.%s of %s: %q is not below a mounted directory, so devhost could not check what it allows; %s" $key $instance.name $glob $how) }}
-{{- end }}
-{{- end }}
-{{- end }}
-{{- end }}
-
 {{- /* Fails if an instance lacks what Dynamic Resource Allocation needs. */}}
 {{- define "devhost.checkDra" -}}
 {{- $values := .instance.values }}
@@ -205,15 +132,10 @@ are replaced.
 {{- if not (.capabilities.APIVersions.Has "resource.k8s.io/v1") }}
 {{- fail "dra.enabled: the cluster does not have resource.k8s.io/v1; devhost needs Kubernetes 1.36 or newer for it" }}
 {{- end }}
-{{- if not $values.cdi.enabled }}
-{{- fail (printf "dra.enabled: %s needs cdi.enabled" .instance.name) }}
-{{- end }}
 {{- /* The path of a Unix socket has at most 107 bytes, of which devhost's names of sockets take 37. */}}
 {{- if gt (add (len (trimSuffix "/" $values.kubelet.rootDir)) (len $values.dra.driver)) 70 }}
 {{- fail (printf "dra.driver: the paths of sockets of the driver %s would be too long; set a shorter one" $values.dra.driver) }}
 {{- end }}
-{{- else if eq $values.dra.backend "dra" }}
-{{- fail "dra.backend: dra needs dra.enabled" }}
 {{- end }}
 {{- end }}
 
@@ -285,7 +207,7 @@ label adds a term for every term so far.
 {{- default .name .config.existingConfigMap }}
 {{- end }}
 
-{{- /* The trust flags as variables, for `run` and `validate`. */}}
+{{- /* The trust flags as variables. */}}
 {{- define "devhost.trustEnv" -}}
 {{- range $option, $globs := dict "PATH" .allow.paths "DEVICE" .allow.devices "RESOURCE" .allow.resources "CDI" .allow.cdi "ANNOTATION" .allow.annotations }}
 {{- with $globs }}
