@@ -74,6 +74,10 @@ class AllocationError(DevhostError):
     """Devices that cannot be given to a container; the pod's events show the message."""
 
 
+class MissingRightError(AllocationError):
+    """What a right would allow that is missing; the message names it."""
+
+
 class PreStartError(DevhostError):
     """A container that may not start yet; the pod's events show the message."""
 

@@ -8,7 +8,7 @@ container.
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,17 +20,18 @@ from devhost.allocation.variables import (
     LATE_VARIABLES,
     moving_variables,
 )
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, MissingRightError
 from devhost.hostfs.files import HostFiles
 from devhost.model import names
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
-from devhost.model.config import Resource, Text
+from devhost.model.config import Probe, Resource, Text
 from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
 from devhost.model.limits import ANSWER_MAX
 from devhost.model.template import MissingVariableError, Template, variables
 
 _PATH: Final = Template.parse("${path}")
+_KeyPath = tuple[str | int, ...]  # of a value in a resource of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Rule:
         object.__setattr__(self, "exclusive", exclusive)
 
     @property
-    def path(self) -> tuple[str | int, ...]:
+    def path(self) -> _KeyPath:
         """Where it is in a resource of the file."""
         return "allocate", *(() if self.place is None else (self.target, self.place))
 
@@ -126,6 +127,21 @@ def rules_of(resource: Resource) -> Rules:
     rules += _text_rules("annotations", allocate.annotations)
     rules += [Rule("cdi", name, name, place=index) for index, name in enumerate(allocate.cdi)]
     return tuple(rules)
+
+
+def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[_KeyPath, str]]:
+    """Yield where a resource has devhost change the host, and why a policy does not allow that."""
+    if policy.allow_exec:
+        return
+    needed = policy.needed("exec")
+    for index, step in enumerate(resource.pre_start):
+        if step.run is not None:
+            yield ("preStart", index, "run"), f"running a command needs {needed}"
+        elif step.mode is not None:
+            yield ("preStart", index, "mode"), f"changing a node's mode needs {needed}"
+    for index, check in enumerate(resource.health.checks if resource.health else ()):
+        if isinstance(check, Probe) and check.exec is not None:
+            yield ("health", "checks", index, "exec"), f"running a command needs {needed}"
 
 
 def _text_rules(target: Target, texts: Mapping[str, Text]) -> list[Rule]:
@@ -246,8 +262,10 @@ class Declaration:
         self, rules: Rules, devices: Iterable[HostDevice], advertised_ids: Iterable[str]
     ) -> Allocation:
         whole = combine(rules, self.constants, devices, advertised_ids)
-        if self.policy.enforced and (refusal := self.policy.allocation_problem(whole)):
-            raise AllocationError(refusal)
+        if self.policy.enforced:
+            refusals = (text for _, text in command_problems(self.resource, self.policy))
+            if refusal := next(refusals, None) or self.policy.allocation_problem(whole):
+                raise MissingRightError(refusal)
         return whole
 
     def _check_shares(self, ids: Iterable[OfferedId]) -> None:

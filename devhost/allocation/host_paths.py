@@ -7,7 +7,7 @@ from typing import Final
 
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
-from devhost.errors import AllocationError, describe_os_error
+from devhost.errors import AllocationError, MissingRightError, describe_os_error
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses
 from devhost.hostfs.files import CachedFiles, HostFiles, Walk
 from devhost.hostfs.mounts import HostUse, read_mounts
@@ -71,7 +71,7 @@ class HostPaths:
             try:
                 kept += self._resolve_spec(spec)
             except AllocationError as error:
-                if not spec.optional:
+                if not spec.optional or isinstance(error, MissingRightError):
                     owner = f"device {spec.device}: " if spec.device else ""
                     raise AllocationError(f"{owner}{error}") from None
         devices = tuple(spec for spec in kept if isinstance(spec, DeviceSpec))
@@ -84,12 +84,12 @@ class HostPaths:
                 numbers[spec.host_path] = "{} {}:{}".format(letter, *state.number)
         return replace(allocation, devices=devices, mounts=mounted, numbers=numbers)
 
-    def problem(self, spec: Spec) -> str | None:
+    def problem(self, spec: Spec) -> AllocationError | None:
         """Return why a spec cannot be handed out, or ``None``. Blocks."""
         try:
             self._resolve_spec(spec)
         except AllocationError as error:
-            return str(error)
+            return error if not spec.optional or isinstance(error, MissingRightError) else None
         return None
 
     def _resolve_spec(self, spec: Spec) -> Sequence[Spec]:
@@ -109,7 +109,7 @@ class HostPaths:
             if state.number is None:
                 raise AllocationError(f"{path} is a {state.kind.value}, not a device node")
         if self._policy.enforced and (refusal := self._refused(path, mount=mount)):
-            raise AllocationError(refusal)
+            raise MissingRightError(refusal)
         if state is None or resolved.realpath == path or self._files.stays_in_dev(path):
             return [spec]
         self.remember(resolved.realpath, state)

@@ -28,6 +28,7 @@ _WORDS: Final[Mapping[_Right, tuple[str, str]]] = {
     "exec": ("--allow-exec", "allow.exec"),
     "path": ("--allow-path", "allow.paths"),
 }
+_WORD: Final = re.compile(r"[\w:-]+")  # that neither a shell nor YAML takes for anything else
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
 # By which the container runtimes of NVIDIA, AMD, Habana and Ascend add devices.
@@ -46,9 +47,7 @@ class Policy:
     Attributes:
         allow_paths: Globs on resolved host paths of mounts, and of files that not everybody may
             read; ``*`` also matches ``/``.
-        enforced: Whether asking for more is refused; otherwise it is a warning.
-        by_name: Whether a file is also judged by names that tell the class of a node. Where there
-            is a host, that device is refused when it is found, and the rest of the file holds.
+        enforced: Whether asking for more is an error in a file, and refused on a host.
         allow_devices: Classes of devices, ``vendor:product`` of raw USB nodes, globs on resolved
             paths of device nodes, and what devices are (docs/devices.md).
         allow_resources: Names of resources that another device plugin may serve too.
@@ -60,12 +59,12 @@ class Policy:
         adds_values: Whether `allow` in values of the chart adds to it; not where pods get devices.
         by_values: Whether it is that of an instance of the chart, whose values people change.
         trusted: Whether code asks rather than a configuration: it may have any device node.
+        executes: Whether commands that are allowed may run in this process.
     """
 
     allow_paths: tuple[str, ...] = ()
     allow_exec: bool = False
     enforced: bool = False
-    by_name: bool = True
     allow_devices: tuple[str, ...] = ()
     allow_resources: tuple[str, ...] = ()
     allow_cdi: tuple[str, ...] = ()
@@ -75,11 +74,27 @@ class Policy:
     adds_values: bool = False
     by_values: bool = False
     trusted: bool = False
+    executes: bool = True
 
-    def flag(self, right: _Right) -> str:
-        """Return the flag, or the value of the chart, that would allow more."""
-        flag, value = _WORDS[right]
-        return value if self.by_values else flag
+    def needed(self, right: _Right, *values: str) -> str:
+        """Return what would allow more, to be pasted: a flag, or values of the chart."""
+        flag, path = _WORDS[right]
+        texts = [text if _WORD.fullmatch(text) else f"'{text}'" for text in values]
+        if not self.by_values:
+            return f"{' '.join(f'{flag} {text}' for text in texts) or flag} (chart: {path})"
+        above, _, key = path.partition(".")
+        value = f"[{', '.join(texts)}]" if texts else "true"
+        return f"{above}: {{{key}: {value}}}"
+
+    @property
+    def runs_commands(self) -> bool:
+        """Whether the commands of a file run."""
+        return self.allow_exec and self.executes
+
+    @property
+    def dra_problem(self) -> str | None:
+        """Why no resource may be offered by DRA, or ``None``."""
+        return None if self.dra else f"Dynamic Resource Allocation needs {self.needed('dra')}"
 
     def allows_path(self, path: str) -> bool:
         """Return whether ``--allow-path`` names a resolved host path."""
@@ -99,11 +114,6 @@ class Policy:
             for glob in self._node_globs
             if all(matches_any(path, (glob,)) for path in _ANY_NODES)
         )
-
-    @property
-    def allows_block(self) -> bool:
-        """Whether any block device may be allowed."""
-        return bool(self._node_globs or self.identities or BLOCK.name in self.allow_devices)
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -127,15 +137,28 @@ class Policy:
         if matches_any(plain, globs) or matches_any(usual, globs):
             return None
         if mount:
-            return f"mounts need {self.flag('path')} '{path}'"
-        return f"{path} is not below /dev: it needs {self.flag('device')} '{path}'"
+            return f"mounts need {self.needed('path', path)}"
+        return f"{path} is not below /dev: it needs {self.needed('device', path)}"
 
     def refused_by_name(self, path: str) -> str | None:
         """Return why a node may not be given whose class is known by its name, or ``None``."""
         plain = posixpath.normpath(path)
         device_class = class_by_path(plain)
-        is_final = device_class == MEMORY or (self.by_name and not self.identities)
+        is_final = device_class == MEMORY or not self.identities
         return self.node_problem(plain, device_class) if device_class and is_final else None
+
+    def class_problem(self, device_class: DeviceClass | None) -> str | None:
+        """Return why no node of a class, if it is known, may be given, or ``None``.
+
+        Which of them a glob on paths allows is known when they are found.
+        """
+        if device_class is None or device_class.safe or self._node_globs or self.identities:
+            return None
+        if (name := device_class.name) in self.allow_devices:
+            return None
+        if device_class == BLOCK:
+            return f"block devices need {self.needed('device', 'GLOB')}, such as '/dev/sd[b-z]'"
+        return f"nodes of class {name} need {self.needed('device', name)}"
 
     def raw_usb_problem(self, products: Iterable[str] | None) -> str | None:
         """Return why raw USB nodes of products, if these are known, may not be given, or ``None``.
@@ -147,8 +170,8 @@ class Policy:
         if "usb" in self.allow_devices or self._node_globs or (globs and products is None):
             return None
         named = products or ["VENDOR:PRODUCT"]
-        flags = [f"{self.flag('device')} {name}" for name in named if not matches_any(name, globs)]
-        return f"raw USB nodes need {' and '.join(flags)}" if flags else None
+        missing = [name for name in named if not matches_any(name, globs)]
+        return f"raw USB nodes need {self.needed('device', *missing)}" if missing else None
 
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
         """Return why a real path that is no device node may not be given to others, or ``None``.
@@ -158,7 +181,7 @@ class Policy:
         if self.allows_path(realpath):
             return None
         subject = "mounts of" if mount else "files such as"
-        return f"{subject} {realpath} need {self.flag('path')} '{realpath}'"
+        return f"{subject} {realpath} need {self.needed('path', realpath)}"
 
     def node_problem(
         self, path: str, device_class: DeviceClass, use: str | None = None, ids: Iterable[str] = ()
@@ -169,7 +192,7 @@ class Policy:
         """
         if self.trusted or (path in self.allow_devices and not is_wild(path)):
             return None
-        needed = f"it needs {self.flag('device')} '{path}'"
+        needed = f"it needs {self.needed('device', path)}"
         if device_class == MEMORY:
             return f"{path} is of class memory: {needed}, without wildcards"
         named = {word for word in ids if matches_any(word, self.identities)}
@@ -185,19 +208,18 @@ class Policy:
         allowed = name in self.allow_devices or matches_any(usb_id, usb_globs)
         if device_class.safe or named or (allowed and device_class != UNKNOWN):
             return None
-        flag = device_right(path, device_class)
-        flag = f"'{path}'" if flag == path else flag
-        return f"{path} is of class {name}: it needs {self.flag('device')} {flag}"
+        right = device_right(path, device_class) or name
+        return f"{path} is of class {name}: it needs {self.needed('device', right)}"
 
     def name_problem(self, target: Target, name: str) -> str | None:
         """Return why a variable, annotation or CDI device may not be given, or ``None``."""
         if target == "annotations" and not matches_any(name, self.allow_annotations):
-            return f"annotation {name} needs {self.flag('annotation')} '{name}'"
+            return f"annotation {name} needs {self.needed('annotation', name)}"
         if target == "cdi" and not matches_any(name, self.allow_cdi):
-            return f"CDI device {name} needs {self.flag('cdi')} '{name}'"
+            return f"CDI device {name} needs {self.needed('cdi', name)}"
         adds_devices = target == "env" and matches_any(name, _RUNTIME_VARIABLES)
         if adds_devices and not matches_any(name, self.allow_cdi):
-            needed = f"it needs {self.flag('cdi')} '{name}'"
+            needed = f"it needs {self.needed('cdi', name)}"
             return f"by {name} a container runtime adds devices: {needed}"
         return None
 

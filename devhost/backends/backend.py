@@ -113,6 +113,7 @@ class ResourceHooks:
         on_left: Called when IDs have left the list.
         save: Writes what was given, which only who has the lock of the resource may do.
         exclusive: Whether to wait while a program other than devhost serves the resource.
+        refusal: Why the resource is not offered at all, if so.
     """
 
     handler: ClaimHandler
@@ -125,6 +126,7 @@ class ResourceHooks:
     on_left: Callable[[], None]
     save: Callable[[], Awaitable[None]]
     exclusive: bool
+    refusal: str | None = None
 
     async def wait_until_free(self, waiting: Callable[[str], object]) -> None:
         """Wait while pods have devices by another backend; `waiting` gets the reason."""

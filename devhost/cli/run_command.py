@@ -69,12 +69,13 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     from devhost.node.node import Host, Settings
     from devhost.node.state_dir import LastGoodConfig
 
-    policy = replace(flags["policy"], enforced=True, by_name=False, node_name=flags["node_name"])
+    asked = replace(flags["policy"], node_name=flags["node_name"])
+    policy = replace(asked, enforced=True)
     state_dir = flags["state_dir"]
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
-    source, first = load_config(config, policy, copy, to_log=to_log)
+    source, first = load_config(config, asked, copy, to_log=to_log)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     settings = Settings(
         flags["node_name"],
@@ -181,7 +182,7 @@ def _log_start(
 ) -> None:
     """Log the version and the flags."""
     shown = {**asdict(flags["policy"]), **dict(sorted(flags.items()))}
-    for key in ("policy", "enforced", "by_name", "adds_values", "by_values", "trusted"):
+    for key in ("policy", "enforced", "adds_values", "by_values", "trusted", "executes"):
         del shown[key]
     names = [plugin.resource.name for plugin in plugins]
     fields = {"version": __version__, "pid": os.getpid(), "config": config, "plugins": names}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...", type=options.FILE)
 @click.option("--strict", is_flag=True, help="Treat warnings as errors.")
 @click.option(
-    "--enforce", is_flag=True, help="Treat what needs a flag --allow-… as an error, as `run` does."
+    "--enforce", is_flag=True, help="Treat a flag --allow-… or --dra that is missing as an error."
 )
 @options.output_option("text", "json")
 @options.trust_options

@@ -125,7 +125,7 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
         for path, message, at in check_values(tree, chart, values):
             problems.append(chart.document.problem("error", file, path, message, at))
     judging = values.extend(policy) if values is not None else policy
-    policy = replace(judging, allow_exec=policy.allow_exec)
+    policy = replace(judging, executes=policy.runs_commands)
     if document.unread is not None:
         whole = replace(document, base=())
         problems.append(whole.problem("warning", file, (), PROFILES, document.unread))
@@ -197,14 +197,13 @@ def _place(tree: Tree, path: Path) -> Path:
 def _check_together(
     resources: list[tuple[Path, Resource]], policy: Policy, values: "InstanceValues | None"
 ) -> Iterator[CheckProblem]:
-    """Check several values together; with those that start `run`, also as that does."""
+    """Check several values together, also with those of the chart."""
+    is_known = values is None or not values.allows_more
+    yield from resource_checks.check(resources, policy if is_known else None)
     if values is None:
-        yield from resource_checks.check(resources, policy)
         return
     from devhost.config.checks import value_checks  # noqa: PLC0415 (as above)
 
-    policies = [replace(policy, enforced=True, by_name=False), policy] * (not values.allows_more)
-    yield from resource_checks.check(resources, *policies)
     for base, resource in resources:
         yield from (problem.below(base) for problem in value_checks.check(resource, values))
 

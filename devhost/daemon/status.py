@@ -8,7 +8,7 @@ from typing import Any
 
 from devhost import __version__
 from devhost.devices.dry_run import ResourceReport, mistakes
-from devhost.model.device import Snapshot
+from devhost.model.device import Cause, Snapshot
 from devhost.model.resource_state import State
 from devhost.node.config_file import ConfigFile
 from devhost.node.holders import Holders
@@ -172,9 +172,10 @@ def _resource_troubles(served: ServedResource, resource: Json) -> Iterator[str]:
         yield f"a source failed: {resource['error']}"
     devices = served.devices.offered.devices.values()
     if unhealthy := resource["unhealthy"]:
-        withheld = [device for device in devices if device.is_withheld]
-        example = f"; {withheld[0].id} is {withheld[0].reason}" if withheld else ""
-        rest = f" (and {len(withheld) - 1} more)" if len(withheld) > 1 else ""
+        causes = (Cause.WITHHELD, Cause.REFUSED)
+        listed = [device for device in devices if device.verdict and device.verdict.cause in causes]
+        example = f"; {listed[0].id}: {listed[0].reason}" if listed else ""
+        rest = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
         yield f"{unhealthy} of {len(devices)} devices unhealthy{example}{rest}"
     if resource["missing"]:
         present = resource["expected"] - resource["missing"]

@@ -143,7 +143,7 @@ class _Round:
                 _compare(path, content, file.matches)
 
     def _commands(self, argv: Sequence[Template]) -> Iterator[str]:
-        if not self.allow.allow_exec:
+        if not self.allow.runs_commands:
             yield f"{argv[0]}: running a command needs --allow-exec"
             return
         environment = command.environment(self.constants["resource"], self.device.id)

@@ -12,7 +12,7 @@ from devhost.allocation.host_paths import HostPaths, Spec
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
-from devhost.errors import AllocationError
+from devhost.errors import AllocationError, MissingRightError
 from devhost.hostfs.files import THREAD
 from devhost.hostfs.sysfs import sysfs_by_number
 from devhost.model import names
@@ -145,16 +145,17 @@ class Scanner(Declaration):
                     device = replace(device, verdict=verdict, is_rendered=True)
             if device.verdict is None and (device is not former or full):
                 allocation = allocation or self.alone(device, self._host_rules)
-                text = next((node.problem for node in device.nodes if node.problem), None)
+                problems = (node.problem for node in device.nodes if node.problem)
+                problem: AllocationError | str | None = next(problems, None)
                 if allocation.devices or allocation.mounts:
                     host_paths = host_paths or HostPaths(self.files, self.policy)
-                    text = text or _path_problem(device, allocation, host_paths, owners)
+                    problem = problem or _path_problem(device, allocation, host_paths, owners)
                     optional = (mount for mount in allocation.mounts if mount.optional)
                     invisible += [
                         mount.host_path for mount in optional if host_paths.is_invisible(mount)
                     ]
-                if text is not None:
-                    device = replace(device, verdict=_shortened(Cause.HOST_PATH, text))
+                if problem is not None:
+                    device = replace(device, verdict=_verdict(Cause.HOST_PATH, problem))
             if former is not None and former is not device:
                 device = _with_swap(device, former, now)
             devices[device.id] = device
@@ -173,7 +174,7 @@ class Scanner(Declaration):
         try:
             allocation = self.alone(device, self.rules)
         except AllocationError as error:
-            return replace(device, verdict=_shortened(Cause.RENDERING, str(error))), None
+            return replace(device, verdict=_verdict(Cause.RENDERING, error)), None
         return replace(device, is_rendered=True), allocation
 
     def _owners_of_nodes(self, identified: Identified) -> Mapping[str, str]:
@@ -241,21 +242,22 @@ class Scanner(Declaration):
         return min((time for time in times if now < time < math.inf), default=None)
 
 
-def _shortened(cause: Cause, text: str) -> Verdict:
-    """Return a verdict as it is kept for each device: it may cite a text of the file."""
+def _verdict(cause: Cause, problem: AllocationError | str) -> Verdict:
+    """Return a verdict as it is kept for each device: its text, which may cite the file, is cut."""
+    text, cause = str(problem), Cause.REFUSED if isinstance(problem, MissingRightError) else cause
     return Verdict(cause, f"{text[:_REASON_MAX]}…" if len(text) > _REASON_MAX else text)
 
 
 def _path_problem(
     device: HostDevice, allocation: Allocation, host_paths: HostPaths, owners: Mapping[str, str]
-) -> str | None:
+) -> AllocationError | str | None:
     """Return why a container could not be given the host paths of a device alone."""
     for node in device.nodes:
         if node.state is not None:
             host_paths.remember(node.path, node.state)
     specs: tuple[Spec, ...] = (*allocation.devices, *allocation.mounts)
     for spec in specs:
-        if not spec.optional and (problem := host_paths.problem(spec)):
+        if problem := host_paths.problem(spec):
             return problem
     for spec in allocation.devices:
         owner = owners.get(host_paths.resolve(spec.host_path).realpath, device.id)

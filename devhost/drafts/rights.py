@@ -98,8 +98,9 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
     sought = [path for kind in globs for path in kind.paths if gives_nodes]
     for path in (*constants, *sought):  # what is not there now
-        if files.stat(path) is None and class_by_path(path) is not None:
-            yield "allow_devices", path
+        named_class = class_by_path(path) if files.stat(path) is None else None
+        if named_class is not None:
+            yield "allow_devices", device_right(path, named_class) or path
     for mount in allocate.mounts:
         yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path))
     policy = Policy()

@@ -113,14 +113,23 @@ _BY_MISC_MINOR: Final = {n: row.name for row in _ROWS if row.misc for n in row.n
 _BY_MEM_MINOR: Final = {**dict.fromkeys((3, 5, 7, 8, 9), "null"), 11: "kmsg"}
 _MEM_MAJOR, _MISC_MAJOR = 1, 10
 _PCI_IDS: Final = ("pci:{address}", "pci:{device}")
-# Names of the kernel that tell the class.
+# Names of the kernel below /dev that tell the class.
 _BY_NAME: Final = {
-    "memory": re.compile(r"/dev/(mem|kmem|port)"),
-    "block": re.compile(
-        r"/dev/((sd|hd|vd|xvd)[a-z]{1,2}\d*|(nvme\d+n|mmcblk)\d+(p\d+)?|"
-        r"(loop|md|dm-|nbd|zram|sr|ram|pmem)\d+)"
-    ),
+    "memory": "mem|kmem|port",
+    "block": r"(?:sd|hd|vd|xvd)[a-z]{1,2}\d*|(?:nvme\d+n|mmcblk)\d+(?:p\d+)?|"
+    r"(?:loop|md|dm-|nbd|zram|sr|ram|pmem)\d+",
+    "i2c-dev": r"i2c-\d+",
+    "input": r"input/(?:(?:event|js|mouse)?\d+|mice)",
+    "kmsg": "kmsg",
+    "scsi_generic": r"sg\d+",
+    "spidev": r"spidev\d+\.\d+",
+    "tty": r"tty\d*|console",
+    "uinput": "uinput",
+    "usbmisc": r"usb/(?:lp|hiddev)\d+|(?:cdc-wdm|usbtmc)\d+",
+    "watchdog": r"watchdog\d*",
+    **{name: rf"{name}\d+" for name in ("hidraw", "ipmi", "mei", "nvme", "tpm", "tpmrm", "uio")},
 }
+_NAMES: Final = re.compile(f"/dev/(?:{'|'.join(f'({text})' for text in _BY_NAME.values())})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +148,13 @@ UNKNOWN: Final = DeviceClass("unknown")
 
 def class_by_path(path: str) -> DeviceClass | None:
     """Return the class of a node that the kernel's name of it tells, before there is a host."""
-    names = (name for name, pattern in _BY_NAME.items() if pattern.fullmatch(path))
-    name = next(names, None)
-    return DeviceClass(name) if name else None
+    match = _NAMES.fullmatch(path)
+    return DeviceClass([*_BY_NAME][match.lastindex - 1]) if match and match.lastindex else None
+
+
+def misc_class(name: str) -> DeviceClass:
+    """Return the class of a device of the subsystem misc, by the kernel's name."""
+    return DeviceClass(name, safe=name in SAFE_MISC)
 
 
 def may_be_proposed(path: str) -> bool:
@@ -178,7 +191,7 @@ class DeviceClasses:
                 above = {self._sysfs.link_name(f"{ancestor}/subsystem") for ancestor in ancestors}
                 return _class("tty-usb" if "usb" in above else "tty-serial" if above else "tty")
             case "misc":
-                return DeviceClass(name, safe=name in SAFE_MISC)
+                return misc_class(name)
             case "usb":
                 usb_id = self._sysfs.codes(syspath, "idVendor", "idProduct", by=":")
                 return DeviceClass("usb", usb_id=usb_id.strip(":"))
@@ -197,8 +210,7 @@ class DeviceClasses:
     def _assigned(self, major: int, minor: int) -> DeviceClass:
         """Return the class of a device that is not in sysfs."""
         if major == _MISC_MAJOR:
-            name = _BY_MISC_MINOR.get(minor, UNKNOWN.name)
-            return DeviceClass(name, safe=name in SAFE_MISC)
+            return misc_class(_BY_MISC_MINOR.get(minor, UNKNOWN.name))
         if major in _BY_MAJOR:
             return _class(_BY_MAJOR[major])
         proc = "/proc/devices"

@@ -232,6 +232,7 @@ class Cause(StrEnum):
     RENDERING = "rendering"  # `allocate` cannot be put together for it
     CLASH = "clash"
     HOST_PATH = "host path"
+    REFUSED = "refused"  # a right is missing
     WITHHELD = "withheld"  # its node may be in use under another name
     UNCHECKED = "unchecked"
     CHECK_FAILED = "check failed"

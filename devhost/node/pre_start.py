@@ -236,7 +236,7 @@ def _refuse_in_use(run: StepRun) -> None:
 async def _run_step(step: Step, run: StepRun) -> None:
     if step.wait_for is not None:
         await _wait_for(step.wait_for, run)
-    elif not run.policy.allow_exec:
+    elif not run.policy.runs_commands:
         raise PreStartError(f"{'commands' if step.run else 'modes'} need --allow-exec")
     elif (command_line := step.run) is not None:
         for argv in await _look(run, lambda: _commands(command_line, run)):

@@ -68,6 +68,7 @@ class ServedResource:
             on_left=self._publish_again,
             save=parts.records.flush,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
+            refusal=scanner.policy.dra_problem if scanner.by_dra else None,
         )
         self.publication = parts.backend.open(scanner.resource, hooks)
         offered_ids, request_scan = self.publication.offered_ids, self.scan.request

@@ -4,6 +4,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,17 +63,13 @@ async def serving(
 
     At most one of the ``resources`` is a configuration: its text, or the path of its file, which is
     read once. The other arguments are as the flags of ``devhost run``; the ``allow_…`` restrict the
-    configuration, not plugins. Raises `ConfigError` for a configuration that is invalid or uses
-    more than is allowed.
+    configuration, not plugins: devices that need more are unhealthy. Raises `ConfigError` for an
+    invalid configuration.
     """
     if problem := path_length_problem(kubelet.plugin_dir):
         raise ValueError(problem)
     policy = Policy(
-        tuple(allow_paths),
-        allow_exec,
-        enforced=True,
-        by_name=False,
-        allow_devices=tuple(allow_devices),
+        tuple(allow_paths), allow_exec, enforced=True, allow_devices=tuple(allow_devices)
     )
     configs = [config for config in resources if isinstance(config, str | Path)]
     plugins = served(plugin for plugin in resources if not isinstance(plugin, str | Path))
@@ -81,7 +78,8 @@ async def serving(
     config = Config(version="v1", resources=())
     if configs:
         (text,) = configs
-        read = loads(text, policy=policy) if isinstance(text, str) else load(str(text), policy)
+        asked = replace(policy, enforced=False)
+        read = loads(text, policy=asked) if isinstance(text, str) else load(str(text), asked)
         config = read.require()
         log_problems(read.problems)  # only warnings: errors are raised
     backend = DevicePluginBackend(kubelet.plugin_dir, kubelet.pod_resources, _LEAVE_AFTER_S)

@@ -218,14 +218,6 @@ def test_run_refused_logs_each_problem_as_object_or_line(config: Path, short_pat
     assert line == f"{said}  resource={TOKEN}"
 
 
-def test_run_refuses_what_needs_a_flag_and_names_it(config: Path, short_path: Path) -> None:
-    config.write_text(tokens(token=3).replace(" sources", " preStart: [mode: '0600'], sources"))
-    done = process("run", config, "--plugin-dir", short_path, "--log-format", "text")
-    assert done.returncode == 1
-    assert f"{config}:3:" in done.stderr
-    assert "--allow-exec" in done.stderr
-
-
 def test_run_without_its_plugin_directory_names_the_flag(config: Path, tmp_path: Path) -> None:
     done = process("run", config, "--plugin-dir", tmp_path / "none", "--log-format", "text")
     assert done.returncode == 1

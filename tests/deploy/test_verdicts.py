@@ -1,6 +1,8 @@
 """A file gets one verdict: of `devhost validate`, of Helm with the chart, and of devhost on a node."""
 
 import itertools
+import json
+import re
 import textwrap
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +21,19 @@ from devhost.config.loader import load_all, loads
 from devhost.config.yaml_tree import parse
 from devhost.model.values import key_of
 from tests.deploy.helm import Helm
+from tests.support.command import called
+from tests.support.hardware import HostTree
+from tests.support.root import needs_root
 from tests.unit.test_loading_problems import AROUND, GOLDEN, cases, text_of
 from tools import chart
 from tools.helm import CHART, RefusedError
 
 # By group: configurations, as in tests/unit/golden, and values.
-CORPUS: Final[dict[str, list[str]]] = yaml.safe_load(
+CORPUS: Final[dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_name("verdicts.yaml").read_text()
 )
+# As a message has it, to be pasted.
+FLAG: Final = re.compile(r"(--allow-\w+)(?: (?:'([^']+)'|([^-(]\S*)))?")
 _PLURAL: Final = {"path", "device", "resource", "annotation"}
 
 
@@ -71,7 +78,7 @@ def served(documents: list[Mapping[str, Any]]) -> bool:
         if "--allow-exec" in container["args"]:
             flags["allow_exec"] = True
         if (config_map := maps.get(daemon_set["metadata"]["name"])) is not None:
-            policy = Policy(**flags, enforced=True, by_name=False)
+            policy = Policy(**flags)
             verdicts.append(loads(config_map["data"]["config.yaml"], policy=policy).config)
     return all(config is not None for config in verdicts)
 
@@ -120,6 +127,39 @@ def test_file_has_one_verdict(
         for case, file, (valid, documents) in zip(CORPUS[group], files, outcomes, strict=True)
     ]
     assert [one for one in verdicts if one[1:] != (validates, renders, admits, serves)] == []
+
+
+@needs_root
+@pytest.mark.parametrize("case", CORPUS["rights"], ids=str)
+def test_right_that_is_missing_is_told_before_and_refused_alone(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    tree, file = HostTree(tmp_path / "host"), tmp_path / "c.yaml"
+    tree.hardware(CORPUS["machine"])
+    resource = {key: value for key, value in case.items() if key != "rights"}
+    other = {"name": "a.b/other", "sources": ["/dev/hw_random"]}
+    text = {"version": "v1", "resources": [{"name": "a.b/c", **resource}, other]}
+    file.write_text(yaml.safe_dump(text))
+
+    def reasons(*rights: str) -> list[str | None]:
+        done = called("plan", file, "--root", tree.root, "-o", "json", *rights)
+        asked, beside = json.loads(done.stdout)["resources"]
+        assert beside["allocatable"] == 1
+        return [device["reason"] for device in asked["devices"]]
+
+    told = called("validate", "--enforce", file)
+    rights = case.get("rights", pasted(told.stdout))
+    assert (told.returncode == 0) == (rights == [])
+    refusals = reasons()
+    assert refusals
+    assert all(pasted(reason or "") != [] for reason in refusals) == (rights != [])
+    assert called("validate", "--enforce", file, *rights).returncode == 0
+    assert set(reasons(*rights)) == {None}
+
+
+def pasted(text: str) -> list[str]:
+    """Return the flags that messages name, as words of a command line."""
+    return [word for words in FLAG.findall(text) for word in words if word]
 
 
 def test_schema_of_the_chart_takes_what_the_loader_takes() -> None:

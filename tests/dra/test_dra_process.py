@@ -27,12 +27,6 @@ def with_dra(world: World) -> list[str]:
     return ["--dra", "--api-server", world.api.url, "--kubelet-dir", str(world.directory)]
 
 
-async def test_without_the_flag_a_file_that_says_dra_is_refused(daemon: Daemon) -> None:
-    await daemon.start(TOKENS)
-    await daemon.logged("Dynamic Resource Allocation needs --dra")
-    assert await daemon.ended() == 1
-
-
 async def test_without_the_flag_the_file_may_say_dra_for_other_nodes(daemon: Daemon) -> None:
     daemon.code = SHOW_MODULES
     await daemon.start(TOKENS.replace("backend: dra", "backend: {dra: [other-*]}"))

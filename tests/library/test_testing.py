@@ -232,10 +232,10 @@ async def test_serving_allows_what_the_arguments_say(
     """As by `devhost run`; and a step runs once for each pod, as there."""
     kubelet, log = devhost_kubelet, tmp_path / "log"
     config = COLAS + f"    preStart: [run: [sh, -c, 'echo ${{id}} >> {log}']]\n"
-    with pytest.raises(ConfigError, match="--allow-exec"):
-        async with serving(config, kubelet=kubelet, root=devhost_tree.root):
-            pass
     devhost_tree.file("/etc/colas/coke")
+    async with serving(config, kubelet=kubelet, root=devhost_tree.root) as served:
+        await kubelet.wait(COLA, 1, 0)
+        assert "--allow-exec" in served.report(COLA)["devices"][0]["reason"]
     async with serving(config, kubelet=kubelet, root=devhost_tree.root, allow_exec=True):
         await kubelet.wait(COLA, 1, 1)
         await kubelet.admit("pod", {"app": {COLA: 1}})

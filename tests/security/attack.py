@@ -1,7 +1,7 @@
 """The attacker of these tests: edits the configuration, and makes files and links below a root.
 
-An attack goes the way that a configuration goes: the loader with the policy that `devhost run`
-has, a scan, the CDI spec, and Allocate for each device, also for those that are unhealthy.
+An attack goes the way that a configuration goes with `devhost run`: the loader, which only warns
+of a missing right, a scan, the CDI spec, and Allocate for each device, also for unhealthy ones.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from devhost.config.loader import loads
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError, PreStartError
 from devhost.hostfs.files import HostFiles
+from devhost.model import config as model
 from devhost.model.allocation import Allocation
 from devhost.model.config import Step
 from devhost.model.device import HostDevice, Snapshot
@@ -140,10 +141,14 @@ class Victim:
         Raises:
             ConfigError: The loader refuses it.
         """
+        (loaded,) = loads(config(resource)).require().resources
+        return self.scanner_of(loaded, *allow, execs=execs)
+
+    def scanner_of(self, resource: model.Resource, *allow: str, execs: bool = False) -> Scanner:
+        """Compile a resource as `run` does."""
         allowed = policy(*allow, execs=execs)
-        (loaded,) = loads(config(resource), policy=allowed).require().resources
         files = replace(self.files, shown=allowed.shown_paths)
-        return Scanner(loaded, files, allowed, "node-1", settle_s=0)
+        return Scanner(resource, files, allowed, "node-1", settle_s=0)
 
     def found(self, source: object, *allow: str) -> Mapping[str, HostDevice]:
         """Return the devices of a source that gives containers nothing."""
@@ -158,10 +163,13 @@ class Victim:
 
     def attack(self, resource: Resource, *allow: str) -> Outcome:
         """Have a configuration's resource loaded, scanned, written as CDI spec, and allocated."""
-        loaded = loads(config(resource), policy=policy(*allow))
+        loaded = loads(config(resource))
         if loaded.config is None:
             return Outcome(tuple(str(one) for one in loaded.problems if one.severity == "error"))
-        scanner = self.scanner(resource, *allow)
+        return self.outcome(self.scanner(resource, *allow))
+
+    def outcome(self, scanner: Scanner) -> Outcome:
+        """Have a resource scanned, written as CDI spec, and allocated."""
         snapshot = self.scan(scanner)
         return Outcome(
             *allocated(scanner, snapshot), spec=written(scanner, snapshot), snapshot=snapshot

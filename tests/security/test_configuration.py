@@ -33,8 +33,16 @@ MOUNT = "allocate: {mounts: [/etc/shadow]}"
         f"{HEAD}- {{name: e.com/a, sources: [static: 0], inject: cdi, {MOUNT}}}",
     ],
 )
-def test_file_that_asks_for_more_however_it_is_written_is_invalid(text: str) -> None:
+def test_file_that_asks_for_more_however_it_is_written_gets_nothing(
+    node: Victim, text: str
+) -> None:
+    """`validate --enforce` refuses it; `run` may take it, for other resources."""
     assert loads(text, policy=policy()).config is None
+    loaded = loads(text).config
+    for resource in loaded.resources if loaded is not None else ():
+        outcome = node.outcome(node.scanner_of(resource))
+        assert not outcome.answers
+        assert not outcome.spec
 
 
 @pytest.mark.parametrize(

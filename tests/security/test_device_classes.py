@@ -128,7 +128,8 @@ def test_number_that_linux_assigns_is_known_without_sysfs(
 def test_word_for_a_number_that_is_not_known_allows_nothing() -> None:
     policy = Policy(enforced=True, allow_devices=("unknown",))
     refusal = policy.node_problem("/dev/kvm", DeviceClass("unknown"))
-    assert refusal == "/dev/kvm is of class unknown: it needs --allow-device '/dev/kvm'"
+    needed = "it needs --allow-device '/dev/kvm' (chart: allow.devices)"
+    assert refusal == f"/dev/kvm is of class unknown: {needed}"
 
 
 @needs_root
@@ -260,7 +261,8 @@ def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command:
 
     done = process(command, file, "--root", bare.root, *more)
     ((device,),) = (one["devices"] for one in json.loads(done.stdout)["resources"])
-    refusal = "/dev/thing is of class watchdog: it needs --allow-device watchdog"
+    needed = "it needs --allow-device watchdog (chart: allow.devices)"
+    refusal = f"/dev/thing is of class watchdog: {needed}"
     assert (device["health"], device["reason"]) == ("Unhealthy", refusal)
     scanned = bare.scan(bare.scanner(resource))
     assert [*reasons(scanned).values()] == [refusal]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devhost.errors import AllocationError
 from devhost.hostfs.files import HostFiles
 from tests.security.attack import DISK, FULL, MEM, NULL, Victim, allocated, asks, written
 from tests.support.offered import offered
@@ -113,7 +114,9 @@ def test_optional_path_that_appears_after_the_scan_is_judged_at_allocate(node: V
     node.directory("/in")
     snapshot = node.scan(scanner)
     node.link("/in/late", "/etc/shadow")
-    assert scanner.allocate(snapshot, offered("0")).mounts == ()
+    assert snapshot.devices["0"].healthy
+    with pytest.raises(AllocationError, match="mounts of /etc/shadow need --allow-path"):
+        scanner.allocate(snapshot, offered("0"))
 
 
 EXCHANGES = {

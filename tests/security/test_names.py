@@ -66,7 +66,7 @@ def test_annotation_needs_a_flag_whatever_its_domain(key: str) -> None:
 def test_variable_by_which_a_runtime_adds_devices_needs_a_flag(name: str) -> None:
     error = refused({"env": {name: "x"}})
     assert f"resources[0].allocate.env.{name}: " in error
-    assert f"--allow-cdi '{name}'" in error
+    assert f"--allow-cdi {name} (chart: allow.cdi)" in error
     for glob, allows in ((name, True), (f"{name[:6]}*", True), (name[:6], False)):
         allowed = replace(NONE, allow_cdi=(glob,))
         assert bool(loads(giving({"env": {name: "x"}}), policy=allowed).config) == allows
@@ -122,7 +122,7 @@ class Scanned:
 @pytest.mark.parametrize(
     ("allocate", "bad", "flag", "inject"),
     [
-        ({"env": {"${id}_DEVICES": "x"}}, "AMD_VISIBLE", "--allow-cdi 'AMD_VISIBLE_DEVICES'", "cdi"),
+        ({"env": {"${id}_DEVICES": "x"}}, "AMD_VISIBLE", "--allow-cdi AMD_VISIBLE_DEVICES", "cdi"),
         ({"annotations": {"${id}/x": "x"}}, "mounts.nri.io", "--allow-annotation", "deviceSpecs"),
     ],
 )  # fmt: skip

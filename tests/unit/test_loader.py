@@ -135,7 +135,8 @@ def test_values_allow_something_only_where_nothing_is_handed_out() -> None:
     loaded = loads(text, policy=replace(enforced, adds_values=True))
     assert loaded.config is not None
     assert loaded.policy.allow_cdi == ("b*", "a*")
-    assert not loaded.policy.allow_exec, "plan and try would run commands of a file"
+    assert loaded.policy.allow_exec
+    assert not loaded.policy.runs_commands, "plan and try would run commands of a file"
 
 
 def test_problem_in_configmap_block_has_the_line_of_the_file(tmp_path: Path) -> None:
@@ -320,11 +321,3 @@ def test_memory_device_needs_a_flag_with_just_its_name(path: str) -> None:
     assert "of class memory: it needs --allow-device '/dev/" in line
     plain = path.replace("//", "/").replace("/./", "/")
     assert problems(devices(path), Policy(enforced=True, allow_devices=(plain,))) == []
-
-
-def test_node_named_in_a_file_is_refused_alone_where_there_is_a_host() -> None:
-    """When it is found: `run` serves the other resources of the file."""
-    text = KVM.replace("kvm", "mem")
-    assert text != KVM
-    assert len(problems(text, Policy(enforced=True))) == 1
-    assert problems(text, Policy(enforced=True, by_name=False)) == []

@@ -132,6 +132,9 @@ class Registration:
 
     async def _keep_registered(self) -> None:
         """Register, again each time that the stream has ended, until cancelled."""
+        if self._hooks.refusal is not None:
+            self._set_waiting(self._hooks.refusal)
+            return
         try:
             async with contextlib.AsyncExitStack() as server:
                 while True:

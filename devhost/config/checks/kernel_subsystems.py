@@ -5,7 +5,7 @@ Modules from elsewhere add others, so a name that is not here is only likely to 
 
 from typing import Final
 
-from devhost.hostfs.device_classes import ENUMERATED_NAMES
+from devhost.hostfs.device_classes import ENUMERATED_NAMES, SAFE_CLASSES, DeviceClass
 from devhost.model.spelling import nearest
 
 # Linux 6.x: bus_type and class in drivers/, sound/, block/ and net/.
@@ -42,6 +42,13 @@ wakeup watchdog wwan xillybus xt_idletimer zram-control
 """
 _OF_OTHERS: Final = "apex davinci_manager habanalabs hailo_chardev nvidia nvidia-uvm qdma xdma"
 SUBSYSTEMS: Final = frozenset((*_BUSES.split(), *_CLASSES.split(), *_OF_OTHERS.split()))
+# Those of all whose nodes need a right. Of a `tty`, `misc` or `mem` its name decides.
+_REFUSED: Final = """
+block bsg bsr chromeos comedi cpuid cxl dax dma_heap firewire genwqe gpib_common graphics hidraw
+i2c-dev infiniband_mad input ipmi mei msr mtd nd ndctl nvme nvme-generic ocxl pktcdvd ppdev printer
+ptp remoteproc rpmb rtc scsi_changer scsi_generic scsi_tape spidev stm switchtec tee tpm tpmrm ubi
+uio usbmisc usbmon vas vc vchiq vduse virtio-ports watchdog xillybus
+"""
 _ALSO_CALLED: Final = {
     "audio": "sound",
     "camera": "video4linux",
@@ -52,6 +59,13 @@ _ALSO_CALLED: Final = {
     "vfio-pci": "vfio",
 }
 _DIGITS: Final = "0123456789"
+
+
+def class_of_nodes(subsystem: str) -> DeviceClass | None:
+    """Return the class of the nodes of a subsystem if they need a right, and that alone tells."""
+    is_foreign = subsystem not in SUBSYSTEMS and subsystem not in SAFE_CLASSES
+    is_named = subsystem in _REFUSED.split() or (is_foreign and not find_subsystem(subsystem))
+    return DeviceClass(subsystem) if is_named else None
 
 
 def find_subsystem(name: str) -> str:

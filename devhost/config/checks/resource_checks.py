@@ -1,34 +1,39 @@
 """Checks of several values together: entries that conflict, and what needs a flag."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.compiled import Rule, Rules, rules_of
+from devhost.allocation.compiled import Rule, Rules, command_problems, rules_of
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
-from devhost.config.checks.source_checks import check_amounts, check_sources, is_single, named_paths
+from devhost.config.checks.kernel_subsystems import class_of_nodes
+from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.errors import Severity
+from devhost.hostfs.device_classes import BLOCK, class_by_path, misc_class
+from devhost.hostfs.files import is_wild
 from devhost.model import pattern
-from devhost.model.config import Probe, Resource
-from devhost.model.hardware_sources import USB_NODE, Usb
+from devhost.model.config import Resource
+from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
 from devhost.model.sources import Dev, Directory, Glob, Kind
 from devhost.model.template import Template
 
+_DISKS: Final = "/dev/disk/"
+_ANY_NUMBER: Final = re.compile(r"(?:[*?+]|\[0-9\]|\\d)+$")  # at the end of a glob or a pattern
 _GLOBS: Final = ("paths", "include", "exclude")  # options of sources
 # Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
 _COMPARISONS_MAX: Final = 50_000
 
 
-def check(resources: Sequence[tuple[Path, Resource]], *policies: Policy) -> Iterator[CheckProblem]:
-    """Yield errors and warnings of resources, which have the right shape, and their paths.
-
-    What several policies refuse is the problem of the first.
-    """
+def check(
+    resources: Sequence[tuple[Path, Resource]], policy: Policy | None
+) -> Iterator[CheckProblem]:
+    """Yield problems of resources of the right shape, also of their rights if there is a policy."""
     first: dict[str, Path] = {}
     for base, resource in resources:
         if (first_path := first.setdefault(resource.name, base)) is not base:
@@ -45,7 +50,7 @@ def check(resources: Sequence[tuple[Path, Resource]], *policies: Policy) -> Iter
         if not any(problem.severity == "error" for problem in problems):
             valid.append((base, resource, rules_of(resource)))
     for base, resource, rules in valid:
-        yield from (problem.below(base) for problem in _check_rules(resource, rules, policies))
+        yield from (problem.below(base) for problem in _check_rules(resource, rules, policy))
     yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
     yield from _check_between(valid)
 
@@ -118,10 +123,8 @@ def _offers(kind: Kind, path: str) -> bool:
     return matches and included and not pattern.matches_name_or_path(below, name, kind.exclude)
 
 
-def _check_rules(
-    resource: Resource, rules: Rules, policies: Iterable[Policy]
-) -> Iterator[CheckProblem]:
-    """Check entries together, and with policies; refuse more than a scan can put together."""
+def _check_rules(resource: Resource, rules: Rules, policy: Policy | None) -> Iterator[CheckProblem]:
+    """Check entries together, and with a policy; refuse more than a scan can put together."""
     made = sum(rule.exclusive for rule in rules)
     for count, most, nouns in (
         (len(rules), ALLOCATE_ENTRIES_MAX, "entries"),
@@ -130,12 +133,8 @@ def _check_rules(
         if count > most:
             yield error(("allocate",), f"{count} {nouns}, more than {most}", on_key=True)
     yield from _check_collisions(resource, rules)
-    refused: set[tuple[Path, str]] = set()
-    for policy in policies:
-        for problem in _check_trust(resource, rules, policy):
-            if (problem.path, problem.message) not in refused:
-                refused.add((problem.path, problem.message))
-                yield problem
+    if policy is not None:
+        yield from _check_trust(resource, rules, policy)
 
 
 def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem]:
@@ -189,25 +188,13 @@ def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterato
                 )
 
 
-def _executed(resource: Resource) -> Iterator[Path]:
-    """Yield where the configuration has devhost change the host: commands, and modes of nodes."""
-    for index, step in enumerate(resource.pre_start):
-        if step.run is not None or step.mode is not None:
-            yield ("preStart", index, "run" if step.run is not None else "mode")
-    for index, check in enumerate(resource.health.checks if resource.health else ()):
-        if isinstance(check, Probe) and check.exec is not None:
-            yield ("health", "checks", index, "exec")
-
-
 def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[CheckProblem]:
     """Find what needs a flag; the rest is known when devices are found."""
     severity: Severity = "error" if policy.enforced else "warning"
-    if resource.uses_dra(policy.node_name) and not policy.dra:
-        problem = f"Dynamic Resource Allocation needs {policy.flag('dra')}"
-        yield CheckProblem(severity, ("backend",), problem)
-    for executed in () if policy.allow_exec else _executed(resource):
-        action = "changing a node's mode" if executed[-1] == "mode" else "running a command"
-        yield CheckProblem(severity, executed, f"{action} needs {policy.flag('exec')}", on_key=True)
+    if resource.uses_dra(policy.node_name) and policy.dra_problem:
+        yield CheckProblem(severity, ("backend",), policy.dra_problem)
+    for path, text in command_problems(resource, policy):
+        yield CheckProblem(severity, path, text, on_key=True)
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
@@ -215,23 +202,38 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     uses_nodes = any(rule.target == "devices" and rule.per_device for rule in rules)
     uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
     for index, source in enumerate(resource.sources if uses_nodes else ()):
-        if refusal := _refused_source(source.kind, policy):
+        for refusal in filter(None, _source_refusals(source.kind, policy)):
             yield CheckProblem(severity, ("sources", index), refusal)
 
 
-def _refused_source(kind: Kind, policy: Policy) -> str | None:
-    """Return why a policy refuses the nodes of a source, as far as their names tell."""
-    if isinstance(kind, Usb) and USB_NODE in (choice.subsystem for choice in kind.node):
-        return policy.raw_usb_problem(kind.device) if policy.by_name else None
-    if not isinstance(kind, Directory | Glob | Dev):
-        return None
-    to_disks = isinstance(kind, Glob) and all(path.startswith("/dev/disk/") for path in kind.paths)
-    is_named = to_disks and not kind.types and policy.by_name
-    if (kind.types == ("block",) or is_named) and not policy.allows_block:
-        return f"block devices need {policy.flag('device')} 'GLOB', such as '/dev/sd[b-z]'"
-    if not policy.by_name:
-        return None
-    return next(filter(None, map(policy.refused_by_name, named_paths(kind))), None)
+def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
+    """Yield why a policy refuses the nodes of a source, as far as names tell, or ``None``."""
+    match kind:
+        case Usb(node=choices) | Pci(node=choices):
+            subsystems = [choice.subsystem for choice in choices]
+            if isinstance(kind, Usb) and USB_NODE in subsystems:
+                yield policy.raw_usb_problem(kind.device)
+            yield from (policy.class_problem(class_of_nodes(name)) for name in subsystems)
+        case Sysfs(subsystem="misc", node=None, name=[*globs]):
+            names = [name for name in globs if not is_wild(name)]
+            yield from (policy.class_problem(misc_class(name)) for name in names)
+        case Sysfs(subsystem=subsystem, node=None):
+            yield policy.class_problem(class_of_nodes(subsystem))
+        case Directory(types=types) | Glob(types=types) | Dev(types=types):
+            paths = kind.paths if isinstance(kind, Glob) else ()
+            to_disks = types is None and paths and all(path.startswith(_DISKS) for path in paths)
+            if types == ("block",) or to_disks:
+                yield policy.class_problem(BLOCK)
+                return
+            paths = (f"/dev/{kind.pattern}",) if isinstance(kind, Dev) else paths
+            yield from (_path_refusal(path, policy) for path in paths)
+
+
+def _path_refusal(path: str, policy: Policy) -> str | None:
+    numbered = _ANY_NUMBER.sub("0", path)
+    if numbered == path or path.startswith("/dev/tty"):  # which adapters on USB may match
+        return policy.refused_by_name(path)
+    return policy.class_problem(class_by_path(numbered))
 
 
 def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
@@ -243,10 +245,10 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         if not rule.value.names:
             return policy.path_problem(str(rule.value), mount=mount)
         if mount and not policy.allow_paths:
-            return f"mounts need {policy.flag('path')} 'GLOB'"
+            return f"mounts need {policy.needed('path', 'GLOB')}"
         return None
     if rule.key.names <= {"resource"}:
         return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
     if rule.target == "cdi" and not policy.allow_cdi:
-        return f"CDI devices need {policy.flag('cdi')} 'GLOB'"
+        return f"CDI devices need {policy.needed('cdi', 'GLOB')}"
     return None

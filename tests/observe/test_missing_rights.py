@@ -1,0 +1,100 @@
+"""A right that is missing concerns what needs it, and nothing else: what a running host says and does."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.asking import get, port_of, resource, scrape, status_port_of, until_status
+from tests.support.daemon import Daemon
+from tests.support.hosting import Kubelet
+
+TOKEN = {"sources": [{"static": 1}]}
+# What a resource asks for, and the text to paste that it needs.
+ASKS: dict[str, tuple[dict[str, Any], str]] = {
+    "mount": ({"allocate": {"mounts": ["/etc"]}}, "--allow-path '/etc' (chart: allow.paths)"),
+    "step": ({"preStart": [{"run": ["touch", "MARKER"]}]}, "--allow-exec (chart: allow.exec)"),
+    "check": ({"health": {"exec": ["touch", "MARKER"]}}, "--allow-exec (chart: allow.exec)"),
+    "cdi": ({"allocate": {"cdi": ["v.com/c=a"]}}, "--allow-cdi 'v.com/c=a' (chart: allow.cdi)"),
+    "env": (
+        {"allocate": {"env": {"NVIDIA_VISIBLE_DEVICES": "all"}}},
+        "--allow-cdi NVIDIA_VISIBLE_DEVICES (chart: allow.cdi)",
+    ),
+    "note": (
+        {"allocate": {"annotations": {"e.com/a": "b"}}},
+        "--allow-annotation 'e.com/a' (chart: allow.annotations)",
+    ),
+}
+FLAGS = [*("--allow-exec", "--allow-path", "/etc", "--allow-cdi", "*"), "--allow-annotation", "*"]
+
+
+def text(marker: Path, **others: dict[str, Any]) -> str:
+    """Return a file with resources that need a right, and with others."""
+    asking = {name: {**TOKEN, **more} for name, (more, _) in ASKS.items()}
+    listed = [{"name": f"e.com/{name}", **one} for name, one in (asking | others).items()]
+    whole = yaml.safe_dump({"version": "v1", "resources": listed})
+    return whole.replace("MARKER", str(marker))
+
+
+async def refused(port: int) -> dict[str, Any]:
+    """Wait until the status has the reason for each resource that needs a right; return it."""
+
+    def says(said: dict[str, Any]) -> bool:
+        told = {trouble.partition(": ")[0]: trouble for trouble in said["troubles"]}
+        return all(right in told.get(f"e.com/{name}", "") for name, (_, right) in ASKS.items())
+
+    return await until_status(port, says)
+
+
+async def test_right_that_is_missing_makes_its_devices_unhealthy_and_nothing_else(
+    daemon: Daemon, started: Kubelet, tmp_path: Path
+) -> None:
+    """At the start, at a reload, and by the last good copy of who had more rights."""
+    marker = tmp_path / "it-ran"
+    good = {**TOKEN, "allocate": {"env": {"A": "x"}}}
+    await daemon.start(text(marker, good=good, by_dra={**good, "backend": "dra"}))
+    await started.wait("e.com/good", 1, 1)
+    port = await status_port_of(daemon)
+    said = await refused(port)
+    for name in ASKS:
+        await started.wait(f"e.com/{name}", 1, 0)
+        (device,) = resource(said, f"e.com/{name}")["devices"]
+        assert device["health"] == "Unhealthy"
+    waits = "Waiting: Dynamic Resource Allocation needs --dra (chart: dra.enabled)"
+    assert f"e.com/by_dra: {waits}" in said["troubles"]
+    assert not any("e.com/good" in trouble for trouble in said["troubles"])
+    assert not resource(said, "e.com/by_dra")["registered"]
+    ready = await get(await port_of(daemon), "/readyz")
+    assert (ready.status, said["ready"], said["config"]["problems"]) == (200, True, [])
+    assert daemon.found("resources[0].allocate.mounts[0]: mounts need --allow-path '/etc'")
+
+    # The device plugin does not go on for a resource that DRA is to offer.
+    daemon.write(text(marker, good={**good, "backend": "dra"}, late=good))
+    await started.wait("e.com/late", 1, 1)
+    said = await until_status(port, lambda it: f"e.com/good: {waits}" in it["troubles"])
+    await started.wait("e.com/good", 0, 0)
+    assert said["config"]["failures"] == 0
+    reloaded = (await scrape(await port_of(daemon))).value("devhost_config_last_reload_successful")
+    assert reloaded == 1
+    await daemon.stop()
+    assert not marker.exists()
+
+
+async def test_last_good_copy_of_who_had_more_rights_is_served_without_them(
+    daemon: Daemon, started: Kubelet, tmp_path: Path
+) -> None:
+    marker, few = tmp_path / "it-ran", daemon.flags
+    daemon.flags = [*few, *FLAGS]
+    await daemon.start(text(marker, good=TOKEN))
+    for name in ("good", *ASKS):
+        await started.wait(f"e.com/{name}", 1, 1)
+    assert marker.exists()
+    await daemon.stop()
+    marker.unlink()
+    daemon.flags = few
+    daemon.lines.clear()  # of the former process
+    await daemon.start("invalid")
+    await started.wait("e.com/good", 1, 1)
+    await refused(await status_port_of(daemon))
+    await daemon.stop()
+    assert not marker.exists()
