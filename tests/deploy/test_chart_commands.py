@@ -55,5 +55,5 @@ def test_commands_in_the_pods_refuse_what_the_values_do_not_allow(
         )
         _, planned = said(runs, "plan", str(file), monkeypatch=monkeypatch, root=tmp_path)
         assert (status == 0) is bool(allow), validated
-        assert ("allow." in validated) is not bool(allow)
+        assert ("allow: {" in validated) is not bool(allow)
         assert ("--allow-" in planned) is not bool(allow)
