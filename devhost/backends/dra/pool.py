@@ -270,8 +270,6 @@ def _with_taint_times(
     Without it the API server would set it again at each write, and a pod that tolerates the taint
     for some time would stay longer.
     """
-    if not any("taints" in device for device in devices):
-        return devices
     times = _taint_times(specs)
 
     def timed(name: str, taint: _Json) -> _Json:
