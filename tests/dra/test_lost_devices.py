@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import pytest
 
+from devhost.backends.dra.dra_backend import DraPublication
 from devhost.backends.dra.pool import (
     SLICE_MAX,
     PoolDevice,
@@ -109,6 +110,31 @@ async def test_device_that_comes_back_with_another_number_evicts_its_pods(world:
         lead_to_zero(link)
         await world.until_tainted(tty0="devhost/unhealthy=renumbered:NoExecute")
         await world.kubelet.prepare(name, "u")
+        await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
+
+
+async def test_device_of_two_claims_evicts_while_one_of_them_has_the_former_node(
+    world: World,
+) -> None:
+    link, config = a_link_to_null(world)
+    keys = "evict: true, evictAfter: 0s, replicas: 2, maxPerContainer: 1"
+    config = config.replace("backend: dra", "backend: dra\n    " + keys.replace(", ", "\n    "))
+    async with world.run(config):
+        await world.kubelet.register()
+        await world.until("example.com/serial", State.REGISTERED)
+        names = {uid: world.claim(uid, "example.com/serial", "tty0", shareID=uid) for uid in "uv"}
+        for uid, name in names.items():
+            assert not (await world.kubelet.prepare(name, uid)).error
+        lead_to_zero(link)
+        renumbered = {"tty0": "devhost/unhealthy=renumbered:NoExecute"}
+        await world.until_tainted(**renumbered)
+        await eventually(lambda: all(one["devices"][0]["moved"] for one in world.records()))
+        assert not (await world.kubelet.prepare(names["v"], "v")).error
+        served = world.served("example.com/serial")
+        assert served is not None
+        assert isinstance(served.publication, DraPublication)
+        assert served.publication.taints["tty0"].cause == "renumbered"
+        assert not (await world.kubelet.prepare(names["u"], "u")).error
         await eventually(lambda: "NoExecute" not in str(world.taints()), world.taints)
 
 

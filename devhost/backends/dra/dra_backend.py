@@ -279,11 +279,13 @@ class DraPublication:
         devices = pool_devices(resource, self._snapshot)
         self.ids = {device.name: device.ids for device in devices}
         listed = [device for device in devices if not device.device.is_leaving]
+        records = self._backend.claims.of_resource(resource.name)
+        held = (device for record in records for device in record.devices if not device.admin)
+        # Of the claims that share a device, one whose containers lack it as it is now is the last.
         claimed = {
             device.device: device
-            for record in self._backend.claims.of_resource(resource.name)
-            for device in record.devices
-            if device.pool == self.pool.name and not device.admin
+            for device in sorted(held, key=lambda device: device.moved)
+            if device.pool == self.pool.name
         }
         if self.handler.drain_reason is not None:
             claimed = {}  # the pool is deleted, though claims have devices of it
