@@ -30,7 +30,10 @@ USB_VARIABLES: Final = frozenset(
 )
 PCI_VARIABLES: Final = frozenset(
     f"pci.{name}"
-    for name in ("device", "subsystem", "class", "driver", "address", "group", "pf", "vf")
+    for name in (
+        *("device", "subsystem", "class", "driver", "address", "group", "pf", "vf"),
+        *("uuid", "model"),
+    )
 )
 SYSFS_VARIABLES: Final = frozenset(
     {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
