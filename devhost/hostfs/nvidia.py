@@ -1,31 +1,58 @@
-"""What NVIDIA's driver says of its GPUs below /proc: sysfs does not know their nodes."""
+"""The nodes of NVIDIA's driver, of which sysfs does not know: what the driver says below /proc."""
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from devhost.hostfs.files import HostFiles
 
-MAJOR: Final = 195  # Linux's Documentation/admin-guide/devices.txt
+NAME: Final = "nvidia"  # of the class that the driver does not make, and of its nodes
+_MAJOR: Final = 195  # Linux's Documentation/admin-guide/devices.txt
 _GPUS: Final = "/proc/driver/nvidia/gpus"
 _BYTES_MAX: Final = 4096
-_KEYS: Final = {b"Device Minor": "minor", b"GPU UUID": "uuid", b"Model": "model"}
+_LINE: Final = re.compile(r"^(Device Minor|GPU UUID|Model):[ \t]*([!-~][ -~]*)$", re.MULTILINE)
 
-_Facts = Mapping[str, bytes]
-# By file, and its identity until the driver is loaded again. To read one resumes a GPU that sleeps.
+_Facts = Mapping[str, str]
+# By file, and its identity until the driver is loaded again: to read it wakes a GPU that sleeps.
 _read: Final = dict[str, tuple[tuple[int, int], _Facts]]()
 
 
-def list_gpus(files: HostFiles) -> Iterator[tuple[str, _Facts]]:
-    """Yield the PCI address of each GPU, and its minor, UUID and model. Blocks."""
-    for directory in (files.to_local(_GPUS), _GPUS):  # a container's own /proc has the host's, too
+class NvidiaClass:
+    """What sysfs would have if the driver made a class. Blocks where it is made.
+
+    Attributes:
+        links: Where the links of the class, and to it, would lead.
+        contents: Those of files.
+        facts: The UUID and the model of each GPU, by the directory of its PCI function.
+    """
+
+    def __init__(self, files: HostFiles) -> None:
+        self.links, self.contents = dict[str, str](), dict[str, bytes]()
+        self.facts = dict[str, _Facts]()
+        for address, gpu in _gpus(files).items():
+            function = files.resolve(f"/sys/bus/pci/devices/{address}")
+            self.facts[function] = {"uuid": gpu.get("GPU UUID", ""), "model": gpu.get("Model", "")}
+            minor = gpu.get("Device Minor", "")
+            name, number = f"{NAME}{minor}", f"{_MAJOR}:{minor}"
+            device = f"{function}/{NAME}/{name}"
+            if minor.isdecimal():
+                self.links[f"/sys/class/{NAME}/{name}"] = device
+                self.links[f"/sys/dev/char/{number}"] = device
+                self.links[f"{device}/subsystem"] = f"/sys/class/{NAME}"
+                self.contents[f"{device}/dev"] = number.encode()
+                self.contents[f"{device}/uevent"] = f"DEVNAME={name}".encode()
+
+
+def _gpus(files: HostFiles) -> Mapping[str, _Facts]:
+    """Return what the driver says of GPUs, by their PCI addresses."""
+    for directory in (files.to_local(_GPUS), _GPUS):  # a container's own /proc has the host's
         try:
             addresses = os.listdir(directory)  # noqa: PTH208
         except OSError:
             continue
-        for address in addresses:
-            yield address, _facts(f"{directory}/{address}/information")
-        return
+        return {address: _facts(f"{directory}/{address}/information") for address in addresses}
+    return {}
 
 
 def _facts(path: str) -> _Facts:
@@ -35,12 +62,10 @@ def _facts(path: str) -> _Facts:
         if (former := _read.get(path)) is not None and former[0] == identity:
             return former[1]
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            lines = file.read(_BYTES_MAX).splitlines()
+            facts = dict(_LINE.findall(file.read(_BYTES_MAX).decode("ascii", "replace")))
     except OSError:
         return {}
-    pairs = (line.partition(b":")[::2] for line in lines)
-    facts = {_KEYS[key]: value.strip() for key, value in pairs if key in _KEYS}
-    if b"?" not in facts.get("uuid", b"?"):  # else the GPU was not used yet
-        _read[path] = identity, facts
-        return facts
-    return {**facts, "uuid": b""}
+    if "?" in facts.get("GPU UUID", "?"):  # the driver reads it when the GPU is used first
+        return {**facts, "GPU UUID": ""}
+    _read[path] = identity, facts
+    return facts

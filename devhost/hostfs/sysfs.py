@@ -1,7 +1,8 @@
 """The kernel's devices, and their attributes, below the root's /sys.
 
-The nodes of NVIDIA's driver, which sysfs does not have, are there as those of a class would be. A file that cannot be read counts as absent, because a device may go at any time. Nothing here opens
-a device, wakes one up, or takes a lock of one.
+A file that cannot be read counts as absent, because a device may go at any time. Nothing here opens
+a device, wakes one up, or takes a lock of one. Of NVIDIA's driver there is a class that it does not
+make.
 """
 
 import errno
@@ -15,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from devhost.hostfs import nvidia
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.nvidia import NAME, NvidiaClass
 from devhost.model import names
 
 Number = tuple[int, int]
@@ -32,40 +33,12 @@ _USB_TEXTS: Final = ("manufacturer", "product", "serial")
 PLACES: Final = ("pci", *_NAMED)
 HUBS_AND_BRIDGES: Final = {"usb.": "09", "pci.": "06"}  # the classes of hubs and bridges
 _NO_FILE: Final = "net"  # its members have a name that containers can use, but no file
-NVIDIA: Final = "nvidia"
 
 
 def number_of(text: str | None) -> Number | None:
     """Return a device's number, if a text is one."""
     major, _, minor = (text or "").partition(":")
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
-
-
-class _NvidiaClass:
-    """What sysfs would have below the PCI functions of GPUs if NVIDIA's driver made a class.
-
-    Attributes:
-        facts: The UUID and the model of each GPU, by its PCI function.
-    """
-
-    def __init__(self, files: HostFiles) -> None:
-        self.links, self.contents = dict[str, str](), dict[str, bytes]()
-        self.names: dict[str, list[str]] = {}
-        self.facts: dict[str, Mapping[str, str]] = {}
-        for address, values in nvidia.list_gpus(files):
-            function = _link(files, f"/sys/bus/pci/devices/{address}")
-            facts = {name: _text(value) or "" for name, value in values.items()}
-            if function is None or not (minor := facts.pop("minor", "")).isdecimal():
-                continue
-            name, number = f"{NVIDIA}{minor}", f"{nvidia.MAJOR}:{minor}"
-            device = f"{function}/{NVIDIA}/{name}"
-            for directory, link in ((f"/sys/class/{NVIDIA}", name), ("/sys/dev/char", number)):
-                self.names.setdefault(directory, []).append(link)
-                self.links[f"{directory}/{link}"] = device
-            self.links[f"{device}/subsystem"] = f"/sys/class/{NVIDIA}"
-            self.contents[f"{device}/dev"] = number.encode()
-            self.contents[f"{device}/uevent"] = f"DEVNAME={name}".encode()
-            self.facts[function] = facts
 
 
 class SysfsFiles:
@@ -77,9 +50,9 @@ class SysfsFiles:
         self._links: dict[str, str | None] = {}
 
     @functools.cached_property
-    def nvidia(self) -> _NvidiaClass:
-        """The class of NVIDIA's nodes."""
-        return _NvidiaClass(self._files)
+    def nvidia(self) -> NvidiaClass:
+        """What there would be of NVIDIA's driver."""
+        return NvidiaClass(self._files)
 
     def text(self, path: str) -> str | None:
         """Return a file's text, without blanks at its ends; ``None`` where it is no text."""
@@ -117,7 +90,13 @@ class SysfsFiles:
     def link(self, path: str) -> str | None:
         """Return the host path that a link leads to; ``None`` where there is none."""
         if path not in self._links:
-            self._links[path] = _link(self._files, path) or self.nvidia.links.get(path)
+            try:
+                target = os.readlink(self._files.to_local(path))
+            except OSError:
+                self._links[path] = self.nvidia.links.get(path)
+            else:
+                joined = posixpath.join(posixpath.dirname(path), target)
+                self._links[path] = posixpath.normpath(joined)
         return self._links[path]
 
     def link_name(self, path: str) -> str | None:
@@ -141,7 +120,8 @@ class SysfsFiles:
 
     def list(self, directory: str) -> list[str] | None:
         """Return the names in a directory; ``None`` where there is none, or an `OSError`."""
-        added = self.nvidia.names.get(directory, [])
+        paths = map(posixpath.split, self.nvidia.links)
+        added = [name for above, name in paths if above == directory]
         try:
             present = os.listdir(self._files.to_local(directory))  # noqa: PTH208
         except OSError as error:
@@ -265,14 +245,6 @@ def ancestor_devices(syspath: str, sysfs: SysfsTree) -> Iterator[str]:
     """Yield the devices above a device, from below upwards."""
     above = ancestors(posixpath.dirname(syspath))
     return (path for path in above if sysfs.link(f"{path}/subsystem") is not None)
-
-
-def _link(files: HostFiles, path: str) -> str | None:
-    try:
-        target = os.readlink(files.to_local(path))
-    except OSError:
-        return None
-    return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
 
 def _text(raw: bytes) -> str | None:
@@ -440,7 +412,7 @@ class KernelNode:
     @property
     def directory(self) -> str:
         """Its directory, or the nearest one above it that sysfs really has."""
-        return self.syspath.removesuffix(f"/{NVIDIA}/{self.name}")
+        return self.syspath.removesuffix(f"/{NAME}/{self.name}")
 
     @classmethod
     def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":

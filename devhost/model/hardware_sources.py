@@ -138,9 +138,7 @@ _A_SUBSYSTEM: Final = "a subsystem, such as tty"
 Subsystem = Annotated[
     str, refuses(_subsystem_problem), matching(f"^{_SUBSYSTEM.pattern}$", _A_SUBSYSTEM)
 ]
-_NodeText = Annotated[
-    str, matching(rf"^{_SUBSYSTEM.pattern}(/.+|[*?\[][^/]*)?$", _A_SUBSYSTEM)
-]
+_NodeText = Annotated[str, matching(rf"^{_SUBSYSTEM.pattern}(/.+|[*?\[][^/]*)?$", _A_SUBSYSTEM)]
 Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from devhost.hostfs.device_classes import SAFE_CLASSES
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
-from devhost.hostfs.sysfs import NVIDIA, SysfsDevice, SysfsTree, bus_devices
+from devhost.hostfs.nvidia import NAME as NVIDIA
+from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
 from devhost.model.spelling import did_you_mean
@@ -34,9 +35,8 @@ class SubsystemLocation(Location):
 
     @property
     def subsystems(self) -> frozenset[str]:
-        """Its own, and the extra ones; NVIDIA's driver has the events of its functions alone."""
-        extra = self.extra_subsystems | ({"pci"} if self.subsystem == NVIDIA else set())
-        return extra | {self.subsystem}
+        """Its own, and the extra ones; of NVIDIA's driver, only its functions have events."""
+        return self.extra_subsystems | ({"pci"} if self.subsystem == NVIDIA else {self.subsystem})
 
     @property
     def watched(self) -> WatchedDirectory | None:

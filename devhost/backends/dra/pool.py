@@ -30,7 +30,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 # Attributes by which drivers know a device in the same way
 # (k8s.io/dynamic-resource-allocation v0.37.1 deviceattribute/attribute.go and pci_linux.go).
 _NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-_PCI_NAMES: Final = {
+_PCI: Final = {  # where they stand in the path of a device
     "resource.kubernetes.io/pcieRoot": re.compile(r"/(pci[0-9a-f]{4,}:[0-9a-f]{2})/"),
     "resource.kubernetes.io/pciBusID": re.compile(
         r".*/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:/|$)"
@@ -126,24 +126,24 @@ def device_entries(
     missing all the same: by `matchAttribute` two empty ones would be one PCI function.
     """
     values = {device.device.id: _named_values(device.device) for device in devices}
-    names = sorted(frozenset[str]().union(*values.values()))[:ATTRIBUTES_MAX]
+    names = sorted(frozenset[str]().union(*values.values()) - _PCI.keys())[:ATTRIBUTES_MAX]
     is_numa = bool(devices) and all(len(device.device.numa_nodes) == 1 for device in devices)
     has_shares = resource.max_per_container == 1 and resource.replicas > 1
-    rows: dict[str, tuple[str, Mapping[str, str], Mapping[str, str], int]] = {
+    rows: dict[str, tuple[str, Mapping[str, str], int]] = {
         name: (
             device.id if has_shares else ids[0].id,
             values[device.id],
-            _pci_values(device),
             next(iter(device.numa_nodes), 0),
         )
         for name, device, ids in devices
     }
     for name in sorted(claimed.keys() - rows.keys()):
-        rows[name] = claimed[name], {}, {}, 0
+        rows[name] = claimed[name], {}, 0
     entries: list[SliceDevice] = []
-    for name, (device_id, named, of_pci, numa_node) in rows.items():
+    for name, (device_id, named, numa_node) in rows.items():
         texts = {attribute: named.get(attribute, "") for attribute in names}
-        texts |= {"resource": resource.name, "id": _fitting(device_id) or "", **of_pci}
+        texts |= {"resource": resource.name, "id": _fitting(device_id) or ""}
+        texts |= {attribute: named[attribute] for attribute in _PCI if attribute in named}
         entry: _Json = {"name": name, "attributes": {key: {"string": texts[key]} for key in texts}}
         if is_numa:
             entry["attributes"][_NUMA_NODE] = {"int": numa_node}
@@ -172,16 +172,9 @@ def _named_values(device: HostDevice) -> dict[str, str]:
             name = attribute_name(variable)
             if name is not None and _fitting(value) is not None:
                 values.setdefault(name, value)
-    return values
-
-
-def _pci_values(device: HostDevice) -> dict[str, str]:
-    """Return the PCI function that a device is, or is below, and the root, if it has only one."""
-    values: dict[str, str] = {}
-    for name, pattern in _PCI_NAMES.items():
+    for name, pattern in _PCI.items():
         matches = {match[1] for match in map(pattern.search, device.places) if match}
-        if len(matches) == 1:
-            values[name] = matches.pop()
+        values |= {name: matches.pop()} if len(matches) == 1 else {}
     return values
 
 
