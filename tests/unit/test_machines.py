@@ -27,8 +27,8 @@ WRITTEN: Final = {
     "nuctv": "sdr ups fido smartcard smartcard-2 smartcard-3 tuner tuner-2 gpu kvm fuse tun | tpm",
     "pi": "zigbee zigbee-2 modem gps gpu camera codec header sensor fuse tun | uart",
     "pi5": "coral zigbee hailo gpu camera codec header fuse tun | uart uart-2",
-    "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu coral-pcie hailo rdma ethernet "
-    "rs232 kvm fuse tun | nvidia tpm",
+    "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu nvidia coral-pcie hailo rdma ethernet "
+    "rs232 kvm fuse tun | tpm",
 }
 FLAGS: Final = "# It needs flags of `plan`, `try` and `run`:\n# "
 
