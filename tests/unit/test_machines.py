@@ -44,10 +44,10 @@ def written(tree: HostTree) -> tuple[str, list[str]]:
 
 def planned(text: str, flags: list[str], tree: HostTree) -> dict[str, ResourceReport]:
     """Return what `plan` would find, by resource."""
-    allowed = tuple(word for word in flags if word != "--allow-device")
-    config = loads(text, policy=Policy(enforced=True, allow_devices=allowed)).require()
+    allowed = tuple(word for word in flags if not word.startswith("--"))
+    policy = Policy(enforced=True, allow_devices=allowed, allow_paths=allowed)
+    config = loads(text, policy=policy).require()
     names = [resource.name for resource in config.resources]
-    policy = Policy(enforced=True, allow_devices=allowed)
     requests = dict.fromkeys(names, "1")
     reports = report(config, HostFiles(str(tree.root)), policy, "", requests)
     return {one.resource.name: one for one in reports}
