@@ -197,18 +197,19 @@ class Scanner(Declaration):
         topology = self.resource.topology
         sysfs = functools.cache(lambda: sysfs_by_number(self.files))
 
-        def located(device: HostDevice) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        def locate(device: HostDevice) -> tuple[tuple[str, ...], tuple[int, ...]]:
             former = previous.devices.get(device.id)
-            is_kept = not device.is_present or (device is former and not full)
-            if former is not None and is_kept and not previous.partly_numa:
-                return former.places, former.numa_nodes
-            places = tuple(sorted({*self._places(device, sysfs)}))
+            if previous.partly_numa or (device.is_present and (device is not former or full)):
+                former = None
+            places = former.places if former else tuple(sorted({*self._places(device, sysfs)}))
             if topology != "auto":
                 return places, () if topology == "none" else (topology,)
+            if former is not None:
+                return places, former.numa_nodes
             numbers = {sysfs().numa_node(place) for place in places}
             return places, tuple(sorted(number for number in numbers if number is not None))
 
-        by_device = {device_id: located(device) for device_id, device in devices.items()}
+        by_device = {device_id: locate(device) for device_id, device in devices.items()}
         has_numa_nodes = {bool(numbers) for _, numbers in by_device.values()}
         is_partial = len(has_numa_nodes) > 1
         placed = dict[str, HostDevice]()

@@ -234,20 +234,19 @@ class EntryWriter:
 
     def _with_libraries(self, kind: DeviceKind) -> _Options:
         """Return a kind's resource, with mounts of the libraries from where the host has them."""
-        resource = dict(kind.resource)
+        resource, has = dict(kind.resource), self._files.stat
         for directory in _LIBRARIES if kind.row.libraries else ():
             target = resource["allocate"]["env"]["LD_LIBRARY_PATH"]
-            names = [file for file in kind.row.libraries if self._files.stat(f"{directory}/{file}")]
+            names = [name for name in kind.row.libraries if has(f"{directory}/{name}")]
             mounts = {f"{directory}/{name}": f"{target}/{name}" for name in names}
             if names and not directory.startswith("/usr/lib"):
                 mounts = {posixpath.dirname(directory): posixpath.dirname(target)}
-            if mounts:
-                rules = [
-                    {"hostPath": path, "containerPath": mounts[path], "readOnly": True}
-                    for path in mounts
-                ]
-                resource["allocate"] = {**resource["allocate"], "mounts": rules}
-                break
+            rules = [
+                {"hostPath": path, "containerPath": mounts[path], "readOnly": True}
+                for path in mounts
+            ]
+            if rules:
+                return {**resource, "allocate": {**resource["allocate"], "mounts": rules}}
         return resource
 
     def _add_container_path(self, draft: _Draft, resource: _Options) -> None:

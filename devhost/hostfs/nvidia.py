@@ -10,12 +10,11 @@ from devhost.hostfs.files import HostFiles
 NAME: Final = "nvidia"  # of the class that the driver does not make, and of its nodes
 _MAJOR: Final = 195  # Linux's Documentation/admin-guide/devices.txt
 _GPUS: Final = "/proc/driver/nvidia/gpus"
-_BYTES_MAX: Final = 4096
 _LINE: Final = re.compile(r"^(Device Minor|GPU UUID|Model):[ \t]*([!-~][ -~]*)$", re.MULTILINE)
 
 _Facts = Mapping[str, str]
-# By file, and its identity until the driver is loaded again: to read it wakes a GPU that sleeps.
-_read: Final = dict[str, tuple[tuple[int, int], _Facts]]()
+# By file, with its identity until the driver is loaded again: to read it wakes a GPU that sleeps.
+_CACHE: Final = dict[str, tuple[tuple[int, int], _Facts]]()
 
 
 class NvidiaClass:
@@ -33,15 +32,14 @@ class NvidiaClass:
         for address, gpu in _gpus(files).items():
             function = files.resolve(f"/sys/bus/pci/devices/{address}")
             self.facts[function] = {"uuid": gpu.get("GPU UUID", ""), "model": gpu.get("Model", "")}
-            minor = gpu.get("Device Minor", "")
-            name, number = f"{NAME}{minor}", f"{_MAJOR}:{minor}"
-            device = f"{function}/{NAME}/{name}"
-            if minor.isdecimal():
-                self.links[f"/sys/class/{NAME}/{name}"] = device
-                self.links[f"/sys/dev/char/{number}"] = device
-                self.links[f"{device}/subsystem"] = f"/sys/class/{NAME}"
-                self.contents[f"{device}/dev"] = number.encode()
-                self.contents[f"{device}/uevent"] = f"DEVNAME={name}".encode()
+            if not (minor := gpu.get("Device Minor", "")).isdecimal():
+                continue
+            device = f"{function}/{NAME}/{NAME}{minor}"
+            self.links[f"/sys/class/{NAME}/{NAME}{minor}"] = device
+            self.links[f"/sys/dev/char/{_MAJOR}:{minor}"] = device
+            self.links[f"{device}/subsystem"] = f"/sys/class/{NAME}"
+            self.contents[f"{device}/dev"] = f"{_MAJOR}:{minor}".encode()
+            self.contents[f"{device}/uevent"] = f"DEVNAME={NAME}{minor}".encode()
 
 
 def _gpus(files: HostFiles) -> Mapping[str, _Facts]:
@@ -59,13 +57,13 @@ def _facts(path: str) -> _Facts:
     try:
         state = os.stat(path)
         identity = state.st_ino, state.st_ctime_ns
-        if (former := _read.get(path)) is not None and former[0] == identity:
+        if (former := _CACHE.get(path)) is not None and former[0] == identity:
             return former[1]
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123
-            facts = dict(_LINE.findall(file.read(_BYTES_MAX).decode("ascii", "replace")))
+            facts = dict(_LINE.findall(file.read(4096).decode("ascii", "replace")))
     except OSError:
         return {}
     if "?" in facts.get("GPU UUID", "?"):  # the driver reads it when the GPU is used first
         return {**facts, "GPU UUID": ""}
-    _read[path] = identity, facts
+    _CACHE[path] = identity, facts
     return facts

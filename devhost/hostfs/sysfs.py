@@ -121,14 +121,14 @@ class SysfsFiles:
     def list(self, directory: str) -> list[str] | None:
         """Return the names in a directory; ``None`` where there is none, or an `OSError`."""
         paths = map(posixpath.split, self.nvidia.links)
-        added = [name for above, name in paths if above == directory]
+        extra = [name for above, name in paths if above == directory]
         try:
             present = os.listdir(self._files.to_local(directory))  # noqa: PTH208
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return added or None
+                return extra or None
             raise
-        return names.natural({*present, *added})
+        return names.natural({*present, *extra})
 
     def names(self, directory: str) -> Sequence[str]:
         """Return the names in a directory; none where a device is being unplugged."""
