@@ -6,7 +6,6 @@ make.
 """
 
 import errno
-import functools
 import os
 import posixpath
 import re
@@ -45,14 +44,9 @@ class SysfsFiles:
     """Reads files and links of /sys, each once. All methods block."""
 
     def __init__(self, files: HostFiles) -> None:
-        self._files = files
+        self._files, self.nvidia = files, NvidiaClass(files)
         self._texts: dict[str, str | None] = {}
         self._links: dict[str, str | None] = {}
-
-    @functools.cached_property
-    def nvidia(self) -> NvidiaClass:
-        """What there would be of NVIDIA's driver."""
-        return NvidiaClass(self._files)
 
     def text(self, path: str) -> str | None:
         """Return a file's text, without blanks at its ends; ``None`` where it is no text."""
@@ -409,11 +403,6 @@ class KernelNode:
         """Its path on the host; ``None`` if it has no file."""
         return f"/dev/{self.file}" if self.file else None
 
-    @property
-    def directory(self) -> str:
-        """Its directory, or the nearest one above it that sysfs really has."""
-        return self.syspath.removesuffix(f"/{NAME}/{self.name}")
-
     @classmethod
     def of(cls, subsystem: str, syspath: str, sysfs: SysfsTree) -> "KernelNode | None":
         """Return the node of a directory in sysfs; ``None`` where it has none. Blocks."""
@@ -432,6 +421,7 @@ def node_variables(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
         "place": sysfs.place(node.syspath),
         "parent": posixpath.basename(parent),
         "driver": sysfs.driver(node.syspath),
+        "syspath": node.syspath.removesuffix(f"/{NAME}/{node.name}"),  # what sysfs really has
     }
     path = sysfs.interface(node.syspath)
     if path is not None and (interface := _interface(path, sysfs)) is not None:

@@ -38,9 +38,7 @@ _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_NVIDIA: Final = re.compile(
-    r"(?=(nvidia)[*?[])([^/]+)"
-)  # a glob of names, which say whose they are
+_NVIDIA: Final = re.compile(r"(?=(nvidia)[*?[])([^/]+)")  # a glob of names of its nodes
 # Reading them is slow, has effects, or gives no text.
 _REFUSED_ATTRIBUTES: Final = re.compile(
     r"(.*/)?(config|rom|vpd|resource[^/]*|descriptors|eeprom|uevent|remove|rescan|reset)"

@@ -32,9 +32,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
 _PCI: Final = {  # where they stand in the path of a device
     "resource.kubernetes.io/pcieRoot": re.compile(r"/(pci[0-9a-f]{4,}:[0-9a-f]{2})/"),
-    "resource.kubernetes.io/pciBusID": re.compile(
-        r".*/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:/|$)"
-    ),
+    "resource.kubernetes.io/pciBusID": re.compile(r".*/([0-9a-f]{4,}(?::[0-9a-f]{2}){2}\.[0-7])\b"),
 }
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
