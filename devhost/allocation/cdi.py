@@ -9,7 +9,6 @@ pkg/parser, pkg/cdi and specs-go; tests/support/go/cdi runs that code on our fil
 """
 
 import contextlib
-import hashlib
 import json
 import re
 import threading
@@ -25,6 +24,7 @@ from devhost.hostfs.files import THREAD
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.device import Cause, FileKind, Snapshot, Verdict
 from devhost.model.limits import CDI_SPEC_MAX, CDI_SPECS_MAX
+from devhost.model.names import text_hash
 
 _HASH: Final = 12
 _READABLE: Final = 52  # of a name; a file's has at most 255 bytes
@@ -80,8 +80,7 @@ def _device_name(device_id: str) -> str:
 def _made(text: str) -> str:
     """Return what names may have after a letter: what is readable of a text, and its hash."""
     readable = re.sub(r"[^A-Za-z0-9-]", "_", text)[:_READABLE]
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{readable}-{digest[:_HASH]}"
+    return f"{readable}-{text_hash(text, _HASH)}"
 
 
 # ── the file ───────────────────────────────────────────────────────────────────────────

@@ -110,6 +110,7 @@ class ResourceHooks:
         holders_changed: Returns an event that is set when `other_holders` may have another answer.
         holders_known: Returns whether kubelet has told of all devices that device plugins gave.
         refresh: Asks again which pods hold devices.
+        on_locked: Called when this process has taken the lock of the resource.
         on_left: Called when IDs have left the list.
         save: Writes what was given, which only who has the lock of the resource may do.
         exclusive: Whether to wait while a program other than devhost serves the resource.
@@ -123,6 +124,7 @@ class ResourceHooks:
     holders_changed: Callable[[], asyncio.Event]
     holders_known: Callable[[], bool]
     refresh: Callable[[], Awaitable[None]]
+    on_locked: Callable[[], None]
     on_left: Callable[[], None]
     save: Callable[[], Awaitable[None]]
     exclusive: bool

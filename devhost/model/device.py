@@ -409,6 +409,11 @@ class Skipped:
         return self.verdict.text
 
 
+def no_explanation() -> tuple[str, ...]:
+    """Return nothing: there are devices, or a failure says why there are none."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The devices of a resource at a time.
@@ -434,7 +439,7 @@ class Snapshot:
     skipped_count: int = 0
     error: str | None = None
     notes: tuple[str, ...] = ()
-    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    explain_empty: Callable[[], tuple[str, ...]] = field(default=no_explanation, compare=False)
     settling: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     partly_numa: bool = False

@@ -37,11 +37,12 @@ def text(marker: Path, **others: dict[str, Any]) -> str:
 
 
 async def refused(port: int) -> dict[str, Any]:
-    """Wait until the status has the reason for each resource that needs a right; return it."""
+    """Return the status once it is ready, with the reason of each resource without its right."""
 
     def says(said: dict[str, Any]) -> bool:
         told = {trouble.partition(": ")[0]: trouble for trouble in said["troubles"]}
-        return all(right in told.get(f"e.com/{name}", "") for name, (_, right) in ASKS.items())
+        reasons = ((right, told.get(f"e.com/{name}", "")) for name, (_, right) in ASKS.items())
+        return said["ready"] and all(right in reason for right, reason in reasons)
 
     return await until_status(port, says)
 
