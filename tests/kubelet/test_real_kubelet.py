@@ -12,6 +12,7 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.backends.podresources import PodResources
+from tests.support.asking import until_said
 from tests.support.hosting import kubelet_of
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy, listed, lister, nothing
@@ -102,7 +103,7 @@ async def test_checkpoint_tells_of_devices_of_pods_that_are_not_listed(
         return await client.covers_checkpoint((await client.list_pods()).held)
 
     await node.registered(*healthy("a", "b"))
-    assert await lists_all()
+    await until_said(lists_all, bool)  # the checkpoint is written after the capacity is known
     await kubelet.admit("one", {"app": {COLA: 1}})
     assert await lists_all()
     await kubelet.kill()
