@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits
+from devhost.backends.podresources import PodResources
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
-from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
+from devhost.model.resource_state import PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
 
@@ -137,22 +138,6 @@ class ResourceHooks:
             await wait_at_most(FREE_POLL_S, self.holders_changed().wait)
 
 
-class PodLister(Protocol):
-    """Tells which pods hold devices."""
-
-    may_hold: Callable[[str, str], bool]  # of a resource, an advertised ID; in any thread
-
-    @property
-    def allocating(self) -> bool:
-        """Whether kubelet waits for an Allocate."""
-
-    async def list_pods(self) -> PodList:
-        """Return the pods, and which devices they hold; raise `KubeletError`."""
-
-    async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices that kubelet has allocated and that pods may hold."""
-
-
 class ClaimRecords(Protocol):
     """The records of claims, which outlive the process, and their CDI files."""
 
@@ -261,7 +246,7 @@ class Backend(Publisher, Protocol):
     """The offer of the devices of a process, with what is known of pods and other instances."""
 
     @property
-    def pods(self) -> PodLister:
+    def pods(self) -> PodResources:
         """Tells which pods hold devices."""
 
     def lock_of(self, resource: str) -> LockState:
