@@ -9,7 +9,7 @@ from typing import Final, Self
 
 _NUMBERED: Final = ("char ", "block ")  # entities
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
-TOKEN_KEY: Final = "token "  # begins the key of a node that is no file
+NO_FILE: Final = "token "  # begins the key of a node that is no file
 # From a path of the host to the path at which a reader sees it.
 ToLocal = Callable[[str], str]
 
@@ -178,7 +178,7 @@ class Node:
     id: NodeId = field(init=False, compare=False, repr=False)  # each event needs those of all
 
     def __post_init__(self) -> None:
-        place = self.hardware.place if self.hardware else f"{TOKEN_KEY}{self.name}"
+        place = self.hardware.place if self.hardware else f"{NO_FILE}{self.name}"
         object.__setattr__(self, "key", self.state.realpath if self.state else place)
         object.__setattr__(self, "id", self._id())
 
