@@ -63,24 +63,22 @@ _COMMANDS: Final = """\
 <!-- Written by `make generate`. -->
 # Commands
 
-`devhost COMMAND --help` prints the same, with the variable that sets an option, such as
-`$DEVHOST_PLUGIN_DIR` for `--plugin-dir`. `CONFIG` defaults to `$DEVHOST_CONFIG`, then to
-`/etc/devhost/config.yaml`; `-` is standard input.
+`devhost COMMAND --help` prints the same, with the variable that sets an option. `CONFIG` defaults
+to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Each command exits
+with status 2 if it is used wrongly.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
 _ALLOW: Final = "--allow-"
-_FLAGS: Final = "[the flags that allow something](#flags-that-allow-something)"
-_REPEATABLE: Final = "Repeatable, in the variable split at spaces."
-_ALLOWING: Final = """\
-Each adds to what is allowed; those with a value can be repeated, and their variables are split at
-spaces. What each gives away is in the [security model](../security.md#the-editor)."""
+_USAGE_ERROR: Final = ", 2 usage error"
+_FLAGS: Final = "[`--allow-…`](#flags-that-allow-something)"
+_ALLOWING: Final = "what each gives away is in the [security model](../security.md#the-editor)."
 _EXAMPLES: Final = """\
 <!-- Written by `make generate`. -->
 # Examples
 
-Files to start from, which tests plan on a host with such devices. Flags are those of `devhost run`,
-in the chart [`allow`](../security.md#the-editor)."""
+Files to start from, which tests plan on a host with such devices. They need the flags that are named,
+in the chart [`allow`](../security.md#the-editor); a value alone is of `--allow-device`."""
 
 
 def keys_page() -> str:
@@ -88,6 +86,7 @@ def keys_page() -> str:
     schema = json_schema()
     examples = {name: one["keys"] for name, one in load_examples().items()}
     lines = [_KEYS]
+    sections: dict[str, str] = {}  # by what is said of a key there
     for model, title in SECTIONS.items():
         node = schema if model is config.Config else schema["$defs"][model.__name__]
         lines += ["", f"## {_heading(model, title)}", ""]
@@ -97,7 +96,11 @@ def keys_page() -> str:
             kind = ", ".join(filter(None, (_type(shown), default)))
             example = examples[model.__name__][key]
             shows = f" `{example}`" if re.search(r"[\[{$*]", example) else ""  # more than a value
-            lines.append(f"- `{key}` ({kind}): {shown['description']}{shows}")
+            meaning = f"({kind}): {shown['description']}"
+            if (section := sections.setdefault(f"{key} {meaning}", title)) != title:
+                lines.append(f"- `{key}`: as in [`{section}`](#{_anchor(section)})")
+            else:
+                lines.append(f"- `{key}` {meaning}{shows}")
     return "\n".join(lines) + "\n"
 
 
@@ -190,9 +193,10 @@ def commands_page() -> str:
     for name, command in commands.items():
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context)
-        usage = " ".join(command.collect_usage_pieces(inner))
-        lines += ["", f"## `devhost {name}`", "", f"`devhost {name} {usage}`", ""]
-        lines += [*_paragraphs(command.help or ""), *_paragraphs(command.epilog or "")]
+        arguments = " ".join(command.collect_usage_pieces(inner)[1:])  # behind [OPTIONS]
+        lines += ["", f"## `{f'devhost {name} {arguments}'.strip()}`", ""]
+        epilog = (command.epilog or "").replace(_USAGE_ERROR, "")
+        lines += [*_paragraphs(command.help or ""), *_paragraphs(epilog)]
         options = _own(command)
         if own := [one for one in options if len(users[_help(one)]) == 1]:
             lines += _options(own, inner)
@@ -204,8 +208,8 @@ def commands_page() -> str:
     common = [one for text, one in every.items() if len(users[text]) > 1]
     lines += ["", "## Options of several commands", ""]
     lines += _options([one for one in common if not one.opts[0].startswith(_ALLOW)], context)
-    lines += ["", "## Flags that allow something", "", _ALLOWING, ""]
-    lines += _options([one for one in common if one.opts[0].startswith(_ALLOW)], context)
+    flags = (f"`{one.opts[0]}`" for one in common if one.opts[0].startswith(_ALLOW))
+    lines += ["", "## Flags that allow something", "", f"{', '.join(flags)}: {_ALLOWING}"]
     return "\n".join(lines) + "\n"
 
 
@@ -231,7 +235,7 @@ def _options(options: list[click.Option], context: click.Context) -> list[str]:
         metavar = "" if option.is_flag else option.make_metavar(context)
         extra = option.get_help_extra(context)
         default = f" Default: `{extra['default']}`." if "default" in extra else ""
-        meaning = " ".join((option.help or "").split()).replace(_REPEATABLE, "").strip()
+        meaning = " ".join((option.help or "").split())
         lines.append(f"- `{names}{' ' if metavar else ''}{metavar}`: {meaning}{default}")
     return lines
 
@@ -246,6 +250,7 @@ def examples_page() -> str:
             head = text[: text.index("version:")]
             comment = " ".join(re.findall(r"^# ?(.*)", head, re.MULTILINE))
             flags = re.findall(r"--allow-\S+(?: (?!--)\S+)?", comment)
+            flags = [flag.removeprefix("--allow-device ") for flag in flags]
             link = f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})"
             purpose = re.split(r"[.:] ", comment)[0]
             needs = f" Needs {', '.join(f'`{flag}`' for flag in flags)}." if flags else ""
