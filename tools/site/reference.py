@@ -58,14 +58,14 @@ _KEYS: Final = """\
 
 The rules are in [the configuration language](../configuration.md), the keys of `usb`, `pci`,
 `sysfs` and `node` in [Hardware](../hardware.md). A *template* is a text with `${…}`, a *duration* a
-number with a unit (`ms`, `s`, `m`, `h`)."""
+number with a unit (`ms`, `s`, `m`, `h`). A boolean without a default is `false`."""
 _COMMANDS: Final = """\
 <!-- Written by `make generate`. -->
 # Commands
 
-`devhost COMMAND --help` prints the same, with the variable that sets an option. `CONFIG` defaults
-to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Each command exits
-with status 2 if it is used wrongly.
+`devhost COMMAND --help` says more, with an example, and the variable that sets an option. `CONFIG`
+defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Each command
+exits with status 2 if it is used wrongly.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
@@ -77,8 +77,8 @@ _EXAMPLES: Final = """\
 <!-- Written by `make generate`. -->
 # Examples
 
-Files to start from, which tests plan on a host with such devices. They need the flags that are named,
-in the chart [`allow`](../security.md#the-editor); a value alone is of `--allow-device`."""
+Files to start from, which tests plan on a host with such devices. The first lines of each say which
+[flags](../security.md#the-editor) it needs."""
 
 
 def keys_page() -> str:
@@ -92,6 +92,7 @@ def keys_page() -> str:
         lines += ["", f"## {_heading(model, title)}", ""]
         for key, shown in node["properties"].items():
             default = _default(model, key)
+            default = "" if default == "`false`" else default
             default = default if default in ("", "required") else f"default {default}"
             kind = ", ".join(filter(None, (_type(shown), default)))
             example = examples[model.__name__][key]
@@ -128,7 +129,7 @@ def _type(node: Mapping[str, Any]) -> str:
             one, *more = words
             if f"list of {one}" in more:  # what may stand alone instead of in a list
                 more.remove(f"list of {one}")
-                words = [f"{one}, or a list", *more]
+                words = [f"{one} or list", *more]
             return " or ".join(words)
         case {"enum": words}:
             return ", ".join(f"`{word}`" for word in words)
@@ -195,8 +196,9 @@ def commands_page() -> str:
         inner = click.Context(command, info_name=name, parent=context)
         arguments = " ".join(command.collect_usage_pieces(inner)[1:])  # behind [OPTIONS]
         lines += ["", f"## `{f'devhost {name} {arguments}'.strip()}`", ""]
+        purpose = (command.help or "").partition("\n\n")[0]
         epilog = (command.epilog or "").replace(_USAGE_ERROR, "")
-        lines += [*_paragraphs(command.help or ""), *_paragraphs(epilog)]
+        lines += [*_paragraphs(purpose), *_paragraphs(epilog)]
         options = _own(command)
         if own := [one for one in options if len(users[_help(one)]) == 1]:
             lines += _options(own, inner)
@@ -241,7 +243,7 @@ def _options(options: list[click.Option], context: click.Context) -> list[str]:
 
 
 def examples_page() -> str:
-    """Return the page of all examples: what each is for, and the flags that it needs."""
+    """Return the page of all examples: what each is for."""
     lines = [_EXAMPLES]
     for directory, title in (("hardware", "Hardware"), ("", "Other devices")):
         lines += ["", f"## {title}", ""]
@@ -249,12 +251,9 @@ def examples_page() -> str:
             text = re.sub(r"\A# yaml-language-server.*\n#\n", "", file.read_text(encoding="utf-8"))
             head = text[: text.index("version:")]
             comment = " ".join(re.findall(r"^# ?(.*)", head, re.MULTILINE))
-            flags = re.findall(r"--allow-\S+(?: (?!--)\S+)?", comment)
-            flags = [flag.removeprefix("--allow-device ") for flag in flags]
             link = f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})"
             purpose = re.split(r"[.:] ", comment)[0]
-            needs = f" Needs {', '.join(f'`{flag}`' for flag in flags)}." if flags else ""
-            lines.append(f"- {link}: {purpose}.{needs}")
+            lines.append(f"- {link}: {purpose}.")
     return "\n".join(lines) + "\n"
 
 
