@@ -252,7 +252,7 @@ def examples_page() -> str:
             head = text[: text.index("version:")]
             comment = " ".join(re.findall(r"^# ?(.*)", head, re.MULTILINE))
             link = f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})"
-            purpose = re.split(r"[.:] ", comment)[0]
+            purpose = re.split(r"[.,:;] ", comment)[0].removesuffix(".")
             lines.append(f"- {link}: {purpose}.")
     return "\n".join(lines) + "\n"
 
