@@ -118,8 +118,8 @@ def _printed(command: str, *, root: bool) -> str | None:
     files = [Path(one) for one in inputs if one.endswith(".yaml")]
     if not _OURS.match(command) or not all(file.exists() for file in files):
         return None
-    of_host = arguments[0] not in ("validate", "schema")
-    if of_host and not {"--root", "--against"} & set(arguments):
+    reads_host = arguments[0] not in ("validate", "schema")
+    if reads_host and not {"--root", "--against"} & set(arguments):
         if not root and arguments[0] != "convert":
             return None
         arguments += ["--root", "host"] if root else []

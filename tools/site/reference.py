@@ -64,8 +64,8 @@ _COMMANDS: Final = """\
 # Commands
 
 `devhost COMMAND --help` says more, with an example, and the variable that sets an option. `CONFIG`
-defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Each command
-exits with status 2 if it is used wrongly.
+defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Status 2
+is a usage error.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
