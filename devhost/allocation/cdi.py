@@ -210,11 +210,11 @@ class SpecBudget:
     def take(self, rescan: Callable[[], None], resource: str, size: int) -> bool:
         """Return whether a resource's spec may have a size; what it had before, it may keep."""
         with self._lock:
-            more = size - self._sizes.get(resource, 0)
-            if more > 0 and sum(self._sizes.values()) + more > CDI_SPECS_MAX:
+            growth = size - self._sizes.get(resource, 0)
+            if growth > 0 and sum(self._sizes.values()) + growth > CDI_SPECS_MAX:
                 self._refused[resource] = rescan
                 return False
-            if more > 0:
+            if growth > 0:
                 self._sizes[resource] = size
             return True
 
