@@ -18,7 +18,14 @@ from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Cause, FileKind, HostDevice, Snapshot, Verdict
+from devhost.model.device import (
+    Cause,
+    FileKind,
+    HostDevice,
+    Snapshot,
+    Verdict,
+    no_explanation,
+)
 from devhost.model.limits import SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
@@ -107,7 +114,7 @@ class Scanner(Declaration):
             skipped_count=len(identified.skipped),
             error="; ".join(selection.failed_sources.values()) or None,
             notes=tuple(notes),
-            explain_empty=tuple if devices else selection.explain_empty,
+            explain_empty=no_explanation if devices else selection.explain_empty,
             settling=identified.settling,
             again_at=self._again_at(devices, identified),
             partly_numa=partly_numa,

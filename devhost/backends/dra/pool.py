@@ -5,7 +5,6 @@ complete when there are as many slices of its newest generation as each of them 
 no device of an incomplete one.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.limits import ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX
-from devhost.model.names import attribute_name
+from devhost.model.names import attribute_name, text_hash
 
 _Json = dict[str, Any]
 SliceDevice = Mapping[str, Any]
@@ -26,6 +25,7 @@ SliceDevice = Mapping[str, Any]
 SLICE_MAX: Final = 64  # devices; more with a taint are refused
 _NAME_MAX: Final = 253
 _READABLE: Final = 52  # of a device's name that is made
+_HASH: Final = 10  # characters
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 # Attributes by which drivers know a device in the same way
 # (k8s.io/dynamic-resource-allocation v0.37.1 deviceattribute/attribute.go and pci_linux.go).
@@ -62,7 +62,7 @@ def device_name(advertised_id: str) -> str:
         return advertised_id
     readable = re.sub(r"[^a-z0-9]+", "-", advertised_id.lower()).strip("-")
     readable = readable[:_READABLE].strip("-") or "d"
-    return f"{readable}-{_hash(advertised_id)}"
+    return f"{readable}-{text_hash(advertised_id, _HASH)}"
 
 
 def pool_name(node_name: str, resource: str) -> str:
@@ -72,18 +72,14 @@ def pool_name(node_name: str, resource: str) -> str:
     """
     domain = resource.partition("/")[0]
     name = f"{node_name}/{domain}/{plain_name(resource)}"
-    return name if len(name) <= _NAME_MAX else f"{node_name}/{_hash(resource)}"
+    return name if len(name) <= _NAME_MAX else f"{node_name}/{text_hash(resource, _HASH)}"
 
 
 def plain_name(resource: str) -> str:
     """Return a resource's name without its domain as a DNS label, which no other one there has."""
     name = resource.partition("/")[2]
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return plain if plain == name else f"{plain}-{_hash(resource)}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return plain if plain == name else f"{plain}-{text_hash(resource, _HASH)}"
 
 
 # ── devices ──
@@ -224,7 +220,7 @@ class PoolKey:
 
         The chart's policy wants the node after 17 bytes; the API refuses a node of more than 236.
         """
-        return f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
+        return f"{index:05}-{text_hash(f'{self.driver} {self.name}', _HASH)}-{self.node_name}"
 
 
 def pool_of(content: _Json) -> str:
