@@ -92,14 +92,16 @@ def compute(directory: Path, parts: dict[str, Any]) -> str:
     spec = json.loads((bundle / "config.json").read_text())
     args = [str(Path(sys.executable).resolve()), "-c", PROGRAM]
     spec["process"] |= {"args": args, "terminal": False, "env": parts["process"]["env"]}
-    spec["mounts"] = [each for each in spec["mounts"] if each["type"] not in ("cgroup", "mqueue")]
+    spec["mounts"] = [
+        mount for mount in spec["mounts"] if mount["type"] not in ("cgroup", "mqueue")
+    ]
     # What Python needs, without the driver's libraries.
     paths = [*map(Path, (sys.base_prefix, "/bin", "/lib", "/lib64", "/nix", "/opt"))]
     paths += [*Path("/usr").iterdir(), *Path("/usr/local").iterdir()]
     hidden = ("usr", "local", "nvidia")
     paths = [path for path in paths if path.exists() and path.name not in hidden]
     spec["mounts"] += [bind(f"{path}", f"{path}") for path in paths]
-    spec["mounts"] += [each | {"source": f"{ROOT}{each['source']}"} for each in parts["mounts"]]
+    spec["mounts"] += [mount | {"source": f"{ROOT}{mount['source']}"} for mount in parts["mounts"]]
     spec["linux"]["devices"] = parts["linux"]["devices"]
     spec["linux"]["resources"]["devices"] += parts["linux"]["resources"]["devices"]
     (bundle / "config.json").write_text(json.dumps(spec))

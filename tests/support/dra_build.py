@@ -67,8 +67,9 @@ def allocated(
     Its requests name drivers as DeviceClasses.
     """
     asked = {"slices": [*slices], "claim": claim}
-    results = _asked(asked, binary, "-allocate", "-node", node) or ()
-    return [one["device"] for found in results for one in found["devices"]["results"]]
+    allocations = _asked(asked, binary, "-allocate", "-node", node) or ()
+    results = (result for allocation in allocations for result in allocation["devices"]["results"])
+    return [result["device"] for result in results]
 
 
 def _asked(content: dict[str, Any], *command: Path | str) -> Any:
