@@ -306,6 +306,7 @@ class HostDevice:
         swapped_at: When (on the host's clock) another device node was found in its place.
         is_rendered: Whether what it brings into a container was put together without an error; a
             scan does not do it again for the same nodes.
+        places: The directories in sysfs above which the PCI functions of its nodes are sought.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
     """
 
@@ -316,6 +317,7 @@ class HostDevice:
     swapped_at: float | None = None
     is_rendered: bool = False
     numa_nodes: tuple[int, ...] = ()
+    places: tuple[str, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None
 

@@ -27,7 +27,13 @@ _NAME_MAX: Final = 253
 _READABLE: Final = 52  # of a device's name that is made
 _HASH: Final = 10  # characters
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# Attributes by which drivers know a device in the same way
+# (k8s.io/dynamic-resource-allocation v0.37.1 deviceattribute/attribute.go and pci_linux.go).
 _NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+_PCI: Final = {  # where they stand in the path of a device
+    "resource.kubernetes.io/pcieRoot": re.compile(r"/(pci[0-9a-f]{4,}:[0-9a-f]{2})/"),
+    "resource.kubernetes.io/pciBusID": re.compile(r".*/([0-9a-f]{4,}(?::[0-9a-f]{2}){2}\.[0-7])\b"),
+}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -110,10 +116,11 @@ def device_entries(
 
     The last are those that claims have and that are listed no longer: `claimed` has the IDs that
     claims have, by the device's name. All have the same attributes, empty where a device has no
-    value: a selector fails for a pod on this node where an attribute is missing.
+    value: a selector fails for a pod on this node where an attribute is missing. Those of PCI are
+    missing all the same: by `matchAttribute` two empty ones would be one PCI function.
     """
     values = {device.device.id: _named_values(device.device) for device in devices}
-    names = sorted(frozenset[str]().union(*values.values()))[:ATTRIBUTES_MAX]
+    names = sorted(frozenset[str]().union(*values.values()) - _PCI.keys())[:ATTRIBUTES_MAX]
     is_numa = bool(devices) and all(len(device.device.numa_nodes) == 1 for device in devices)
     has_shares = resource.max_per_container == 1 and resource.replicas > 1
     rows: dict[str, tuple[str, Mapping[str, str], int]] = {
@@ -130,6 +137,7 @@ def device_entries(
     for name, (device_id, named, numa_node) in rows.items():
         texts = {attribute: named.get(attribute, "") for attribute in names}
         texts |= {"resource": resource.name, "id": _fitting(device_id) or ""}
+        texts |= {attribute: named[attribute] for attribute in _PCI if attribute in named}
         entry: _Json = {"name": name, "attributes": {key: {"string": texts[key]} for key in texts}}
         if is_numa:
             entry["attributes"][_NUMA_NODE] = {"int": numa_node}
@@ -158,6 +166,9 @@ def _named_values(device: HostDevice) -> dict[str, str]:
             name = attribute_name(variable)
             if name is not None and _fitting(value) is not None:
                 values.setdefault(name, value)
+    for name, pattern in _PCI.items():
+        matches = {match[1] for match in map(pattern.search, device.places) if match}
+        values |= {name: matches.pop()} if len(matches) == 1 else {}
     return values
 
 
