@@ -101,7 +101,7 @@ def resource_report(served: ServedResource, snapshot: Snapshot) -> ResourceRepor
         *(
             f"{reader.location.base or '/'}: {reason}: read every {POLL_S:.0f} s"
             for reader in served.scan.readers
-            if (reason := reader.watch.polling_reason)
+            if (reason := reader.polling_reason)
         ),
     )
     listed = published.listed, published.healthy

@@ -121,7 +121,7 @@ class ResourceScan:
     def rescan(self) -> None:
         """Scan everything, and see that the right directories are watched."""
         for reader in self.readers:
-            reader.watch.recheck()
+            reader.recheck()
         self.request(full=True)
 
     def apply_spec(self, scanner: Scanner) -> None:
@@ -200,9 +200,7 @@ class ResourceScan:
         # After the list, which is sent first.
         loop.call_soon(self._reconciler.metrics.observe_scan, self.name, snapshot, took)
         # What has failed may have done so for a moment, such as without a free descriptor.
-        if snapshot.error is not None or any(
-            reader.watch.polling_reason for reader in self.readers
-        ):
+        if snapshot.error is not None or any(reader.polling_reason for reader in self.readers):
             return min(loop.time() + POLL_S, snapshot.again_at or math.inf)
         return snapshot.again_at
 
@@ -215,7 +213,7 @@ class ResourceScan:
         """
         readers = self.readers
         for reader in readers:
-            await reader.watch.start()
+            await reader.watch()
 
         def look() -> tuple[Identified, Snapshot | None]:
             listings = {reader.location: reader.read(since) for reader in readers}
@@ -324,13 +322,6 @@ class Reconciler:
         if waits and scan is not None and self._position(scan) > self._position(self._awaited):
             return  # behind what the last pass has ended at: nothing is ready that was not
         if self._pass is None or self._pass.done():
-            if scan is not None and not self._edits:  # most events need no task
-                ready = self._ready()
-                if ready == [scan] and len(scan.forecast.selection.nodes) <= _FEW:
-                    self._take_over(ready, _one_pass(self._resolver, (), [scan.take()]))
-                    ready = self._ready()
-                if not ready:
-                    return
             work = keep_running("task", "resolve", self._resolve_ready)
             self._pass = asyncio.create_task(work, name="resolve")
 
@@ -343,21 +334,17 @@ class Reconciler:
                 findings = [scan.take() for scan in ready]
                 work = functools.partial(_one_pass, self._resolver, edits, findings)
                 few = sum(len(forecast.selection.nodes) for forecast, *_ in findings) <= _FEW
-                outcome = work() if few else await run_in_thread("resolve", work)
+                resolved, again = work() if few else await run_in_thread("resolve", work)
                 del self._edits[: len(edits)]
-                self._take_over(ready, outcome)
+                for scan, identified in zip(ready, resolved, strict=True):
+                    _deliver(scan, identified)
+                for scan in filter(None, map(self._scans.get, again)):
+                    if not scan.demand.is_pending:
+                        scan.request()
         except Exception as error:  # tried again, with the same edits
             for scan in ready:
                 _deliver(scan, error)
             raise
-
-    def _take_over(self, ready: Iterable[ResourceScan], outcome: _Outcome) -> None:
-        resolved, again = outcome
-        for scan, identified in zip(ready, resolved, strict=True):
-            _deliver(scan, identified)
-        for scan in filter(None, map(self._scans.get, again)):
-            if not scan.demand.is_pending:
-                scan.request()
 
     def _ready(self) -> list[ResourceScan]:
         """Return the scans to resolve: those before which no resource may find something yet.

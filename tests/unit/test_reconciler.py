@@ -38,9 +38,9 @@ class Reader:
     location, polling_reason = None, ""
 
     def __init__(self, released: asyncio.Event) -> None:
-        self._released, self.watch = released, self
+        self._released = released
 
-    async def start(self) -> None:
+    async def watch(self) -> None:
         await self._released.wait()
 
     def read(self, _: float) -> None:
@@ -225,7 +225,7 @@ async def test_scan_that_hangs_or_is_always_due_holds_up_for_a_moment(
     released.set()
     await at.until_applied("b")
     at.hang("a")
-    monkeypatch.setattr(Reader, "start", start)
+    monkeypatch.setattr(Reader, "watch", start)
     at.declare("abc")
     await at.until_applied("bc")
 
