@@ -21,8 +21,8 @@ from devhost.hostfs.files import Progress
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.node.state_dir import replace_file
-from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import PATIENCE_S, BlockingCalls, run_in_thread
+from devhost.watch.watcher import Watcher, follow_directory
 
 _UNFINISHED: Final = f".*.json.{'[0-9a-f]' * 8}.tmp"
 _UNFINISHED_S: Final = 60.0  # a living process takes less to write one

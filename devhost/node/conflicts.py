@@ -110,13 +110,10 @@ class Rivals:
         reason, held = self._find_listed(device, keys), conflicts.unaccounted
         if reason is not None or held is None or self._resource.overlap == "allow":
             return reason
-        name, holding_pods = (
-            advertised_name(self._resource, device),
-            conflicts.holders.pods_of_device,
-        )
-        if not keys or conflicts.table.has_nodes(name) or holding_pods(name):
+        name, pods_of = advertised_name(self._resource, device), conflicts.holders.pods_of_device
+        if not keys or conflicts.table.has_nodes(name) or pods_of(name):
             return None
-        pods = ", ".join(sorted(holding_pods(held)))
+        pods = ", ".join(sorted(pods_of(held)))
         return f"{held} is held by {pods}, and no record says which node that is: maybe this one"
 
     def find_holding(self, device: HostDevice) -> Holding | None:

@@ -10,9 +10,9 @@ from typing import Final
 from devhost.hostfs.files import THREAD, HostFiles, Progress, Tally
 from devhost.model.limits import ENTRIES_TOTAL_MAX
 from devhost.sources.base import NOT_DEVICES, Listing, Location, has_no_events, list_location
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
 from devhost.watch.uevents import Uevents
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 READ_TIMEOUT_S: Final = 10.0  # for each answer of a filesystem: large directories need many
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated

@@ -13,7 +13,6 @@ import functools
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from devhost.devices.identify import Identified
@@ -43,34 +42,6 @@ _Outcome = tuple[list[Identified | Exception | None], set[str]]
 """What a pass comes to for each finding, and the resources to read again."""
 
 
-@dataclass(slots=True)
-class _Demand:
-    """The need for a scan; times are on the event loop's clock.
-
-    Attributes:
-        due: Something may have changed since the last reading began.
-        full: Also what no event tells is asked for.
-        is_reading: A reading was begun that was not taken by a pass yet.
-        since: When a scan was requested last.
-        pending_since: Since when one is due or being read.
-        rereads: How often it was read again, because it had changed meanwhile.
-        timer: Has it scanned again even if nothing happens.
-    """
-
-    due: bool = False
-    full: bool = False
-    is_reading: bool = False
-    since: float = 0.0
-    pending_since: float = 0.0
-    rereads: int = 0
-    timer: asyncio.TimerHandle | None = None
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a scan may be about to find something."""
-        return self.due or self.is_reading
-
-
 class ResourceScan:
     """The scans of one resource, one at a time; made by `Reconciler.add`.
 
@@ -91,7 +62,14 @@ class ResourceScan:
     ) -> None:
         self._reconciler, self.scanner, self.found = reconciler, scanner, Snapshot()
         self._apply, self._failed = apply, failed
-        self.demand = _Demand()
+        # The need for a scan; times are on the event loop's clock.
+        self.due = False  # something may have changed since the last reading began
+        self._full = False  # also what no event tells is asked for
+        self._is_reading = False  # a reading was begun that was not taken by a pass yet
+        self._since = 0.0  # when a scan was requested last
+        self.pending_since = 0.0
+        self._rereads = 0  # as something had changed meanwhile
+        self.timer: asyncio.TimerHandle | None = None  # to scan even if nothing happens
         self.forecast: Identified
         self._owners: Mapping[str, str] = {}  # of nodes that another resource offers
         self._links_to_come = False
@@ -104,15 +82,19 @@ class ResourceScan:
         """The resource's name."""
         return self.scanner.resource.name
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a scan may be about to find something."""
+        return self.due or self._is_reading
+
     def request(self, *, full: bool = False) -> None:
         """Scan, as something may have changed; also what no event tells, if `full`."""
         if self._calls is None:
             return  # such as one that drains
-        demand = self.demand
-        demand.since = asyncio.get_running_loop().time()
-        if not demand.is_pending:
-            demand.pending_since = demand.since
-        demand.due, demand.full = True, demand.full or full
+        self._since = asyncio.get_running_loop().time()
+        if not self.is_pending:
+            self.pending_since = self._since
+        self.due, self._full = True, self._full or full
         if self not in self._reconciler.active:
             work = keep_running("resource", self.name, self._run, self._report_failure)
             task = asyncio.create_task(work, name=f"scan {self.name}")
@@ -148,11 +130,11 @@ class ResourceScan:
 
     def _stop(self) -> None:
         task = self._reconciler.active.pop(self, None)
-        for pending in (task, self.demand.timer, self.outcome):
+        for pending in (task, self.timer, self.outcome):
             if pending is not None:
                 pending.cancel()
         self.outcome = None
-        self.demand.due = self.demand.is_reading = False
+        self.due = self._is_reading = False
         if task is not None:
             self._reconciler.wake()  # nobody has to wait for it any longer
 
@@ -162,33 +144,33 @@ class ResourceScan:
 
     async def _run(self) -> None:
         """Scan for as long as something may have changed."""
-        clock, demand = asyncio.get_running_loop().time, self.demand
+        clock = asyncio.get_running_loop().time
         again_at: float | None = None
-        while demand.due:
-            if demand.timer is not None:
-                demand.timer.cancel()
-            began = demand.pending_since = clock()
-            demand.due, demand.is_reading = False, True
+        while self.due:
+            if self.timer is not None:
+                self.timer.cancel()
+            began = self.pending_since = clock()
+            self.due, self._is_reading = False, True
             again_at = await self._scan(began)
-            if demand.due:  # one that changes all the time leaves time to the others
+            if self.due:  # one that changes all the time leaves time to the others
                 await asyncio.sleep(min(max(_BURST_S, clock() - began), _REST_MAX_S))
         self._reconciler.active.pop(self, None)
         if again_at is not None:
-            demand.timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
+            self.timer = asyncio.get_running_loop().call_at(again_at, self.rescan)
 
     async def _scan(self, began: float) -> float | None:
         """Scan once; return when to do so again even if nothing happens."""
-        loop, demand, scanner = asyncio.get_running_loop(), self.demand, self.scanner
-        full, demand.full = demand.full, False
+        loop, scanner = asyncio.get_running_loop(), self.scanner
+        full, self._full = self._full, False
         try:
-            forecast, snapshot = await self._read(scanner, demand.since, full=full)
+            forecast, snapshot = await self._read(scanner, self._since, full=full)
             identified = await self._resolve(forecast)
         finally:
-            if demand.is_reading:
-                demand.is_reading = False
+            if self._is_reading:
+                self._is_reading = False
                 self._reconciler.wake(self)
         if identified is None:
-            demand.due, demand.full = True, demand.full or full
+            self.due, self._full = True, self._full or full
             return None
         if snapshot is None or identified is not forecast or identified.truncated:
             snapshot = await self._call(functools.partial(scanner.verify, identified, full=full))
@@ -249,7 +231,7 @@ class ResourceScan:
         identified = await self.outcome
         self.outcome = None
         del self.forecast  # it has the devices from before
-        self.demand.rereads = self.demand.rereads + 1 if identified is None else 0
+        self._rereads = self._rereads + 1 if identified is None else 0
         if identified is not None and identified is not forecast:
             owners = identified.context.owners.items()
             self._owners = {key: owner for key, owner in owners if owner is not None}
@@ -258,8 +240,8 @@ class ResourceScan:
 
     def take(self) -> _Finding:
         """Return what was found, for a pass."""
-        outdated = self.demand.due and self.demand.rereads < _REREADS_MAX
-        self.demand.is_reading = False
+        outdated = self.due and self._rereads < _REREADS_MAX
+        self._is_reading = False
         return self.forecast, self.found, outdated
 
 
@@ -318,7 +300,7 @@ class Reconciler:
 
     def wake(self, scan: ResourceScan | None = None) -> None:
         """Resolve what is ready, also by what has just come of a scan."""
-        waits = self._awaited is not None and self._awaited.demand.is_pending
+        waits = self._awaited is not None and self._awaited.is_pending
         if waits and scan is not None and self._position(scan) > self._position(self._awaited):
             return  # behind what the last pass has ended at: nothing is ready that was not
         if self._pass is None or self._pass.done():
@@ -339,7 +321,7 @@ class Reconciler:
                 for scan, identified in zip(ready, resolved, strict=True):
                     _deliver(scan, identified)
                 for scan in filter(None, map(self._scans.get, again)):
-                    if not scan.demand.is_pending:
+                    if not scan.is_pending:
                         scan.request()
         except Exception as error:  # tried again, with the same edits
             for scan in ready:
@@ -358,9 +340,7 @@ class Reconciler:
         for scan in sorted(self.active, key=self._position):
             if scan.outcome is not None and not scan.outcome.done():
                 ready.append(scan)
-            elif scan.demand.is_pending and loop.time() < (
-                until := scan.demand.pending_since + ORDER_WAIT_S
-            ):
+            elif scan.is_pending and loop.time() < (until := scan.pending_since + ORDER_WAIT_S):
                 self._timer, self._awaited = loop.call_at(until, self.wake), scan
                 break
         return ready

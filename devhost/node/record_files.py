@@ -17,8 +17,8 @@ from devhost.model.records import Changes, ClaimRecord, Handout, Record
 from devhost.node.record_store import Records, RecordStore, find_changes
 from devhost.node.record_table import RecordTable
 from devhost.node.state_dir import CLAIMS, CLOSE_S, RECORDS, log_transition
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import PATIENCE_S, call_on_loop, run_in_thread
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 NO_ANSWER: Final = "the state directory does not answer"

@@ -35,7 +35,6 @@ from devhost.node.state_dir import (
 
 Records = Mapping[RecordKey, Record]
 _Stamp = tuple[int, ...]
-_FORMER_FILE: Final = "state.json"  # of versions that were never released
 _NAME_MAX: Final = 200  # of a file, without its end
 _LOG: Final = logging.getLogger(__name__)
 
@@ -131,8 +130,6 @@ class RecordStore:
         if not self._directories:  # the first update of this process
             make_private(self.directory)
             self.was_kept = (self.directory / RECORDS).is_dir()
-            if (former := self.directory / _FORMER_FILE).exists():
-                _LOG.info("%s is of a former version: it is not read", former)
         lost, damage = dict[RecordKey, Record](), None
         if current == self.records:
             self._read()

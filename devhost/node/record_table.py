@@ -139,17 +139,9 @@ class RecordTable:
         """Return the handouts of a device under a name."""
         return [record for record in self.by_name(name) if isinstance(record, Handout)]
 
-    def of_resource(self, resource: str) -> list[Handout]:
-        """Return the handouts of a resource."""
-        return [handout for handout in self if handout.resource == resource]
-
     def snapshot(self) -> dict[RecordKey, Record]:
         """Return all records, as they are now."""
         return dict(self._records)
-
-    def holdings(self) -> Iterator[Holding]:
-        """Yield all that pods were given."""
-        return (holding for record in self.snapshot().values() for holding in holdings(record))
 
     def apply(self, changes: Changes) -> None:
         """Set and end records."""

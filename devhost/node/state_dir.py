@@ -3,7 +3,6 @@
 They are replaced atomically under the directory's lock.
 """
 
-import asyncio
 import contextlib
 import errno
 import fcntl
@@ -11,7 +10,7 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +23,6 @@ RECORDS: Final = "records"
 CLAIMS: Final = "claims"
 SUBDIRECTORIES: Final = (RECORDS, CLAIMS)
 TOO_LARGE: Final = f"larger than {STATE_BYTES_MAX >> 20} MiB"
-SAVE_RETRY_S: Final = 5.0
 CLOSE_S: Final = 2.0  # for the last write before the process ends
 _LOG: Final = logging.getLogger(__name__)
 
@@ -69,18 +67,17 @@ class LastGoodConfig:
         with directory_lock(self.path.parent):
             write_atomically(self.path, raw)
 
-    async def save(self, retry: Callable[[], object]) -> None:
-        """Save what is unsaved; `retry` is called when that may be tried again."""
+    async def save(self) -> None:
+        """Save what is unsaved; `problem` says why that fails."""
         problem = None
         try:
             while (raw := self.unsaved) is not None:
                 write = functools.partial(self.write, raw)
-                await self._calls.run(write, patience=PATIENCE_S, on_late=retry)
+                await self._calls.run(write, patience=PATIENCE_S)
                 if self.unsaved is raw:  # else there is a newer one
                     self.unsaved = None
         except OSError as error:
             problem = f"{self.path}: {error.strerror}"
-            asyncio.get_running_loop().call_later(SAVE_RETRY_S, retry)
         self.problem = log_transition("the last good configuration", self.problem, problem)
 
 

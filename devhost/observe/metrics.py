@@ -1,6 +1,6 @@
 """The metrics for Prometheus."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from prometheus_client import (
@@ -18,6 +18,7 @@ from devhost.model.device import Snapshot
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _RESOURCE: Final = "resource_name"
 REGISTRATION_RESULTS: Final = {True: "ok", False: "error"}
+_ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 # Allocate has no deadline in kubelet; devhost gives up after 5 s.
 _ALLOCATION_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _DISCOVERY_BOUNDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -28,8 +29,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """The metrics of a process. All methods belong to the event loop."""
 
-    def __init__(self, results: Iterable[str]) -> None:
-        self._results = tuple(results)
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
 
@@ -62,7 +62,7 @@ class Metrics:
         """Begin all series of a resource: Prometheus sees no increase in one that begins at 1."""
         for result in REGISTRATION_RESULTS.values():
             self.registrations.labels(resource, result)
-        for result in self._results:
+        for result in _ALLOCATE_RESULTS:
             self.allocations.labels(resource, result)
         for metric in self._plain:
             metric.labels(resource)

@@ -21,6 +21,7 @@ from devhost.model.device import Cause, Checked, HostDevice, Verdict
 from devhost.node import health_monitor
 from devhost.node.health_monitor import HealthMonitor, HealthState
 from devhost.watch import threads
+from devhost.watch.threads import wait_at_most
 from tests.support import devices
 from tests.support.daemon import until
 from tests.support.devices import node, reasons, snapshot
@@ -410,12 +411,12 @@ async def test_first_health_round_is_waited_for_but_not_without_end(
     bench.watch(scanner(interval="1h"), device("a"), device("b"))
     answers.good("a")
     answers.bad("b", "1")
-    await bench.monitor.first_round(20)
+    await bench.monitor.first_round()
     assert bench.reasons() == {"a": None, "b": "check failed: 1"}
     bench.watch(scanner(interval="1h"), device("c"))
-    await bench.monitor.first_round(0.01)
+    await wait_at_most(0.01, bench.monitor.first_round)
     assert bench.reasons() == {"c": "not checked yet"}
-    waiting = asyncio.create_task(bench.monitor.first_round(60))
+    waiting = asyncio.create_task(bench.monitor.first_round())
     await asyncio.sleep(0)
     bench.watch(scanner(interval="1h"))
     await waiting

@@ -14,8 +14,8 @@ from devhost.node import locations as inventory
 from devhost.node.locations import Locations
 from devhost.sources.base import Listing, Location, list_location
 from devhost.sources.file_sources import DirectoryLocation, FileListing
-from devhost.watch.inotify import Watcher
 from devhost.watch.threads import run_in_thread
+from devhost.watch.watcher import Watcher
 
 
 class Slow:

@@ -85,7 +85,7 @@ class Resources:
 
     def __init__(self) -> None:
         self.locations, self.applied = FakeLocations(), asyncio.Queue[str]()
-        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics(()))
+        self.reconciler = Reconciler(cast("Locations", self.locations), Metrics())
         self.resources: dict[str, Resource] = {}
         self.scans: dict[str, ResourceScan] = {}
 
@@ -275,4 +275,4 @@ async def test_resource_with_more_than_both_limits_is_not_read_again_and_again(
     while d.scan in at.reconciler.active:
         await asyncio.sleep(0)
     assert at.devices()["d"] < 100
-    assert d.scan.demand.timer is None
+    assert d.scan.timer is None
