@@ -65,15 +65,7 @@ class Offer:
 
 
 class ResourceAnswers:
-    """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`).
-
-    Attributes:
-        drain_reason: Why devices are given to nobody any longer, if they are not.
-        steps_ended: Whether no container needs the steps before its start any longer.
-        up_to_date: Set while the offer is by the specification in force.
-        pre_start: Runs the steps before a container starts.
-        code: The code of the resource, if it has any.
-    """
+    """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`)."""
 
     def __init__(
         self,
@@ -84,9 +76,9 @@ class ResourceAnswers:
         code: CodeResource | None,
     ) -> None:
         self.name, self.offer = scanner.resource.name, Offer(scanner)
-        self.drain_reason: str | None = None
-        self.steps_ended = False
-        self.up_to_date = asyncio.Event()
+        self.drain_reason: str | None = None  # why devices are given to nobody any longer
+        self.steps_ended = False  # no container needs the steps before its start any longer
+        self.up_to_date = asyncio.Event()  # set while the offer is by the specification in force
         self._custody, self._metrics = custody, metrics
         self.pre_start, self.code = pre_start, code
         self._calls = BlockingCalls(f"allocate {self.name}")

@@ -17,14 +17,7 @@ from devhost.node.record_table import Holding, HoldingIndex, RecordTable
 
 
 class Conflicts:
-    """Finds the pods that may have a node under another name, or by another publisher.
-
-    Attributes:
-        listed_nodes: The names under which nodes are listed.
-        overlap: Which resources of the file have ``overlap: allow``.
-        unaccounted: A device that a pod holds without a record, of which the nodes are not known.
-        unrecorded: What pods have with claims without a record, where the nodes are known.
-    """
+    """Finds the pods that may have a node under another name, or by another publisher."""
 
     def __init__(
         self,
@@ -37,7 +30,9 @@ class Conflicts:
         self.table, self.listings, self.holders, self.backend = table, listings, holders, backend
         self._ends = ends
         self.listed_nodes = ListedNodes()
-        self.overlap: Mapping[str, bool] = {}
+        self.overlap: Mapping[str, bool] = {}  # of each resource of the file
+        # Of what pods have without a record: a device of which the nodes are not known, and, with
+        # claims, those of which they are.
         self.unaccounted: AdvertisedName | None = None
         self.unrecorded = HoldingIndex(table.boot)
 

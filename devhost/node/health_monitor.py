@@ -156,7 +156,7 @@ class HealthMonitor:
 
     async def first_round(self) -> None:
         """Wait until each device has been checked once."""
-        while any(watched.state.healthy is None for watched in self._watched.values()):
+        while any(watched.state.healthy is None for watched in self._watched.values()):  # noqa: ASYNC110
             await asyncio.sleep(_FIRST_POLL_S)
 
     def close(self) -> None:

@@ -24,22 +24,13 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list of kubelet.
-
-    Attributes:
-        held: The devices that pods hold.
-        at: When it was requested, on the event loop's clock.
-        has_all_pods: Whether it has all pods: a kubelet that has just started lists those admitted
-            so far.
-        complete: Whether it has all devices that device plugins have given.
-        by_name: The IDs that pods hold, by the name of their device.
-    """
+    """A list of kubelet."""
 
     held: PodHoldings
-    at: float
-    has_all_pods: bool
-    complete: bool
-    by_name: Mapping[AdvertisedName, HeldBy]
+    at: float  # when it was requested, on the event loop's clock
+    has_all_pods: bool  # not those alone that a kubelet has admitted since its start
+    complete: bool  # it has all devices that device plugins have given
+    by_name: Mapping[AdvertisedName, HeldBy]  # the IDs that pods hold, by their device
 
 
 class Holders:

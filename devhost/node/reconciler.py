@@ -43,15 +43,7 @@ _Outcome = tuple[list[Identified | Exception | None], set[str]]
 
 
 class ResourceScan:
-    """The scans of one resource, one at a time; made by `Reconciler.add`.
-
-    Attributes:
-        scanner: The compiled resource.
-        found: The devices that it has, as found by the last scan.
-        readers: The readers of the locations that its sources look at.
-        forecast: The devices as read last, if others offer the nodes that they offered before.
-        outcome: The devices, when a pass has resolved the forecast.
-    """
+    """The scans of one resource, one at a time; made by `Reconciler.add`."""
 
     def __init__(
         self,
@@ -60,8 +52,9 @@ class ResourceScan:
         apply: Callable[[Snapshot], Awaitable[None]],
         failed: Callable[[Exception], object],
     ) -> None:
-        self._reconciler, self.scanner, self.found = reconciler, scanner, Snapshot()
-        self._apply, self._failed = apply, failed
+        self._reconciler, self._apply, self._failed = reconciler, apply, failed
+        self.scanner = scanner
+        self.found = Snapshot()  # the devices that the resource has, by the last scan
         # The need for a scan; times are on the event loop's clock.
         self.due = False  # something may have changed since the last reading began
         self._full = False  # also what no event tells is asked for
@@ -70,11 +63,13 @@ class ResourceScan:
         self.pending_since = 0.0
         self._rereads = 0  # as something had changed meanwhile
         self.timer: asyncio.TimerHandle | None = None  # to scan even if nothing happens
+        # The devices as read last, if others offer the nodes that they offered before; and the
+        # devices when a pass has resolved that.
         self.forecast: Identified
+        self.outcome: asyncio.Future[Identified | None] | None = None
         self._owners: Mapping[str, str] = {}  # of nodes that another resource offers
         self._links_to_come = False
-        self.outcome: asyncio.Future[Identified | None] | None = None
-        self.readers: Sequence[LocationReader] = ()
+        self.readers: Sequence[LocationReader] = ()  # of the locations where its sources look
         self._calls: BlockingCalls | None = None  # while it is enabled
 
     @property

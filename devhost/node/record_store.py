@@ -60,37 +60,23 @@ def find_changes(former: Records, records: Records) -> dict[RecordKey, Record | 
 
 
 class Outcome(NamedTuple):
-    """The outcome of an update of the files.
+    """The outcome of an update of the files."""
 
-    Attributes:
-        current: The records of the process, with what others have changed.
-        failure: Why a file could not be read or written.
-        unwritten: What could not be written because of it.
-        damage: What has become of a file that was damaged.
-    """
-
-    current: Records
-    failure: OSError | None = None
-    unwritten: Changes = {}  # noqa: RUF012 (nobody changes it)
-    damage: str | None = None
+    current: Records  # of the process, with what others have changed
+    failure: OSError | None  # why a file could not be read or written
+    unwritten: Changes  # what could not be written because of it
+    damage: str | None  # what has become of a file that was damaged
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file of a resource or a claim.
+    """A file of a resource or a claim."""
 
-    Attributes:
-        stamp: Differs from one file to the next.
-        rest: What is not understood of a resource's file: it is written by a newer version.
-        damage: Why it is to be moved aside. Until then its records are those that it had before.
-        failure: Why it could not be read; the same holds.
-    """
-
-    stamp: _Stamp = ()
-    records: Records = field(default_factory=dict)
-    rest: Mapping[str, Any] = field(default_factory=dict)
-    damage: str | None = None
-    failure: OSError | None = None
+    stamp: _Stamp = ()  # differs from one file to the next
+    records: Records = field(default_factory=dict)  # from before, if it cannot be read now
+    rest: Mapping[str, Any] = field(default_factory=dict)  # written by a newer version
+    damage: str | None = None  # why it is to be moved aside
+    failure: OSError | None = None  # why it could not be read
 
 
 _NO_FILE: Final = _File()
@@ -100,18 +86,13 @@ class RecordStore:
     """The files, as this process has read or written them last; one update at a time.
 
     `lock_of` returns who has the lock of a resource.
-
-    Attributes:
-        records: Those of all files.
-        was_kept: Whether there were records of device plugins when they were first read.
-        own: The base names of the files that only this process is known to write.
     """
 
     def __init__(self, directory: Path, lock_of: Callable[[str], LockState]) -> None:
         self.directory, self._lock_of = directory, lock_of
-        self.records: Records = {}
-        self.own: set[str] = set()
-        self.was_kept = False
+        self.records: Records = {}  # of all files
+        self.own: set[str] = set()  # base names of files that only this process is known to write
+        self.was_kept = False  # there were records of device plugins at the first reading
         self._files: dict[str, _File] = {}  # by name below the directory
         self._directories: Mapping[str, _Stamp | None] = {}
         self._has_changed = False  # a file or directory, since the last update that has ended

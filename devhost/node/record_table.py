@@ -13,18 +13,13 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Nodes that no other pod may have, under one name, because of a record.
-
-    Attributes:
-        driver: The driver of the claim; empty for the device plugin.
-        claim: The claim in messages; empty for the device plugin.
-    """
+    """Nodes that no other pod may have, under one name, because of a record."""
 
     name: AdvertisedName
     nodes: RecordedNodes
     overlap: bool
-    driver: str = ""
-    claim: str = ""
+    driver: str = ""  # of the claim; empty for the device plugin
+    claim: str = ""  # in messages; empty for the device plugin
 
     def node_keys(self, boot: str) -> frozenset[str]:
         """Return what identifies its nodes in a boot."""
@@ -96,17 +91,12 @@ class HoldingIndex:
 
 
 class RecordTable:
-    """All records as this process has them.
-
-    Attributes:
-        claims: The records of claims, by ID.
-        index: What no other pod may have because of them.
-    """
+    """All records as this process has them."""
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
-        self.claims: dict[str, ClaimRecord] = {}
-        self.index = HoldingIndex(boot)
+        self.claims: dict[str, ClaimRecord] = {}  # by ID
+        self.index = HoldingIndex(boot)  # what no other pod may have because of records
         self._records: dict[RecordKey, Record] = {}
 
     def __iter__(self) -> Iterator[Handout]:

@@ -39,12 +39,7 @@ class NodeParts:
 
 
 class ServedResource:
-    """Serves one resource.
-
-    Attributes:
-        devices: What was found, and what is offered.
-        answers: The answers to the backend, by the present offer.
-    """
+    """Serves one resource."""
 
     def __init__(
         self, scanner: Scanner, parts: NodeParts, code: CodeResource | None = None

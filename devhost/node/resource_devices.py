@@ -17,14 +17,7 @@ from devhost.node.resource_status import ChangeLog, DeviceCount
 
 
 class ResourceDevices:
-    """The devices of one resource.
-
-    Attributes:
-        offered: Those that are listed, with the verdicts of all judges.
-        health: The checks of the devices, if there are any.
-        count: How many there are, and should be.
-        injection: The file of their CDI specs.
-    """
+    """The devices of one resource."""
 
     def __init__(
         self,
@@ -34,8 +27,8 @@ class ResourceDevices:
         injection: CdiInjection,
         scan: ResourceScan,
     ) -> None:
-        self.offered = Snapshot()
-        self.health: HealthMonitor | None = None
+        self.offered = Snapshot()  # as listed, with the verdicts of all judges
+        self.health: HealthMonitor | None = None  # if there are checks
         self.count = DeviceCount(answers.name)
         self.change_log = ChangeLog(answers.name, self.count.log_change)
         self.injection, self._custody = injection, custody

@@ -37,17 +37,12 @@ def log_transition(content: str, before: str | None, problem: str | None) -> str
 
 
 class LastGoodConfig:
-    """The copy of the configuration that was applied last, for a start with an invalid file.
-
-    Attributes:
-        unsaved: The content to be saved.
-        problem: Why it could not be.
-    """
+    """The copy of the configuration that was applied last, for a start with an invalid file."""
 
     def __init__(self, state_dir: Path, name: str = LAST_GOOD) -> None:
         self.path, self._calls = state_dir / name, BlockingCalls("save config", serial=True)
-        self.unsaved: bytes | None = None
-        self.problem: str | None = None
+        self.unsaved: bytes | None = None  # the content to be saved
+        self.problem: str | None = None  # why it could not be
 
     def read(self) -> bytes | None:
         """Return the copy, ``None`` where there is none; raise `OSError` if it cannot be read."""
