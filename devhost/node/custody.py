@@ -65,7 +65,7 @@ class Custody:
         self._due = asyncio.Event()  # a record may have ended, or be missing
         self.holders_changed = asyncio.Event()  # by a list, a record: then it is another one
         files.on_change = self._records_changed
-        holders.subscribe(self._rescan_withheld)  # the reason may be another one
+        holders.on_change.append(self._rescan_withheld)  # the reason may be another one
         holders.on_list, backend.pods.may_hold = self._report_holders, files.may_hold
 
     # ── resources ──

@@ -50,7 +50,8 @@ class Holders:
         self._failure: str | None = None
         self._ended = 0  # calls
         self._calling = asyncio.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        # Called when what `pods_by_id` or `held_ids` return has changed.
+        self.on_change: list[Callable[[], None]] = []
         self.on_list: Callable[[], object] = int  # after each list, the same or another
 
     @property
@@ -125,14 +126,6 @@ class Holders:
             if self._ended == ended:
                 await self._ask()
 
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever what `pods_by_id` or `held_ids` return has changed.
-
-        What is returned ends that.
-        """
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
-
     async def run(self) -> None:
         """Ask every `POLL_S`."""
         while True:
@@ -169,7 +162,7 @@ class Holders:
             else:
                 _LOG.info("pod-resources available again")
         if _counted(self._lists) != before:
-            for callback in tuple(self._callbacks):
+            for callback in tuple(self.on_change):
                 callback()
         self.on_list()
 

@@ -43,7 +43,10 @@ _Outcome = tuple[list[Identified | Exception | None], set[str]]
 
 
 class ResourceScan:
-    """The scans of one resource, one at a time; made by `Reconciler.add`."""
+    """The scans of one resource, one at a time.
+
+    `apply` gets what a scan finds, `failed` a mistake of ours.
+    """
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class ResourceScan:
         self._links_to_come = False
         self.readers: Sequence[LocationReader] = ()  # of the locations where its sources look
         self._calls: BlockingCalls | None = None  # while it is enabled
+        reconciler.scans[self.name] = self
 
     @property
     def name(self) -> str:
@@ -121,7 +125,7 @@ class ResourceScan:
     def close(self) -> None:
         """Forget the resource."""
         self.release()
-        self._reconciler.remove(self)
+        self._reconciler.scans.pop(self.name, None)
 
     def _stop(self) -> None:
         task = self._reconciler.active.pop(self, None)
@@ -246,7 +250,7 @@ class Reconciler:
     def __init__(self, locations: Locations, metrics: Metrics) -> None:
         self.locations, self.metrics = locations, metrics
         self.active: dict[ResourceScan, asyncio.Task[None]] = {}  # with a scan due or running
-        self._scans: dict[str, ResourceScan] = {}
+        self.scans: dict[str, ResourceScan] = {}  # by resource
         self._positions: dict[str, int] = {}
         self._resolver = Resolver()  # belongs to the pass
         self._edits: list[_Edit] = []
@@ -257,21 +261,6 @@ class Reconciler:
     def reserve(self, reserved: Mapping[str, Collection[str]]) -> None:
         """Keep nodes, at the start, for the resources whose pods have them."""
         self._resolver = Resolver(reserved)
-
-    def add(
-        self,
-        scanner: Scanner,
-        apply: Callable[[Snapshot], Awaitable[None]],
-        failed: Callable[[Exception], object],
-    ) -> ResourceScan:
-        """Add a resource: `apply` gets what a scan finds, `failed` a mistake of ours."""
-        scan = ResourceScan(self, scanner, apply, failed)
-        self._scans[scan.name] = scan
-        return scan
-
-    def remove(self, scan: ResourceScan) -> None:
-        """Forget a resource."""
-        self._scans.pop(scan.name, None)
 
     def reconfigure(self, resources: Sequence[Resource]) -> None:
         """Apply the order of the resources of another file, and what they declare."""
@@ -287,7 +276,7 @@ class Reconciler:
         """Scan everything each minute, until cancelled."""
         while True:
             await asyncio.sleep(RESCAN_S)
-            for scan in tuple(self._scans.values()):
+            for scan in tuple(self.scans.values()):
                 scan.rescan()
                 await asyncio.sleep(0)  # not a thousand in one round of the loop
 
@@ -315,7 +304,7 @@ class Reconciler:
                 del self._edits[: len(edits)]
                 for scan, identified in zip(ready, resolved, strict=True):
                     _deliver(scan, identified)
-                for scan in filter(None, map(self._scans.get, again)):
+                for scan in filter(None, map(self.scans.get, again)):
                     if not scan.is_pending:
                         scan.request()
         except Exception as error:  # tried again, with the same edits

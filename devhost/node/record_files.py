@@ -122,10 +122,7 @@ class RecordFiles:
 
     async def flush(self) -> None:
         """Write what has changed, at most `CLOSE_S`."""
-        if self._store is not None and (
-            self._gifts or self.table.snapshot() != self._store.records
-        ):
-            await self.sync(CLOSE_S)
+        await self.sync(CLOSE_S)
 
     async def follow(self, watcher: Watcher) -> None:
         """Read the files when others may have changed them, until cancelled."""

@@ -14,7 +14,7 @@ from devhost.node.cdi_files import CdiFiles, CdiInjection
 from devhost.node.custody import Custody
 from devhost.node.holders import Holders
 from devhost.node.pre_start import PreStart
-from devhost.node.reconciler import Reconciler
+from devhost.node.reconciler import Reconciler, ResourceScan
 from devhost.node.record_files import RecordFiles
 from devhost.node.resource_devices import ResourceDevices
 from devhost.node.resource_status import ResourceStatus
@@ -47,7 +47,7 @@ class ServedResource:
         self.scanner, self._parts = scanner, parts
         self._changed = asyncio.Event()
         self._held: AbstractSet[str] = parts.holders.held_ids(self.name)
-        self.scan = parts.reconciler.add(scanner, self._apply_scan, self.report_failure)
+        self.scan = ResourceScan(parts.reconciler, scanner, self._apply_scan, self.report_failure)
         self.resource_status = ResourceStatus(self.name)
         parts.metrics.add_resource(self.name)
         pre_start = PreStart(scanner, parts.records)
@@ -120,7 +120,7 @@ class ServedResource:
             self.scan.apply_spec(self.scanner)
         holders = self._parts.holders
         self._held = holders.held_ids(self.name)
-        unsubscribe = holders.subscribe(self._held_changed)
+        holders.on_change.append(self._held_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._changed.wait()
@@ -138,7 +138,7 @@ class ServedResource:
                 serving.cancel()
         finally:
             self.scan.release()
-            unsubscribe()
+            holders.on_change.remove(self._held_changed)
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
 

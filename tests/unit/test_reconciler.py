@@ -66,7 +66,7 @@ class Resource:
     def __init__(self, test: "Resources", name: str, count: int) -> None:
         self.test, self.name = test, name
         self.declare(count)
-        self.scan = test.reconciler.add(self.scanner, self._apply, self._fail)
+        self.scan = ResourceScan(test.reconciler, self.scanner, self._apply, self._fail)
 
     def declare(self, count: int) -> None:
         resource = declared(self.name, count)
