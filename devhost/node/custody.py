@@ -230,14 +230,11 @@ class Custody:
     # ── records that are missing, and the end of records ──
 
     async def run(self) -> None:
-        """End records, and write what could not be written, until cancelled."""
+        """Make records that are missing, and end others, until cancelled."""
         while True:
             self._due.clear()
             self._record_held()
             pause = self.end_free()
-            if self._files.problem is not None:
-                self._files.sync_soon()
-                pause = 0.0
             await asyncio.sleep(self._pause)
             await wait_at_most(pause, self._due.wait)
 

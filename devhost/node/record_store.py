@@ -63,9 +63,9 @@ class Outcome(NamedTuple):
     """The outcome of an update of the files."""
 
     current: Records  # of the process, with what others have changed
-    failure: OSError | None  # why a file could not be read or written
-    unwritten: Changes  # what could not be written because of it
-    damage: str | None  # what has become of a file that was damaged
+    failure: OSError | None = None  # why a file could not be read or written
+    unwritten: Changes = {}  # noqa: RUF012 (nobody changes it); what it has kept from the files
+    damage: str | None = None  # what has become of a file that was damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class RecordStore:
         if current == self.records:
             self._read()
             if not self._is_damaged and not self._find_lost(current):
-                return self._end(current)  # there is nothing to write
+                return self._end(Outcome(current))  # there is nothing to write
         with directory_lock(self.directory):
             self._read()
             if self._has_changed or self._is_damaged:
@@ -124,19 +124,13 @@ class RecordStore:
                 if changes := find_changes(self.records, {**self._all_records(), **lost}):
                     current = merge(changes)
             failure, unwritten = self._write(current, lost)
-        return self._end(current, failure, unwritten, damage)
+        return self._end(Outcome(current, failure, unwritten, damage))
 
-    def _end(
-        self,
-        current: Records,
-        failure: OSError | None = None,
-        unwritten: Changes | None = None,
-        damage: str | None = None,
-    ) -> Outcome:
+    def _end(self, outcome: Outcome) -> Outcome:
         self.records, self._directories = self._all_records(), self._identify_directories()
         self._has_changed = False
         failures = (file.failure for file in self._files.values() if file.failure)
-        return Outcome(current, failure or next(failures, None), unwritten or {}, damage)
+        return outcome._replace(failure=outcome.failure or next(failures, None))
 
     @property
     def _is_damaged(self) -> bool:
