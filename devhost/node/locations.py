@@ -17,9 +17,6 @@ from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 READ_TIMEOUT_S: Final = 10.0  # for each answer of a filesystem: large directories need many
 _WATCH_S: Final = 5.0  # adding 1,000 takes more than 1 s; a reading without its watch is repeated
 
-OnChange = Callable[[], None]
-"""Called when something may have changed at a location."""
-
 
 class EntryQuota:
     """Limits the entries of all locations together. May be used in any thread."""
@@ -76,7 +73,7 @@ class LocationReader:
         quota: EntryQuota,
     ) -> None:
         self.location, self._files, self._uevents, self._quota = location, files, uevents, quota
-        self.subscribers: dict[Hashable, OnChange] = {}
+        self.subscribers: dict[Hashable, Callable[[], None]] = {}
         self._subscription = Subscription(watcher, self._notify)
         if location.subsystems:
             uevents.subscribe(location.subsystems, self._notify)
@@ -182,7 +179,7 @@ class Locations:
         self._readers_of: dict[Hashable, list[LocationReader]] = {}  # subscribers
 
     def subscribe(
-        self, subscriber: Hashable, locations: Iterable[Location], on_change: OnChange
+        self, subscriber: Hashable, locations: Iterable[Location], on_change: Callable[[], None]
     ) -> list[LocationReader]:
         """Call `on_change` for changes of these locations, and no longer for former ones.
 

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from devhost.backends.share_ids import offered_id
 from devhost.model.advertised import AdvertisedName
 from devhost.model.records import Changes, ClaimRecord, Handout, Record, RecordedNodes, RecordKey
-
-_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +38,11 @@ def holdings(record: Record) -> Iterator[Holding]:
 
 
 class HoldingIndex:
-    """Holdings by node and by name, each with what it is held by."""
+    """Holdings by node, and by name with the records of each, which may be several shares."""
 
     def __init__(self, boot: str) -> None:
         self.boot = boot
-        self._by_node: dict[str, dict[str, dict[Holding, set[RecordKey]]]] = {}  # and by resource
+        self._by_node: dict[str, dict[str, dict[Holding, None]]] = {}  # and by resource
         self._by_name: dict[AdvertisedName, dict[Holding, set[RecordKey]]] = {}
 
     def __bool__(self) -> bool:
@@ -77,15 +74,23 @@ class HoldingIndex:
         """Add what is held by a record."""
         self._by_name.setdefault(holding.name, {}).setdefault(holding, set()).add(record_key)
         for key in holding.node_keys(self.boot):
-            holdings = self._by_node.setdefault(key, {}).setdefault(holding.name.resource, {})
-            holdings.setdefault(holding, set()).add(record_key)
+            by_resource = self._by_node.setdefault(key, {})
+            by_resource.setdefault(holding.name.resource, {})[holding] = None
 
     def remove(self, holding: Holding, record_key: RecordKey) -> None:
         """Remove what was held by a record."""
-        _remove(self._by_name, holding.name, holding, record_key)
+        by_holding, resource = self._by_name[holding.name], holding.name.resource
+        by_holding[holding].discard(record_key)
+        if by_holding[holding]:
+            return
+        del by_holding[holding]
+        if not by_holding:
+            del self._by_name[holding.name]
         for key in holding.node_keys(self.boot):
             by_resource = self._by_node[key]
-            _remove(by_resource, holding.name.resource, holding, record_key)
+            del by_resource[resource][holding]
+            if not by_resource[resource]:
+                del by_resource[resource]
             if not by_resource:
                 del self._by_node[key]
 
@@ -147,14 +152,3 @@ class RecordTable:
                     self.index.add(holding, key)
                 if isinstance(record, ClaimRecord):
                     self.claims[record.id] = record
-
-
-def _remove(
-    index: dict[_Key, dict[Holding, set[RecordKey]]], key: _Key, holding: Holding, record: RecordKey
-) -> None:
-    by_holding = index[key]
-    by_holding[holding].discard(record)
-    if not by_holding[holding]:
-        del by_holding[holding]
-    if not by_holding:
-        del index[key]

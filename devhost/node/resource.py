@@ -211,9 +211,8 @@ class ServedResource:
         self._publish(self.answers.offer.scanner, self.scan.found)
 
     def _publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
-        reason = self.answers.drain_reason
-        self.devices.publish(scanner, snapshot, drain_reason=reason)
-        if reason is not None:
+        self.devices.publish(scanner, snapshot)
+        if (reason := self.answers.drain_reason) is not None:
             pods = frozenset[str]().union(*self._parts.holders.pods_by_id(self.name).values())
             held = f"; held by {', '.join(sorted(pods))}" if pods else ""
             self.resource_status.override(State.DRAINING, reason + held)

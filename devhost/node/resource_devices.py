@@ -51,11 +51,10 @@ class ResourceDevices:
             self.health.close()
             self.health = None
 
-    def publish(
-        self, scanner: Scanner, snapshot: Snapshot, drain_reason: str | None = None
-    ) -> None:
-        """Judge what was found, and offer it; with a `drain_reason` all of it is leaving."""
+    def publish(self, scanner: Scanner, snapshot: Snapshot) -> None:
+        """Judge what was found, and offer it; all of it is leaving if the resource drains."""
         resource, offered_ids, listed = scanner.resource, self._offered_ids, snapshot
+        drain_reason = self._answers.drain_reason
         if drain_reason is not None:
             verdict = Verdict(Cause.REMOVED, drain_reason)
             listed = with_all_leaving(snapshot, verdict, asyncio.get_running_loop().time())
