@@ -11,7 +11,6 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.registry import Collector
 
 from devhost.model.device import Snapshot
 
@@ -30,14 +29,14 @@ class Metrics:
     """The metrics of a process. All methods belong to the event loop."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, (_RESOURCE, *labels), registry=self._registry)
+            return Counter(name, text, (_RESOURCE, *labels), registry=self.registry)
 
         def histogram(name: str, text: str, bounds: Sequence[float]) -> Histogram:
-            return Histogram(name, text, (_RESOURCE,), registry=self._registry, buckets=bounds)
+            return Histogram(name, text, (_RESOURCE,), registry=self.registry, buckets=bounds)
 
         self.registrations = counter(
             "devhost_registrations", "Registrations with kubelet, by result.", "result"
@@ -77,10 +76,6 @@ class Metrics:
         self.discovery_seconds.labels(resource).observe(seconds)
         self.discovery_errors.labels(resource).inc(snapshot.error is not None)
 
-    def register(self, collector: Collector) -> None:
-        """Add metrics that are read when they are scraped."""
-        self._registry.register(collector)
-
     def text(self) -> bytes:
         """Return all metrics in the text format 0.0.4."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
