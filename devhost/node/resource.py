@@ -129,7 +129,7 @@ class ServedResource:
                     self._publish_again()
                 serving = tasks.create_task(self.publication.run(), name=f"serve {self.name}")
                 await asyncio.sleep(0)  # it begins: only then can it end what was opened
-                while not (self.draining and self._is_drained()):
+                while not (self.draining and self._finish_draining()):
                     if self.draining:
                         await asyncio.sleep(_STEP_S)
                     else:
@@ -142,10 +142,10 @@ class ServedResource:
             self.devices.end_checks()
             self.resource_status.set(State.STOPPED)
 
-    def _is_drained(self) -> bool:
-        """Whether kubelet has no device of the resource any longer, nor, with DRA, a PreStart.
+    def _finish_draining(self) -> bool:
+        """Register without steps when no device is left; return whether kubelet has it all so.
 
-        For minutes after the end of a device plugin with PreStart, kubelet starts no pod that got
+        That is for DRA: for minutes after the end of a device plugin with PreStart, kubelet starts no pod that got
         devices of its name by DRA (kubernetes#141426).
         """
         if not self.publication.offered_ids.drained:
