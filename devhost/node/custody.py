@@ -253,7 +253,6 @@ class Custody:
         }
         if ended:
             self._files.set(ended)
-            self._ends.forget(ended)
             self._rescan_withheld()
         return pause
 

@@ -54,13 +54,7 @@ class RecordEnds:
     def handed_out(self, handouts: Iterable[Handout]) -> None:
         """Record that IDs are allocated now."""
         now = asyncio.get_running_loop().time()
-        for handout in handouts:
-            self._life(handout).allocated_at = now
-
-    def forget(self, keys: Iterable[RecordKey]) -> None:
-        """Forget the times of handouts that have ended."""
-        for key in keys:
-            self._lives.pop(key, None)
+        self._lives |= {handout.key: _Life(now) for handout in handouts}
 
     def find_free(self, handouts: Iterable[Handout]) -> tuple[list[Handout], float]:
         """Return which of all handouts have ended, and in how many seconds there may be more."""

@@ -145,8 +145,8 @@ class ServedResource:
     def _finish_draining(self) -> bool:
         """Register without steps when no device is left; return whether kubelet has it all so.
 
-        That is for DRA: for minutes after the end of a device plugin with PreStart, kubelet starts no pod that got
-        devices of its name by DRA (kubernetes#141426).
+        With DRA: for minutes after the end of a device plugin with PreStart, kubelet starts no pod
+        that got devices of its name by DRA (kubernetes#141426).
         """
         if not self.publication.offered_ids.drained:
             return False
