@@ -180,10 +180,6 @@ class Custody:
                 raise AllocationError(f"{resource.name}: another instance of devhost serves it")
             return new
 
-        if not any(handout.nodes for handout in new) and steps == "none":
-            # No other pod can have what has no node: do not wait.
-            self._files.set({handout.key: handout for handout in check()})
-            return
         problem = await self._files.give(check, within)
         if steps != "none" and any(self._table.find(handout.key) is not handout for handout in new):
             shown = ", ".join(handout.id for handout in new)
