@@ -113,7 +113,7 @@ def _with_last_checks(served: ServedResource) -> Snapshot:
     snapshot = served.devices.offered
     if served.devices.health is None:
         return snapshot
-    checked = served.devices.health.judge(served.scanner.resource, snapshot).devices
+    checked = served.devices.health.judge(snapshot).devices
     devices = {
         device_id: replace(device, checked=checked[device_id].checked)
         for device_id, device in snapshot.devices.items()

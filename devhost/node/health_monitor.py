@@ -15,7 +15,7 @@ from typing import Final
 from devhost.devices.health_check import check_device
 from devhost.devices.scan import Scanner
 from devhost.errors import describe_os_error
-from devhost.model.config import HealthChecks, Resource
+from devhost.model.config import HealthChecks
 from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.node.tasks import keep_running
 from devhost.watch.threads import BlockingCalls, NoAnswerError, wait_at_most
@@ -139,7 +139,7 @@ class HealthMonitor:
         watched.device = device
         return watched
 
-    def judge(self, _resource: Resource, snapshot: Snapshot) -> Snapshot:
+    def judge(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with the health of each device by its checks.
 
         A verdict is added only to a device that has none and is not leaving.

@@ -1,12 +1,10 @@
 """The devices of one resource: from what a scan finds to what is offered."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 from devhost.backends.backend import OfferedIds
 from devhost.devices.scan import Scanner
-from devhost.model.config import Resource
 from devhost.model.device import Cause, Leaving, Snapshot, Verdict
 from devhost.node.answers import Offer, ResourceAnswers
 from devhost.node.cdi_files import CdiInjection
@@ -58,14 +56,14 @@ class ResourceDevices:
         if drain_reason is not None:
             verdict = Verdict(Cause.REMOVED, drain_reason)
             listed = with_all_leaving(snapshot, verdict, asyncio.get_running_loop().time())
-        judges: list[Callable[[Resource, Snapshot], Snapshot]] = [self._custody.judge]
-        judges += [self.health.judge] if self.health is not None else []
-        judges += [self.injection.judge] if scanner.has_cdi_file else []
         is_again = True
         while is_again:  # devices may have waited for IDs that have left
-            offered = listed = without_unlisted(listed, offered_ids)
-            for judge in judges:
-                offered = judge(resource, offered)
+            listed = without_unlisted(listed, offered_ids)
+            offered = self._custody.judge(resource, listed)
+            if self.health is not None:
+                offered = self.health.judge(offered)
+            if scanner.has_cdi_file:
+                offered = self.injection.judge(offered)
             self._answers.offer = Offer(scanner, offered)
             is_again = offered_ids.publish(offered, resource)
         self._scan.found, self.offered = listed, offered

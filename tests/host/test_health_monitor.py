@@ -104,14 +104,10 @@ class Bench:
         self.monitor.watch(scanner, self.found)
 
     def reasons(self) -> dict[str, str | None]:
-        return reasons(self.monitor.judge(self.monitor._scanner.resource, self.found))
+        return reasons(self.monitor.judge(self.found))
 
     def last(self, device_id: str) -> Checked | None:
-        return (
-            self.monitor.judge(self.monitor._scanner.resource, self.found)
-            .devices[device_id]
-            .checked
-        )
+        return self.monitor.judge(self.found).devices[device_id].checked
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for a change of health after which something holds."""
@@ -208,7 +204,7 @@ async def test_device_before_its_first_health_round_is_unhealthy_and_only_change
     await bench.until_reason("a", "check failed: 1")
     assert answers.times("a") >= 5
     assert bench.changes == 2
-    unseen = bench.monitor.judge(bench.monitor._scanner.resource, snapshot(device("b")))
+    unseen = bench.monitor.judge(snapshot(device("b")))
     assert reasons(unseen) == {"b": "not checked yet"}
 
 
@@ -360,7 +356,7 @@ async def test_device_with_another_reason_is_not_checked_and_keeps_it(
     await bench.until_reason("a", "check failed: 1")
     assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}
     held = snapshot(device("a", reason="held back"))
-    assert reasons(bench.monitor.judge(bench.monitor._scanner.resource, held)) == {"a": "held back"}
+    assert reasons(bench.monitor.judge(held)) == {"a": "held back"}
     assert {device.id for device, _ in answers.asked} == {"a"}
 
 
