@@ -89,11 +89,9 @@ class Host:
     @property
     def resources(self) -> list[ServedResource]:
         """The resources that are served, drained ones at the end."""
-        names = [resource.name for resource in self._config.resources] if self._config else []
-        places = {name: place for place, name in enumerate(names)}
-        return sorted(
-            self._served.values(), key=lambda served: places.get(served.name, len(places))
-        )
+        in_order = [resource.name for resource in self._config.resources] if self._config else []
+        names = dict.fromkeys([*in_order, *self._served])
+        return [self._served[name] for name in names if name in self._served]
 
     async def run(self) -> None:
         """Serve until cancelled; then nothing is left, neither tasks nor sockets.

@@ -121,15 +121,12 @@ def write_atomically(path: Path, raw: bytes) -> None:
 
 def read_state(path: Path) -> bytes | None:
     """Return the content of a file, ``None`` if it is too large; raise `OSError`."""
-    with open(path, "rb", opener=_open_without_waiting) as stream:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait
+    with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         raw = stream.read(STATE_BYTES_MAX + 1)
     return raw if len(raw) <= STATE_BYTES_MAX else None
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for a writer
 
 
 def move_aside(path: Path, why: str) -> str:
