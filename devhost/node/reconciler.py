@@ -284,9 +284,9 @@ class Reconciler:
 
     def wake(self, scan: ResourceScan | None = None) -> None:
         """Resolve what is ready, also by what has just come of a scan."""
-        waits = self._awaited is not None and self._awaited.is_pending
-        if waits and scan is not None and self._position(scan) > self._position(self._awaited):
-            return  # behind what the last pass has ended at: nothing is ready that was not
+        last = self._awaited  # at which the last pass has ended: behind it, nothing is ready
+        if scan and last and last.is_pending and self._position(scan) > self._position(last):
+            return
         if self._pass is None or self._pass.done():
             work = keep_running("task", "resolve", self._resolve_ready)
             self._pass = asyncio.create_task(work, name="resolve")
@@ -329,8 +329,8 @@ class Reconciler:
                 break
         return ready
 
-    def _position(self, scan: ResourceScan | None) -> int:
-        return -1 if scan is None else self._positions.get(scan.name, -1)
+    def _position(self, scan: ResourceScan) -> int:
+        return self._positions.get(scan.name, -1)
 
 
 def _one_pass(resolver: Resolver, edits: Iterable[_Edit], findings: Iterable[_Finding]) -> _Outcome:
