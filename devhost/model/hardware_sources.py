@@ -37,6 +37,7 @@ PCI_CLASSES: Final = _classes(
 _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
+NUMBER_RANGE: Final = re.compile("([0-9]{1,5})-([0-9]{1,5})")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 # Reading them is slow, has effects, or gives no text.
 _REFUSED_ATTRIBUTES: Final = re.compile(
@@ -93,6 +94,13 @@ def _subsystem_problem(name: str) -> str | None:
     return f"{name!r} is not the name of a subsystem, such as tty"
 
 
+def _numbers_problem(text: str) -> str | None:
+    match = NUMBER_RANGE.fullmatch(text)
+    if int(match[1]) <= int(match[2]) if match else re.fullmatch(_NUMBERS, text):
+        return None
+    return f"{text!r} should be a number, or a range such as 0-7"
+
+
 def attribute_problem(name: str) -> str | None:
     """Return why a file of a device's directory is not read."""
     if name.startswith("/") or ".." in name.split("/"):
@@ -133,6 +141,14 @@ Pair = Annotated[str, AfterValidator(vendor_product), _PAIR_SCHEMA]
 Pairs = OneOrMore[Pair]
 UsbClasses = OneOrMore[Annotated[str, _class_of(USB_CLASSES), _class_schema(USB_CLASSES)]]
 PciClasses = OneOrMore[Annotated[str, _class_of(PCI_CLASSES), _class_schema(PCI_CLASSES)]]
+_NUMBERS: Final = "[0-9]{1,5}(-[0-9]{1,5})?|.*[*?[].*"
+Numbers = OneOrMore[
+    Annotated[
+        str,
+        shorthand(lambda value: str(value) if isinstance(value, int) else value, int | str),
+        refuses(_numbers_problem),
+    ]
+]
 _A_SUBSYSTEM: Final = "a subsystem, such as tty"
 Subsystem = Annotated[
     str, refuses(_subsystem_problem), matching(f"^{_SUBSYSTEM.pattern}$", _A_SUBSYSTEM)
@@ -141,15 +157,24 @@ _NodeText = Annotated[str, matching(f"^{_SUBSYSTEM.pattern}(/.+)?$", _A_SUBSYSTE
 Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 
-class NodeChoice(ConfigModel):
+class _Facts(ConfigModel):
+    name: Globs | None = None
+    """Globs of the kernel's name."""
+    place: Globs | None = None
+    """Globs of where it is plugged in."""
+    driver: Globs | None = None
+    """Globs of its driver, or of the nearest driver above it if it has none."""
+    attr: Attributes = Field(default_factory=dict)
+    """File of its directory: a glob of what it holds."""
+    uevent: dict[str, str] = Field(default_factory=dict)
+    """Key of its uevent file: a glob of the value."""
+
+
+class NodeChoice(_Facts):
     """Nodes of one subsystem."""
 
     subsystem: Subsystem
     """The subsystem, such as tty."""
-    name: Globs | None = None
-    """Globs of the kernel's names."""
-    attr: Attributes = Field(default_factory=dict)
-    """File of the node's directory in sysfs: a glob of what it holds."""
     optional: bool = False
     """Whether the device is complete without it."""
 
@@ -170,10 +195,12 @@ class UsbSelector(ConfigModel):
     """Globs of the serial number that the device has."""
     port: Globs | None = None
     """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
+    hub: Globs | None = None
+    """Globs of where the hub is plugged in that it is below."""
     class_: Annotated[UsbClasses | None, Field(alias="class")] = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
-    interface: OneOrMore[Annotated[int, Field(ge=0, le=255)]] | None = None
-    """The numbers of interfaces."""
+    interface: Numbers | None = None
+    """The numbers of interfaces, or ranges of them."""
     driver: Globs | None = None
     """Globs of an interface's driver."""
 
@@ -210,6 +237,8 @@ class PciSelector(ConfigModel):
     """Globs of its address, such as 0000:3b:00.0."""
     pf: Globs | None = None
     """Only virtual functions: globs of the address or network interface of the physical one."""
+    vf: Numbers | None = None
+    """Only virtual functions: their numbers, or ranges of them."""
 
 
 class Pci(PciSelector):
@@ -229,29 +258,18 @@ class Pci(PciSelector):
     _checked = model_validator(mode="after")(_check)
 
 
-class _Facts(ConfigModel):
-    name: Globs | None = None
-    """Globs of the kernel's name."""
-    driver: Globs | None = None
-    """Globs of its driver."""
-    attr: Attributes = Field(default_factory=dict)
-    """File of its directory: a glob of what it holds."""
-    uevent: dict[str, str] = Field(default_factory=dict)
-    """Key of its uevent file: a glob of the value."""
-
-
 class ParentSelector(_Facts):
     """Selects the devices above a device."""
 
     subsystem: Globs | None = None
     """Globs of its subsystem."""
+    driver: Globs | None = None
+    """Globs of its driver."""
 
 
 class SysfsSelector(_Facts):
     """Selects devices of a subsystem: all options match, of a list one of its items."""
 
-    driver: Globs | None = None
-    """Globs of its driver, or of the nearest driver above it if it has none."""
     parent: Several[ParentSelector] = ()
     """What one device above it has to be; of a list, each by some device above."""
 
