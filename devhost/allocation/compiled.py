@@ -17,6 +17,7 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import (
     CONTAINER_VARIABLES,
+    FILE_VARIABLES,
     LATE_VARIABLES,
     moving_variables,
 )
@@ -321,9 +322,12 @@ def combine(
             _check_paths(rules, moving_variables(node, values))
             if node.state is not None and node.state.number is not None:
                 device_nodes.append(values)
+        with_path = [values for values in values_by_node if "path" in values] or values_by_node
         for rule in rules:
             if rule.per_device:
-                container.add(rule, device_nodes if rule.nodes_only else values_by_node, device_id)
+                by_path = rule.target == "devices" and rule.value.names & FILE_VARIABLES
+                of_nodes = with_path if by_path else values_by_node
+                container.add(rule, device_nodes if rule.nodes_only else of_nodes, device_id)
     return container.allocation(advertised_ids)
 
 
