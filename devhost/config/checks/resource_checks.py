@@ -12,7 +12,7 @@ from devhost.config.checks.kernel_subsystems import class_of_nodes
 from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
-from devhost.config.yaml_tree import CheckProblem, Path, error, warning
+from devhost.config.yaml_tree import CheckProblem, Path, error, note
 from devhost.errors import Severity
 from devhost.hostfs.device_classes import BLOCK, class_by_path, misc_class
 from devhost.hostfs.files import is_wild
@@ -157,7 +157,7 @@ def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem
             place = path_text(first_rule.path)
             yield error(path, f"container path {rule.key} is set twice (first by {place})")
         if rule.per_device and not rule.key.names - CONTAINER_VARIABLES and not has_one_device:
-            yield warning(
+            yield note(
                 path,
                 f"two devices in one container would both set {rule.key}: "
                 "use ${index} in containerPath (${name} for devices of several nodes), or request "
@@ -170,7 +170,7 @@ def _differ(rule: Rule, second: Rule) -> bool:
 
 
 def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterator[CheckProblem]:
-    """Warn of constant names that two resources set: kubelet picks one value at random."""
+    """Tell of constant names that two resources set: kubelet picks one value at random."""
     first: dict[tuple[str, Template], tuple[str, Rule]] = {}
     for base, resource, rules in resources:
         name = resource.name
@@ -180,7 +180,7 @@ def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterato
             space = "container path" if rule.target in ("devices", "mounts") else rule.target
             first_name, first_rule = first.setdefault((space, rule.key), (name, rule))
             if first_name != name and (_differ(first_rule, rule) or rule.per_device):
-                yield warning(
+                yield note(
                     (*base, *rule.path),
                     f"{first_name} also sets the {space} {rule.key}: if a container requests both "
                     "resources, kubelet picks one of the values at random",
