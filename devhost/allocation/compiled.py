@@ -130,6 +130,12 @@ def rules_of(resource: Resource) -> Rules:
     return tuple(rules)
 
 
+def uses_nodes(resource: Resource) -> bool:
+    """Whether containers, steps or checks are given the nodes of the devices."""
+    given = any(rule.target == "devices" and rule.per_device for rule in rules_of(resource))
+    return given or bool(resource.pre_start or resource.health)
+
+
 def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[_KeyPath, str]]:
     """Yield where a resource has devhost change the host, and why a policy does not allow that."""
     if policy.allow_exec:

@@ -215,8 +215,8 @@ class HostPaths:
             if node.state is None or not (files or node.state.kind.is_node):
                 continue
             problem = self.node_problem(node, same_number=True)
-            if problem is None and self._policy.enforced:
-                problem = self._refused(node.path)
+            if problem is None and self._policy.enforced and (refusal := self._refused(node.path)):
+                raise MissingRightError(refusal)
             state = self.resolve(node.path).state
             if problem is not None or state is None:
                 raise AllocationError(problem or f"{node.path} no longer exists")

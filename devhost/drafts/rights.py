@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from devhost.allocation.compiled import uses_nodes
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy, device_problem, device_right
 from devhost.devices.dry_run import ResourceReport
@@ -85,18 +86,18 @@ def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
 
 
 def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
-    allocate, gives_nodes = resource.allocate, resource.allocate.devices != ()
-    for source in resource.sources if gives_nodes else ():
+    allocate, uses_its_nodes = resource.allocate, uses_nodes(resource)
+    for source in resource.sources if uses_its_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             yield from (("allow_devices", word.removesuffix(":*")) for word in _identities(source))
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
     states = filter(None, map(files.stat, constants))
     constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
-    for node in [*(nodes if gives_nodes else ()), *constant_nodes]:
+    for node in [*(nodes if uses_its_nodes else ()), *constant_nodes]:
         if right := _node_right(resource, node, files):
             yield "allow_devices", right
     globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
-    sought = [path for kind in globs for path in kind.paths if gives_nodes]
+    sought = [path for kind in globs for path in kind.paths if uses_its_nodes]
     for path in (*constants, *sought):  # what is not there now
         named_class = class_by_path(path) if files.stat(path) is None else None
         if named_class is not None:

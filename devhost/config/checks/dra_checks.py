@@ -54,4 +54,3 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     published = sorted(filter(attribute_name, groups))[:ATTRIBUTES_MAX]
     for group in sorted(groups.keys() - published):
         yield warning(groups[group], _ATTRIBUTE.format(group))
-

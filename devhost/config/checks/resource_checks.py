@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.compiled import Rule, Rules, command_problems, rules_of
+from devhost.allocation.compiled import Rule, Rules, command_problems, rules_of, uses_nodes
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
@@ -199,9 +199,7 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
             yield CheckProblem(severity, rule.path, refusal, on_key)
-    uses_nodes = any(rule.target == "devices" and rule.per_device for rule in rules)
-    uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
-    for index, source in enumerate(resource.sources if uses_nodes else ()):
+    for index, source in enumerate(resource.sources if uses_nodes(resource) else ()):
         for refusal in filter(None, _source_refusals(source.kind, policy)):
             yield CheckProblem(severity, ("sources", index), refusal)
 
