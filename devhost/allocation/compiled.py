@@ -29,6 +29,7 @@ from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Probe, Resource, Text
 from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
 from devhost.model.limits import ANSWER_MAX
+from devhost.model.sources import Directory, Glob
 from devhost.model.template import MissingVariableError, Template, variables
 
 _PATH: Final = Template.parse("${path}")
@@ -134,6 +135,20 @@ def uses_nodes(resource: Resource) -> bool:
     """Whether containers, steps or checks are given the nodes of the devices."""
     given = any(rule.target == "devices" and rule.per_device for rule in rules_of(resource))
     return given or bool(resource.pre_start or resource.health)
+
+
+def mounted_globs(resource: Resource, path: Template) -> list[str]:
+    """Return globs on the host paths of a mount, as far as they are known without devices."""
+    if path.first_variable is None:
+        return ["".join(part if isinstance(part, str) else "*" for part in path.parts)]
+    globs: list[str] = []
+    for source in resource.sources:
+        match source.kind:
+            case Glob(paths=paths):
+                globs += paths
+            case Directory(path=directory):
+                globs.append(f"{directory}/*")
+    return globs
 
 
 def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[_KeyPath, str]]:

@@ -1,22 +1,20 @@
 """The rights that a process needs for resources, as flags and as values of the chart."""
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from devhost.allocation.compiled import uses_nodes
+from devhost.allocation.compiled import mounted_globs, uses_nodes
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.policy import Policy, device_problem, device_right
+from devhost.allocation.policy import Policy, device_right, source_identities
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
-from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
-from devhost.model.sources import Glob, Source
-from devhost.model.template import Template
+from devhost.model.hardware_sources import USB_NODE
+from devhost.model.sources import Glob
 
 # By field of `Policy`: the flag, and the key of the chart's `allow`.
 _WORDS: Final = {
@@ -89,7 +87,8 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     allocate, uses_its_nodes = resource.allocate, uses_nodes(resource)
     for source in resource.sources if uses_its_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
-            yield from (("allow_devices", word.removesuffix(":*")) for word in _identities(source))
+            words = source_identities(source.usb)
+            yield from (("allow_devices", word.removesuffix(":*")) for word in words)
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
     states = filter(None, map(files.stat, constants))
     constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
@@ -103,7 +102,7 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
         if named_class is not None:
             yield "allow_devices", device_right(path, named_class) or path
     for mount in allocate.mounts:
-        yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path))
+        yield from (("allow_paths", path) for path in mounted_globs(resource, mount.host_path))
     policy = Policy()
     for name in allocate.env:
         if policy.name_problem("env", name) is not None:
@@ -116,34 +115,10 @@ def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | N
     classes, (path, kind, number) = DeviceClasses(files), node
     device_class = BLOCK if kind is FileKind.BLOCK else classes.of(number)
     right, ids = device_right(path, device_class), classes.ids(kind.value, number)
-    for word in (word for source in resource.sources for word in _identities(source, ids)):
+    kinds = (source.kind for source in resource.sources)
+    for word in (word for kind in kinds for word in source_identities(kind, ids)):
         paths = HostPaths(files, Policy(allow_devices=(word,)))
         is_narrow = not word.startswith(("*:*", "pci:*:*"))
         if right and is_narrow and paths.policy_problem(path, kind, number) is None:
             return word.removesuffix(":*") if device_class.usb_id else word
     return right
-
-
-def _identities(source: Source, ids: Iterable[str] = ()) -> Iterator[str]:
-    """Yield rights to what a source selects, by what it is; ``ids`` are those of a node of it."""
-    words: list[str] = []
-    match source.kind:
-        case Usb(device=numbers, serial=serials):
-            globs = [re.sub(r"[\s/]", "?", serial) for serial in serials or ("*",)]
-            words = [f"{number}:{serial}" for number in numbers or () for serial in globs]
-        case Pci(device=numbers, address=addresses):
-            words = [f"pci:{word}" for word in addresses or numbers or ()]
-        case Sysfs(parent=parent, name=name) if parent or name:
-            words = [word for word in ids if word.startswith("place:")]
-        case Glob(paths=paths):
-            words = [path for path in paths if "/by-" in path]
-    return (word for word in words if device_problem(word) is None)
-
-
-def _mounted(resource: Resource, path: Template) -> Iterator[str]:
-    if not path.names:
-        yield str(path)
-        return
-    for source in resource.sources:
-        if isinstance(source.kind, Glob):
-            yield from source.kind.paths

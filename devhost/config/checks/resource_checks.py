@@ -4,8 +4,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.compiled import Rule, Rules, command_problems, rules_of, uses_nodes
-from devhost.allocation.policy import Policy
+from devhost.allocation.compiled import (
+    Rule,
+    Rules,
+    command_problems,
+    mounted_globs,
+    rules_of,
+    uses_nodes,
+)
+from devhost.allocation.policy import Policy, source_identities
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
 from devhost.config.checks.kernel_subsystems import class_of_nodes
@@ -206,22 +213,23 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
 
 def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
     """Yield why a policy refuses the nodes of a source, as far as names tell, or ``None``."""
+    words = source_identities(kind)
     match kind:
         case Usb(node=choices) | Pci(node=choices):
-            subsystems = [choice.subsystem for choice in choices]
-            if isinstance(kind, Usb) and USB_NODE in subsystems:
-                yield policy.raw_usb_problem(kind.device)
-            yield from (policy.class_problem(class_of_nodes(name)) for name in subsystems)
+            for name in (choice.subsystem for choice in choices):
+                if name == USB_NODE:
+                    yield policy.raw_usb_problem(words)
+                yield policy.class_problem(class_of_nodes(name), words)
         case Sysfs(subsystem="misc", node=None, name=[*globs]):
             names = [name for name in globs if not is_wild(name)]
             yield from (policy.class_problem(misc_class(name)) for name in names)
         case Sysfs(subsystem=subsystem, node=None):
-            yield policy.class_problem(class_of_nodes(subsystem))
+            yield policy.class_problem(class_of_nodes(subsystem), words)
         case Directory(types=types) | Glob(types=types) | Dev(types=types):
             paths = kind.paths if isinstance(kind, Glob) else ()
             to_disks = types is None and paths and all(path.startswith(_DISKS) for path in paths)
             if types == ("block",) or to_disks:
-                yield policy.class_problem(BLOCK)
+                yield policy.class_problem(BLOCK, words)
                 return
             paths = (f"/dev/{kind.pattern}",) if isinstance(kind, Dev) else paths
             yield from (_path_refusal(path, policy) for path in paths)
@@ -243,7 +251,8 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         if not rule.value.names:
             return policy.path_problem(str(rule.value), mount=mount)
         if mount and not policy.allow_paths:
-            return f"mounts need {policy.needed('path', 'GLOB')}"
+            globs = mounted_globs(resource, rule.value) or ("GLOB",)
+            return f"mounts need {policy.needed('path', *globs)}"
         return None
     if rule.key.names <= {"resource"}:
         return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
