@@ -95,7 +95,7 @@ class HostUse:
         """Whether the system is on a filesystem that does not tell its disks. Blocks."""
         views = self._views("/proc/1/mountinfo", "/proc/self/mountinfo")
         return any(
-            kind in _HIDING and point in _OF_SYSTEM and not _node_number(source, files)
+            kind in _HIDING and point in _OF_SYSTEM and not _source_number(source, files)
             for path, files in views
             for _, point, source, kind in read_mounts(path)
         )
@@ -148,7 +148,7 @@ class HostUse:
             for number, point, source, _ in read_mounts(path):
                 if not points or point in points:
                     yield number
-                    yield _node_number(source, files) if source.startswith("/dev/") else None
+                    yield _source_number(source, files)
 
     def _swapped(self) -> Iterator[Number | None]:
         for path, files in self._views("/proc/swaps", "/proc/swaps"):
@@ -164,6 +164,10 @@ class HostUse:
             links = (f"{devices}/{device}" for device in sysfs.names(devices))
             texts = (sysfs.text(f"{sysfs.link(link) or link}/dev") for link in links)
             yield frozenset(filter(None, map(number_of, texts)))
+
+
+def _source_number(source: str, files: HostFiles) -> Number | None:
+    return _node_number(source, files) if source.startswith("/dev/") else None
 
 
 def _node_number(path: str, files: HostFiles) -> Number | None:

@@ -306,9 +306,9 @@ def test_disk_of_the_system_is_refused_with_all_that_reaches_it(
     ("source", "system", "doubtful", "others"),
     [
         ("btrfs /dev/sda2", "sda sda1 sg0 sdb sdb2 sg1", "", "nvme0n1 nvme0 dm-0"),
-        ("btrfs /dev/root", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw0"),
-        ("zfs rpool/ROOT", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw0"),
-        ("overlay overlay", "", "", "sda sdb2 sg0 nvme0n1 nvme0 dm-0 hidraw0"),
+        ("btrfs /dev/root", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
+        ("zfs rpool/ROOT", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
+        ("overlay overlay", "", "", "sda sdb2 sg0 nvme0n1 nvme0 dm-0 hidraw1"),
     ],
 )
 def test_filesystem_of_several_disks_gives_none_of_them_by_a_wildcard(
