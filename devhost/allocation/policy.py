@@ -20,15 +20,6 @@ from devhost.model.sources import Glob, Kind
 
 _Right = Literal["annotation", "cdi", "device", "dra", "exec", "path"]
 
-# The flag, and the value of the chart.
-_WORDS: Final[Mapping[_Right, tuple[str, str]]] = {
-    "annotation": ("--allow-annotation", "allow.annotations"),
-    "cdi": ("--allow-cdi", "allow.cdi"),
-    "device": ("--allow-device", "allow.devices"),
-    "dra": ("--dra", "dra.enabled"),
-    "exec": ("--allow-exec", "allow.exec"),
-    "path": ("--allow-path", "allow.paths"),
-}
 _WORD: Final = re.compile(r"[\w:-]+")  # that neither a shell nor YAML takes for anything else
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
@@ -79,7 +70,12 @@ class Policy:
 
     def needed(self, right: _Right, *values: str) -> str:
         """Return what would allow more, to be pasted: a flag, or values of the chart."""
-        flag, path = _WORDS[right]
+        flag, path = (
+            f"--allow-{right}",
+            f"allow.{right if right in ('cdi', 'exec') else right + 's'}",
+        )
+        if right == "dra":
+            flag, path = "--dra", "dra.enabled"
         texts = [text if _WORD.fullmatch(text) else f"'{text}'" for text in values]
         if not self.by_values:
             return f"{' '.join(f'{flag} {text}' for text in texts) or flag} (chart: {path})"

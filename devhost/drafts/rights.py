@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Literal
 
 from devhost.allocation.compiled import mounted_globs, uses_nodes
 from devhost.allocation.host_paths import HostPaths
@@ -16,15 +16,8 @@ from devhost.model.device import FileKind
 from devhost.model.hardware_sources import USB_NODE
 from devhost.model.sources import Glob
 
-# By field of `Policy`: the flag, and the key of the chart's `allow`.
-_WORDS: Final = {
-    "allow_devices": ("--allow-device", "devices"),
-    "allow_paths": ("--allow-path", "paths"),
-    "allow_cdi": ("--allow-cdi", "cdi"),
-}
-
-Right = tuple[str, str]
-"""A field of `Policy`, and what has to be in it."""
+Right = tuple[Literal["devices", "paths", "cdi"], str]
+"""A key of the chart's `allow`, without its last s that of a flag, and what has to be in it."""
 NodeFile = tuple[str, FileKind, tuple[int, int]]
 """The path of a node, its kind and its number."""
 
@@ -45,21 +38,19 @@ class Rights:
 
     def flags(self) -> str:
         """Return the flags of `run`, as in a shell."""
-        words = (word for option, value in self.rights for word in (_WORDS[option][0], value))
-        return shlex.join(words)
+        flags = ((f"--allow-{key.removesuffix('s')}", value) for key, value in self.rights)
+        return shlex.join(word for pair in flags for word in pair)
 
     def text(self, *, values: bool) -> str:
         """Return it as people read it, of flags or values of the chart; empty for none."""
-        if not values:
-            return self.flags()
-        allowed = (f"{_WORDS[option][1]}: {value}" for option, value in self.rights)
-        return ", ".join(f"allow.{text}" for text in allowed)
+        allowed = (f"allow.{key}: {value}" for key, value in self.rights)
+        return ", ".join(allowed) if values else self.flags()
 
     def values(self) -> dict[str, Any]:
         """Return the values of the chart."""
         allow: dict[str, list[str]] = {}
-        for option, value in self.rights:
-            allow.setdefault(_WORDS[option][1], []).append(value)
+        for key, value in self.rights:
+            allow.setdefault(key, []).append(value)
         return {
             **({"allow": allow} if allow else {}),
             **({"cdi": {"enabled": True}} if self.writes_specs else {}),
@@ -88,26 +79,26 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     for source in resource.sources if uses_its_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             words = source_identities(source.usb)
-            yield from (("allow_devices", word.removesuffix(":*")) for word in words)
+            yield from (("devices", word.removesuffix(":*")) for word in words)
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
     states = filter(None, map(files.stat, constants))
     constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
     for node in [*(nodes if uses_its_nodes else ()), *constant_nodes]:
         if right := _node_right(resource, node, files):
-            yield "allow_devices", right
+            yield "devices", right
     globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
     sought = [path for kind in globs for path in kind.paths if uses_its_nodes]
     for path in (*constants, *sought):  # what is not there now
         named_class = class_by_path(path) if files.stat(path) is None else None
         if named_class is not None:
-            yield "allow_devices", device_right(path, named_class) or path
+            yield "devices", device_right(path, named_class) or path
     for mount in allocate.mounts:
-        yield from (("allow_paths", path) for path in mounted_globs(resource, mount.host_path))
+        yield from (("paths", path) for path in mounted_globs(resource, mount.host_path))
     policy = Policy()
     for name in allocate.env:
         if policy.name_problem("env", name) is not None:
-            yield "allow_cdi", name
-    yield from (("allow_cdi", str(name)) for name in allocate.cdi)
+            yield "cdi", name
+    yield from (("cdi", str(name)) for name in allocate.cdi)
 
 
 def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | None:
