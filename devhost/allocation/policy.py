@@ -70,10 +70,8 @@ class Policy:
 
     def needed(self, right: _Right, *values: str) -> str:
         """Return what would allow more, to be pasted: a flag, or values of the chart."""
-        flag, path = (
-            f"--allow-{right}",
-            f"allow.{right if right in ('cdi', 'exec') else right + 's'}",
-        )
+        key = right if right in ("cdi", "exec") else f"{right}s"
+        flag, path = f"--allow-{right}", f"allow.{key}"
         if right == "dra":
             flag, path = "--dra", "dra.enabled"
         texts = [text if _WORD.fullmatch(text) else f"'{text}'" for text in values]

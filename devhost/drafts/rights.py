@@ -1,5 +1,6 @@
 """The rights that a process needs for resources, as flags and as values of the chart."""
 
+import itertools
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
 from devhost.model.hardware_sources import USB_NODE
-from devhost.model.sources import Glob
 
 Right = tuple[Literal["devices", "paths", "cdi"], str]
 """A key of the chart's `allow`, without its last s that of a flag, and what has to be in it."""
@@ -86,9 +86,8 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     for node in [*(nodes if uses_its_nodes else ()), *constant_nodes]:
         if right := _node_right(resource, node, files):
             yield "devices", right
-    globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
-    sought = [path for kind in globs for path in kind.paths if uses_its_nodes]
-    for path in (*constants, *sought):  # what is not there now
+    globs = [source.glob.paths for source in resource.sources if source.glob and uses_its_nodes]
+    for path in itertools.chain(constants, *globs):  # what is not there now
         named_class = class_by_path(path) if files.stat(path) is None else None
         if named_class is not None:
             yield "devices", device_right(path, named_class) or path

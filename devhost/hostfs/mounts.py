@@ -95,7 +95,7 @@ class HostUse:
         """Whether the system is on a filesystem that does not tell its disks. Blocks."""
         views = self._views("/proc/1/mountinfo", "/proc/self/mountinfo")
         return any(
-            kind in _HIDING and point in _OF_SYSTEM and not _source_number(source, files)
+            kind in _HIDING and point in _OF_SYSTEM and not _node_number(source, files, "/dev/")
             for path, files in views
             for _, point, source, kind in read_mounts(path)
         )
@@ -148,7 +148,7 @@ class HostUse:
             for number, point, source, _ in read_mounts(path):
                 if not points or point in points:
                     yield number
-                    yield _source_number(source, files)
+                    yield _node_number(source, files, "/dev/")
 
     def _swapped(self) -> Iterator[Number | None]:
         for path, files in self._views("/proc/swaps", "/proc/swaps"):
@@ -166,13 +166,9 @@ class HostUse:
             yield frozenset(filter(None, map(number_of, texts)))
 
 
-def _source_number(source: str, files: HostFiles) -> Number | None:
-    return _node_number(source, files) if source.startswith("/dev/") else None
-
-
-def _node_number(path: str, files: HostFiles) -> Number | None:
+def _node_number(path: str, files: HostFiles, below: str = "/") -> Number | None:
     try:
-        state = files.stat(path)
+        state = files.stat(path) if path.startswith(below) else None
     except OSError:
         return None
     return state.number if state else None

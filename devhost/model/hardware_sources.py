@@ -182,6 +182,15 @@ class NodeChoice(_Facts):
 NodeChoices = OneOrMore[Annotated[NodeChoice, shorthand(_node, _NodeText | NodeChoice)]]
 
 
+class _Nodes(ConfigModel):
+    split: bool = False
+    """Whether each node is a device of its own."""
+    in_use: bool = False
+    """Include block devices that are mounted, used for swap or part of another device."""
+
+    _checked = model_validator(mode="after")(_check)
+
+
 class UsbSelector(ConfigModel):
     """Selects USB devices: all options match, of a list one of its items."""
 
@@ -205,21 +214,15 @@ class UsbSelector(ConfigModel):
     """Globs of an interface's driver."""
 
 
-class Usb(UsbSelector):
+class Usb(_Nodes, UsbSelector):
     """Each USB device that matches, with all its nodes, is a device."""
 
     node: NodeChoices = (NodeChoice(subsystem=USB_NODE),)
     """Which nodes: subsystems such as tty; usb: the device's own node; none."""
-    split: bool = False
-    """Whether each node is a device of its own."""
     exclude: Several[
         Annotated[UsbSelector, shorthand(main_option("device"), Pair | UsbSelector)]
     ] = ()
     """What is not offered: options as above."""
-    in_use: bool = False
-    """Include block devices that are mounted, used for swap or part of another device."""
-
-    _checked = model_validator(mode="after")(_check)
 
 
 class PciSelector(ConfigModel):
@@ -241,21 +244,15 @@ class PciSelector(ConfigModel):
     """Only virtual functions: their numbers, or ranges of them."""
 
 
-class Pci(PciSelector):
+class Pci(_Nodes, PciSelector):
     """Each PCI function that matches, with all its nodes, is a device."""
 
     node: NodeChoices
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
-    split: bool = False
-    """Whether each node is a device of its own."""
     exclude: Several[
         Annotated[PciSelector, shorthand(main_option("device"), Pair | PciSelector)]
     ] = ()
     """What is not offered: options as above."""
-    in_use: bool = False
-    """Include block devices that are mounted, used for swap or part of another device."""
-
-    _checked = model_validator(mode="after")(_check)
 
 
 class ParentSelector(_Facts):
