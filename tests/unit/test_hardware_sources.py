@@ -19,7 +19,7 @@ from devhost.config.loader import loads
 from devhost.devices.dry_run import report
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
-from devhost.model.device import HostDevice, NodeId
+from devhost.model.device import HostDevice, Node, NodeId
 from devhost.model.template import variables
 from tests.support.devices import reason_of
 from tests.support.hardware import HostTree
@@ -160,7 +160,7 @@ def test_each_variable_of_a_source_is_an_option(
         tree.link(f"{FUNCTIONS}{port}:00.0/virtfn{number}", f"../0000:{port}:02.{number}")
         tree.link(f"{FUNCTIONS}{port}:02.{number}/physfn", f"../0000:{port}:00.0")
     (node,) = look(tree.root, f"{kind}: {{{SELECTED[kind]}}}").nodes
-    values, wrong = variables(node, None), {}
+    values, wrong = variables(node, None), dict[str, tuple[Node, ...]]()
     for name in (variables_of_kind | SYSFS_VARIABLES | {"name"}) - NO_OPTION.keys():
         option = OPTIONS.get(name, f"{name.rpartition('.')[2]}: VALUE, node: NODE")
         option = option.replace("VALUE", f"'{values[name]}'").replace("NODE", str(node.role))

@@ -15,9 +15,6 @@ _EVERY_START: Final = (
     "DRA prepares devices for a pod, not at each start of a container: use `every: holder`, or "
     "`backend: devicePlugin`"
 )
-_NUMA: Final = (
-    "has no effect with DRA: a claim selects by `matchAttribute: resource.kubernetes.io/numaNode`"
-)
 _ATTRIBUTE: Final = (
     f"DRA publishes no attribute '{{}}': a device has at most {ATTRIBUTES_MAX}, with names of at "
     "most 32 ASCII letters, digits and _"
@@ -43,8 +40,6 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     for index, step in enumerate(resource.pre_start):
         if step.repeat == "start":
             yield error(("preStart", index, "every"), _EVERY_START)
-    if resource.prefer == "numa" and resource.backend == "dra":
-        yield warning(("prefer",), _NUMA)
     groups = {
         group: ("sources", index, "dev", "pattern")
         for index, source in enumerate(resource.sources)
