@@ -164,7 +164,7 @@ class Policy:
         globs = [_product(right) for right in rights if ":" in right or right == "*"]
         if "usb" in self.allow_devices or self._node_globs or (globs and not words):
             return None
-        named = [word.removesuffix(":*") for word in words or ("VENDOR:PRODUCT",)]
+        named = dict.fromkeys(word.removesuffix(":*") for word in words or ("VENDOR:PRODUCT",))
         missing = [word for word in named if not matches_any(_product(word), globs)]
         return f"raw USB nodes need {self.needed('device', *missing)}" if missing else None
 
