@@ -40,7 +40,8 @@ def command(
     printer.print_warnings(policy.warnings)
     results = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
     problems = [problem for _, loaded in results for problem in loaded.problems]
-    valid = not any(problem.severity == "error" or strict for problem in problems)
+    failing = ("error", "warning") if strict else ("error",)
+    valid = not any(problem.severity in failing for problem in problems)
     if output == "json":
         values = [problem.as_json() for problem in problems]
         printer.print_json({"valid": valid, "problems": values})

@@ -2,6 +2,7 @@
 
 import errno
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -67,21 +68,20 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
     selections = [source.select(listings) for source in sources]
     if len(selections) == 1:
         return selections[0]
-    nodes = tuple(node for selection in selections for node in selection.nodes)
-    skipped = tuple(skip for selection in selections for skip in selection.skipped)
-    failed_sources, unreadable = dict[int, str](), dict[str, str]()
-    for selection in selections:
-        failed_sources |= selection.failed_sources
-        unreadable |= selection.unreadable
-    notes = tuple(note for selection in selections for note in selection.notes)
+    merged = Selection(
+        tuple(node for selection in selections for node in selection.nodes),
+        tuple(skip for selection in selections for skip in selection.skipped),
+        ChainMap(*(dict(selection.failed_sources) for selection in selections)),
+        ChainMap(*(dict(selection.unreadable) for selection in selections)),
+        tuple(note for selection in selections for note in selection.notes),
+    )
     empty = [selection.explain_empty for selection in selections]
-    if ((nodes or skipped) and not grouped) or all(explain is no_explanation for explain in empty):
-        return Selection(nodes, skipped, failed_sources, unreadable, notes)
-
-    def explain_empty() -> tuple[str, ...]:
-        return tuple(text for explain in empty for text in explain())
-
-    return Selection(nodes, skipped, failed_sources, unreadable, notes, explain_empty)
+    explains_itself = not grouped and bool(merged.nodes or merged.skipped)
+    if explains_itself or all(explain is no_explanation for explain in empty):
+        return merged
+    return replace(
+        merged, explain_empty=lambda: tuple(text for explain in empty for text in explain())
+    )
 
 
 class CompiledSource:

@@ -302,6 +302,32 @@ def test_disk_of_the_system_is_refused_with_all_that_reaches_it(
         assert problem(tree, f"/dev/{name}", "/dev/*") is None, name
 
 
+@pytest.mark.parametrize(
+    ("source", "system", "doubtful", "others"),
+    [
+        ("btrfs /dev/sda2", "sda sda1 sg0 sdb sdb2 sg1", "", "nvme0n1 nvme0 dm-0"),
+        ("btrfs /dev/root", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
+        ("zfs rpool/ROOT", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
+        ("overlay overlay", "", "", "sda sdb2 sg0 nvme0n1 nvme0 dm-0 hidraw1"),
+    ],
+)
+def test_filesystem_of_several_disks_gives_none_of_them_by_a_wildcard(
+    tree: HostTree, source: str, system: str, doubtful: str, others: str
+) -> None:
+    """One that does not tell its disks makes a disk of the system of each."""
+    tree.hardware(STACK)
+    for name in ("sda", "sdb") if system else ():
+        (disk,) = tree.at("/sys/devices").rglob(f"{name}2")
+        tree.link(f"/sys/fs/btrfs/uuid/devices/{name}2", f"/{disk.relative_to(tree.root)}")
+    tree.file("/proc/1/mountinfo", f"22 1 0:30 / / rw - {source} rw\n")
+    perhaps = SYSTEM.replace("the system", "perhaps the system").partition(")")[0]
+    for names, expected in ((system, SYSTEM), (doubtful, perhaps), (others, "None")):
+        for name in names.split():
+            refusal = str(problem(tree, f"/dev/{name}", "/dev/*", "pci:*:*"))
+            assert expected in refusal, name
+            assert problem(tree, f"/dev/{name}", f"/dev/{name}") is None
+
+
 @pytest.mark.parametrize("point", ["/boot", "/var", "/srv"])
 def test_disk_of_the_system_is_that_of_more_than_the_root(tree: HostTree, point: str) -> None:
     """Which may be in memory, or read-only."""

@@ -121,6 +121,26 @@ async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
 
 
 @needs_root
+@pytest.mark.parametrize(
+    "step", [{"run": ["true"]}, {"mode": "0666"}, {"run": ["true", "${path}"]}]
+)
+@pytest.mark.parametrize("path", ["/dev/sda", "/srv/secret"])
+def test_device_is_unhealthy_whose_steps_lack_a_right_to_it(
+    node: Victim, path: str, step: dict[str, Any]
+) -> None:
+    """Also where containers are not given the node: kubelet would start no pod with it."""
+    node.node("/dev/sda", DISK, stat.S_IFBLK)
+    node.file("/srv/secret")
+    resource = {"sources": [path], "allocate": {"devices": []}, "preStart": [step]}
+    healths = {}
+    for allow in ((), (path,)):
+        (device,) = node.scan(node.scanner(resource, *allow, execs=True)).devices.values()
+        healths[allow] = device.reason or ""
+    is_used = path == "/dev/sda" or "${path}" in step.get("run", ())
+    assert ("--allow-" in healths[()], healths[path,]) == (is_used, "")
+
+
+@needs_root
 async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
     """But for one that has only failed its checks: a step may mend it."""
     (device,) = watched.found("/watched/x").values()
