@@ -9,7 +9,7 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.devices_command import find_devices
+from devhost.cli.devices_command import find_devices, kinds_option, load_kinds
 
 if TYPE_CHECKING:
     from devhost.drafts.draft import DraftEntry
@@ -63,6 +63,7 @@ def _write(text: str, summary: str, output: str, flags: str = "", *, force: bool
 @click.argument("names", nargs=-1, metavar="[WHAT...]")
 @draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
+@kinds_option
 @options.root_option
 def command(
     names: tuple[str, ...],
@@ -71,6 +72,7 @@ def command(
     force: bool,
     values: bool,
     yes: bool,
+    kinds: str | None,
     root: str,
 ) -> None:
     """Write a configuration for the devices of this host.
@@ -87,18 +89,20 @@ def command(
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files = HostFiles(root)
+    files, rows = HostFiles(root), load_kinds(kinds)
     try:
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]
-        entries = host_draft.build_host_entries(files, domain or DOMAIN, chosen if names else None)
+        listed = chosen if names else None
+        entries = host_draft.build_host_entries(files, domain or DOMAIN, rows, listed)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
-        entries = _choose(entries)
+        resources = [entry for entry in entries if entry.resource]
+        entries = [*_choose(resources), *entries[len(resources) :]]
     offered = sum(entry.active for entry in entries)
     summary = f"{offered} resource{'s' * (offered != 1)}"
-    if left := len(entries) - offered:
+    if left := sum(bool(entry.resource) for entry in entries) - offered:
         summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
     text = host_draft.render(entries, domain or DOMAIN, values=values)
     flags = draft.needed_rights(entries).flags()

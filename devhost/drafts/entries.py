@@ -8,7 +8,7 @@ import glob
 import itertools
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ _PARTS: Final = re.compile(r"(?:(?:pcm|hw|midi)C|nvme|ng|mmcblk)[0-9].*|spi[0-9]
 _LETTERED: Final = re.compile("(?:sd|hd|vd|xvd)[a-z]+[0-9]*")
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names
 _NAMES: Final = {"tty": "serial", "video4linux": "video"}
+# What a setting may name by its place, beside the kernel's name, for which other programs look.
+_BY_PLACE: Final = {"gpio": "gpio", "i2c-dev": "i2c"}
 # What a container has below /dev of its own: a device may give itself such a name.
 _OWN_NODES: Final = (
     *("console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm"),
@@ -43,11 +45,16 @@ _UNSTABLE: Final = (
     "only a name that the kernel counts tells it from others, and after a reboot another device "
     "may have that name"
 )
+_RAW: Final = (
+    "For programs that open its interface without a driver, with libusb. Who has it has the serial "
+    "port, too."
+)
 _CARRIES_NETWORK: Final = (
     "its network interface is up or has virtual functions, so it may carry the node's own network"
 )
 
 _Options = dict[str, Any]
+_OF_NODE: Final = KindRow(resources=[])
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +103,8 @@ class EntryWriter:
 
     # ── which devices ──
 
-    def of_kind(self, kind: DeviceKind, device: HostDevice) -> DraftDevice:
-        """Return a device that was found to be of a kind."""
+    def of_kind(self, kind: DeviceKind, device: HostDevice) -> Iterator[DraftDevice]:
+        """Yield a device of a kind: of a serial adapter each port, and what else opens it."""
         nodes = list[KernelNode]()
         for node in device.nodes:
             if node.hardware is not None:
@@ -108,14 +115,44 @@ class EntryWriter:
                 nodes.append(KernelNode(posixpath.basename(file), "", "", file, number))
         matched = next((node.hardware.numa for node in device.nodes if node.hardware), "")
         owner = self._machine.bus_device(matched)
-        files = [node for node in nodes if node.path]
-        if owner is not None:
-            (described,) = self._machine.find(owner.name)
-            title = replace(described, nodes=tuple(files)).title
-        else:
-            title = f"Now {', '.join(str(node.path) for node in files)}."
         sources = tuple(dict.fromkeys(node.source for node in device.nodes))
-        return DraftDevice(kind, owner, tuple(nodes), title, sources)
+        draft = DraftDevice(kind, owner, tuple(nodes), self._title(owner, nodes), sources)
+        match kind.resource["sources"]:
+            case [{"usb": {"node": "tty"} as usb}] if not kind.name and owner is not None:
+                if self._are_ports(nodes):
+                    ports = {**kind.resource, "sources": [{"usb": {**usb, "split": True}}]}
+                    kind = DeviceKind(ports, kind.row)
+                    for port in nodes:
+                        yield DraftDevice(kind, owner, (port,), self._title(owner, [port]))
+                else:
+                    yield draft
+                yield from self._raw_interface(owner)
+            case _:
+                yield draft
+
+    def _title(self, owner: SysfsDevice | None, nodes: Sequence[KernelNode]) -> str:
+        nodes = tuple(node for node in nodes if node.path)
+        if owner is None:
+            return f"Now {', '.join(str(node.path) for node in nodes)}."
+        (described,) = self._machine.find(owner.name)
+        return replace(described, nodes=nodes).title
+
+    def _are_ports(self, nodes: Sequence[KernelNode]) -> bool:
+        """Whether nodes are the ports of a serial adapter, each in a place of its own."""
+        sysfs = self._machine.sysfs
+        above = (next(ancestor_devices(node.syspath, sysfs), "") for node in nodes)
+        kinds = {sysfs.link_name(f"{path}/subsystem") for path in above}
+        places = {sysfs.place(node.syspath) for node in nodes}
+        return len(nodes) > 1 and kinds == {"usb-serial"} and len(places) == len(nodes)
+
+    def _raw_interface(self, owner: SysfsDevice) -> Iterator[DraftDevice]:
+        """Yield the USB node of a serial device that has an interface without a driver, too."""
+        node, facts = self._machine.node(owner.syspath), [part.facts for part in owner.interfaces]
+        if node and any(fact["class"][:2] == "ff" and not fact["driver"] for fact in facts):
+            name = f"{_slug(owner.facts['product'] or owner.facts['device'])}-usb"
+            resource = {"name": name, "sources": [{"usb": {}}], "overlap": "allow"}
+            kind = DeviceKind(resource, KindRow(resources=[], note=_RAW))
+            yield DraftDevice(kind, owner, (node,), self._title(owner, [node]))
 
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
@@ -137,7 +174,7 @@ class EntryWriter:
             path = str(node.path) if node is not None else ""
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
             is_stable = not _is_counted(path)
-        kind = DeviceKind(resource, KindRow(resources=()))
+        kind = DeviceKind(resource, _OF_NODE)
         return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
 
     # ── entries ──
@@ -170,16 +207,24 @@ class EntryWriter:
     def _likeness(self, device: DraftDevice) -> object:
         """Return what devices of one resource have in common."""
         if device.kind.row.whole:
-            return device.kind.name
+            return device.kind.name, self._driver(device)
         if device.owner is not None:
             product = device.owner.facts.get("product")
             return device.sources, device.number, product, device.kind.resource
         return device.nodes[0].syspath or device.nodes[0].file
 
+    def _driver(self, device: DraftDevice) -> str:
+        """Return the driver of a kind whose resources have one each; empty for another kind."""
+        if not device.kind.row.per_driver:
+            return ""
+        return self._machine.sysfs.driver(device.nodes[0].syspath) or ""
+
     def _product(self, device: DraftDevice) -> str:
         """Return a name for a resource of a kind without one."""
         owner, node = device.owner, device.nodes[0] if device.nodes else None
-        if owner is None:
+        if driver := self._driver(device):
+            name = driver
+        elif owner is None:
             name = node.name if node is not None else ""
             if node is not None and _is_counted(name):
                 name = _NAMES.get(node.subsystem, node.subsystem)
@@ -201,7 +246,8 @@ class EntryWriter:
             case {"usb": options}:
                 numbers = options["device"] if kind.row.whole else first.number
                 selected = self._usb_options([*owners.values()], numbers)
-                identity = {"id": "${usb.serial}"} if "serial" in selected else {}
+                is_whole = "serial" in selected and not first.is_part  # a part's ID is its place
+                identity = {"id": "${usb.serial}"} if is_whole else {}
                 source = {"usb": selected | _options_of_kind(options)}
             case {"pci": options}:
                 selected = self._pci_options([*owners.values()])
@@ -210,9 +256,12 @@ class EntryWriter:
                 options, is_stable = self._sysfs_options(first.nodes[0])
                 identity = self._place(first.nodes[0], draft.name)
                 source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
-        if not kind.row.whole or "usb" in source:
+        if driver := self._driver(first):
+            resource["sources"] = [_of_driver(source, driver) for source in resource["sources"]]
+        elif not kind.row.whole or "usb" in source:
             resource = identity | resource | {"sources": [source]}
             self._add_container_path(draft, resource)
+        _add_places(resource)
         ordered = ("name", "sources", "id", *resource)
         resource["name"] = f"{domain}/{draft.name}"
         resource = {key: resource[key] for key in ordered if key in resource}
@@ -230,7 +279,7 @@ class EntryWriter:
     def _add_container_path(self, draft: _Draft, resource: _Options) -> None:
         """Set a path in the container that stays, where programs have it in a setting."""
         rules = resource.get("allocate", {}).get("devices")
-        if not (rules is None or any("containerPath" in rule for rule in rules)):
+        if rules is not None and not (len(rules) == 1 and "containerPath" in rules[0]):
             return
         resource["allocate"] = allocate = dict(resource.get("allocate", {}))
         allocate.pop("devices", None)
@@ -285,11 +334,13 @@ class EntryWriter:
         if len(alike) == 1:
             return {**options, "node": node.subsystem}, (node,), True
         name = _name_glob(node.name, [twin.name for twin in alike])
-        index = sysfs.text(f"{node.syspath}/index")
-        choice: Any = f"{node.subsystem}/{name or glob.escape(node.name)}"
-        if name is None and index:
-            choice = {"subsystem": node.subsystem, "attr": {"index": index}}
-        return {**options, "node": choice}, (node,), bool(name or index)
+        if name is None:
+            for file in ("index", "device/port_number"):
+                if value := sysfs.attribute(node.syspath, file):
+                    choice = {"subsystem": node.subsystem, "attr": {file: value}}
+                    return {**options, "node": choice}, (node,), True
+        choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
+        return {**options, "node": choice}, (node,), name is not None
 
     def _pci_options(self, owners: Sequence[SysfsDevice]) -> _Options:
         number = owners[0].facts["device"]
@@ -324,12 +375,14 @@ class EntryWriter:
                 candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
                 break
             above.append(name)
-        for names in candidates:
-            matcher = Matcher({}, parents=tuple(Matcher({"name": (name,)}) for name in names))
+        uncounted = _uncounted(node.name)
+        for names, own in itertools.product(candidates, ({}, {"name": uncounted})):
+            parents = tuple(Matcher({"name": (name,)}) for name in names)
+            matcher = Matcher({key: (value,) for key, value in own.items()}, parents=parents)
             matching = [member for member in members if not matcher.mismatches(member)]
             if [member.syspath for member in matching] == [node.syspath]:
                 parent = _few([{"name": name} for name in names])
-                return {"subsystem": node.subsystem, "parent": parent}, True
+                return {"subsystem": node.subsystem, **own, "parent": parent}, True
         shorter = _name_glob(node.name, reading.members)
         options = {"subsystem": node.subsystem, "name": shorter or glob.escape(node.name)}
         return options, shorter is not None
@@ -358,6 +411,27 @@ def _pci_node(device: DescribedNode) -> Any:
     return f"{node.subsystem}/{name}" if name is not None else None
 
 
+def _of_driver(source: _Options, driver: str) -> _Options:
+    """Return a source of a subsystem that selects by a driver instead of what selects a kind."""
+    kept = {key: source["sysfs"][key] for key in ("subsystem", "name") if key in source["sysfs"]}
+    return source | {"sysfs": kept | {"driver": glob.escape(driver)}}
+
+
+def _add_places(resource: _Options) -> None:
+    """Give a container nodes under their places, too, where the kernel counts their names."""
+    rules: list[object] = []
+    for source in resource["sources"]:
+        match source:
+            case {"sysfs": {"subsystem": subsystem} | str(subsystem)} if subsystem in _BY_PLACE:
+                role = f"{source['as']}." if "as" in source else f"{subsystem}."
+                role = "" if len(resource["sources"]) == 1 else role
+                path = f"/dev/{_BY_PLACE[subsystem]}-${{{role}place}}"
+                rules.append({"hostPath": f"${{{role}path}}", "containerPath": path})
+    allocate = resource.get("allocate", {})
+    if rules and "devices" not in allocate:
+        resource["allocate"] = {**allocate, "devices": ["${path}", *rules]}
+
+
 def _options_of_kind(options: object, without: str = "") -> _Options:
     kept = (key for key in _OF_KIND if key != without)
     return (
@@ -380,10 +454,14 @@ def _is_good(serial: str) -> bool:
     return is_varied and not _COUNTED.fullmatch(serial)
 
 
+def _uncounted(name: str) -> str:
+    """Return a glob of a name, without what the kernel counts."""
+    return _COUNTER.sub("*", glob.escape(name), count=1 if _PARTS.fullmatch(name) else 0)
+
+
 def _name_glob(name: str, names: Iterable[str]) -> str | None:
     """Return a glob without what the kernel counts that matches only one of some names."""
-    literal = glob.escape(name)
-    shorter = _COUNTER.sub("*", literal, count=1 if _PARTS.fullmatch(name) else 0)
+    shorter = _uncounted(name)
     is_alone = [other for other in names if matches_any(other, (shorter,))] == [name]
     return shorter if is_alone and not _LETTERED.fullmatch(name) else None
 
