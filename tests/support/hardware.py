@@ -243,6 +243,8 @@ def _create(tree: HostTree, device: _Device) -> None:
     _relative(tree, f"{members}/{device.name}", device.path)
     owner = members.removesuffix("/devices")
     _relative(tree, f"{device.path}/subsystem", owner)
+    if subsystem not in _BUSES and device.parent is not None and device.parent.subsystem != "dir":
+        _relative(tree, f"{device.path}/device", device.parent.path)
     if driver := uevent.get("DRIVER"):
         where = f"/sys/bus/{subsystem}/drivers/{driver}"
         tree.directory(where)
