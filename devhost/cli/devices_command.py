@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from devhost.hostfs.files import HostFiles
 
 kinds_option = click.option(
-    "--kinds", type=options.FILE, help="File with more kinds of devices, as `devhost init` has them."
+    "--kinds",
+    type=options.FILE,
+    help="File with more kinds of devices, as `devhost init` has them.",
 )
 
 
@@ -102,7 +104,7 @@ def _print_entries(files: "HostFiles", rows: "Rows", devices: "Sequence[Describe
     from devhost.drafts.draft import entry_lines
     from devhost.drafts.entries import DOMAIN
 
-    for entry in host_draft.build_host_entries(files, DOMAIN, rows, devices):
+    for entry in host_draft.build_host_entries(files, DOMAIN, devices, rows):
         printer.echo(*entry_lines(entry, with_rights=True))
 
 

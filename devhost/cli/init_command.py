@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -94,7 +94,7 @@ def command(
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]
         listed = chosen if names else None
-        entries = host_draft.build_host_entries(files, domain or DOMAIN, rows, listed)
+        entries = host_draft.build_host_entries(files, domain or DOMAIN, listed, rows)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
@@ -110,21 +110,14 @@ def command(
     _write(text, summary, output, flags.lstrip(), force=force)
 
 
-_ANSWERS: Final = {
-    "y": "take it (Enter does, too)",
-    "n": "leave it out",
-    "a": "take it and all that follow",
-    "q": "leave it out with all that follow",
-}
-
-
 def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     """Return the entries that a person takes."""
     chosen: list[DraftEntry] = []
     for number, entry in enumerate(entries):
         for comment in entry.comments:
             printer.note(comment)
-        match _ask():
+        question = "Include it? [y,n,a,q,?]"
+        match click.prompt(question, "y", value_proc=_letter, show_default=False, err=True):
             case "a":
                 return [*chosen, *entries[number:]]
             case "q":
@@ -134,15 +127,14 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     return chosen
 
 
-def _ask() -> str:
-    """Return the answer of a person: its first letter."""
-    question = f"Include it? [{','.join(_ANSWERS)},?]"
-    while True:
-        answer = click.prompt(question, default="y", show_default=False, err=True).lower()
-        if answer in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
-            return str(answer[0])
-        for letter, meaning in _ANSWERS.items():
-            printer.note(f"  {letter}  {meaning}")
+def _letter(answer: str) -> str:
+    """Return the first letter of an answer; raise `UsageError` if it is none."""
+    if answer.lower() not in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
+        raise click.UsageError(
+            "y: take it (Enter does, too), n: leave it out, a: take it and all that follow, q: "
+            "leave it out with all that follow"
+        )
+    return answer[0].lower()
 
 
 @click.command(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from devhost.drafts.draft import DraftEntry
-from devhost.drafts.kinds import DeviceKind, KindRow
+from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name
 from devhost.drafts.rights import needed_rights
 from devhost.hostfs.files import HostFiles
@@ -33,8 +33,7 @@ _PARTS: Final = re.compile(r"(?:(?:pcm|hw|midi)C|nvme|ng|mmcblk)[0-9].*|spi[0-9]
 _LETTERED: Final = re.compile("(?:sd|hd|vd|xvd)[a-z]+[0-9]*")
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names
 _NAMES: Final = {"tty": "serial", "video4linux": "video"}
-# What a setting may name by its place, beside the kernel's name, for which other programs look.
-_BY_PLACE: Final = {"gpio": "gpio", "i2c-dev": "i2c"}
+_PLACED: Final = ("drm", "gpio", "i2c-dev")  # which programs also look for by the kernel's name
 # What a container has below /dev of its own: a device may give itself such a name.
 _OWN_NODES: Final = (
     *("console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm"),
@@ -45,16 +44,17 @@ _UNSTABLE: Final = (
     "only a name that the kernel counts tells it from others, and after a reboot another device "
     "may have that name"
 )
-_RAW: Final = (
-    "For programs that open its interface without a driver, with libusb. Who has it has the serial "
-    "port, too."
-)
 _CARRIES_NETWORK: Final = (
     "its network interface is up or has virtual functions, so it may carry the node's own network"
 )
 
 _Options = dict[str, Any]
-_OF_NODE: Final = KindRow(resources=[])
+_OF_NODE: Final = KindRow(resources=())
+_RAW: Final = KindRow(
+    resources=(),
+    note="For programs that open its interface without a driver, with libusb. Who has it has the "
+    "serial port, too.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class EntryWriter:
         draft = DraftDevice(kind, owner, tuple(nodes), self._title(owner, nodes), sources)
         match kind.resource["sources"]:
             case [{"usb": {"node": "tty"} as usb}] if not kind.name and owner is not None:
-                if self._are_ports(nodes):
+                if self._are_ports(owner, nodes):
                     ports = {**kind.resource, "sources": [{"usb": {**usb, "split": True}}]}
                     kind = DeviceKind(ports, kind.row)
                     for port in nodes:
@@ -137,9 +137,11 @@ class EntryWriter:
         (described,) = self._machine.find(owner.name)
         return replace(described, nodes=nodes).title
 
-    def _are_ports(self, nodes: Sequence[KernelNode]) -> bool:
+    def _are_ports(self, owner: SysfsDevice, nodes: Sequence[KernelNode]) -> bool:
         """Whether nodes are the ports of a serial adapter, each in a place of its own."""
-        sysfs = self._machine.sysfs
+        sysfs, others = self._machine.sysfs, self._machine.nodes(owner.syspath)
+        if any(node.subsystem in ("usbmisc", "wwan") for node in others):
+            return False  # a modem
         above = (next(ancestor_devices(node.syspath, sysfs), "") for node in nodes)
         kinds = {sysfs.link_name(f"{path}/subsystem") for path in above}
         places = {sysfs.place(node.syspath) for node in nodes}
@@ -150,8 +152,7 @@ class EntryWriter:
         node, facts = self._machine.node(owner.syspath), [part.facts for part in owner.interfaces]
         if node and any(fact["class"][:2] == "ff" and not fact["driver"] for fact in facts):
             name = f"{_slug(owner.facts['product'] or owner.facts['device'])}-usb"
-            resource = {"name": name, "sources": [{"usb": {}}], "overlap": "allow"}
-            kind = DeviceKind(resource, KindRow(resources=[], note=_RAW))
+            kind = DeviceKind({"name": name, "sources": [{"usb": {}}], "overlap": "allow"}, _RAW)
             yield DraftDevice(kind, owner, (node,), self._title(owner, [node]))
 
     def of_node(self, device: DescribedNode) -> DraftDevice:
@@ -207,24 +208,16 @@ class EntryWriter:
     def _likeness(self, device: DraftDevice) -> object:
         """Return what devices of one resource have in common."""
         if device.kind.row.whole:
-            return device.kind.name, self._driver(device)
+            return device.kind.name
         if device.owner is not None:
             product = device.owner.facts.get("product")
             return device.sources, device.number, product, device.kind.resource
         return device.nodes[0].syspath or device.nodes[0].file
 
-    def _driver(self, device: DraftDevice) -> str:
-        """Return the driver of a kind whose resources have one each; empty for another kind."""
-        if not device.kind.row.per_driver:
-            return ""
-        return self._machine.sysfs.driver(device.nodes[0].syspath) or ""
-
     def _product(self, device: DraftDevice) -> str:
         """Return a name for a resource of a kind without one."""
         owner, node = device.owner, device.nodes[0] if device.nodes else None
-        if driver := self._driver(device):
-            name = driver
-        elif owner is None:
+        if owner is None:
             name = node.name if node is not None else ""
             if node is not None and _is_counted(name):
                 name = _NAMES.get(node.subsystem, node.subsystem)
@@ -238,7 +231,10 @@ class EntryWriter:
     def _entry(self, draft: _Draft, domain: str) -> DraftEntry:
         first, reason = draft.devices[0], draft.reason
         kind, resource = first.kind, dict(first.kind.resource)
-        resource["sources"] = [resource["sources"][index] for index in first.sources]
+        used = sorted({index for device in draft.devices for index in device.sources})
+        nodes = [node for device in draft.devices for node in device.nodes]
+        drivers = {self._machine.sysfs.driver(node.syspath) or "" for node in nodes}
+        resource["sources"] = [_with_drivers(resource["sources"][n], drivers) for n in used]
         owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
         identity: _Options = {}
         source = resource["sources"][0]
@@ -256,21 +252,20 @@ class EntryWriter:
                 options, is_stable = self._sysfs_options(first.nodes[0])
                 identity = self._place(first.nodes[0], draft.name)
                 source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
-        if driver := self._driver(first):
-            resource["sources"] = [_of_driver(source, driver) for source in resource["sources"]]
-        elif not kind.row.whole or "usb" in source:
+        if not kind.row.whole or "usb" in source:
             resource = identity | resource | {"sources": [source]}
             self._add_container_path(draft, resource)
-        _add_places(resource)
+        places = [self._machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]
+        if all(places) and len({*places}) == len(places):
+            _add_places(resource, draft.name)
         ordered = ("name", "sources", "id", *resource)
-        resource["name"] = f"{domain}/{draft.name}"
+        resource["name"] = full_name(draft.name, domain)
         resource = {key: resource[key] for key in ordered if key in resource}
         notes = filter(None, (kind.row.note, f"Not offered: {reason}." if reason else ""))
         titles = [device.title for device in draft.devices]
         files = [
             (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
-            for device in draft.devices
-            for node in device.nodes
+            for node in nodes
             if node.path is not None and node.number is not None
         ]
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
@@ -337,8 +332,8 @@ class EntryWriter:
         if name is None:
             for file in ("index", "device/port_number"):
                 if value := sysfs.attribute(node.syspath, file):
-                    choice = {"subsystem": node.subsystem, "attr": {file: value}}
-                    return {**options, "node": choice}, (node,), True
+                    options["node"] = {"subsystem": node.subsystem, "attr": {file: value}}
+                    return options, (node,), True
         choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
         return {**options, "node": choice}, (node,), name is not None
 
@@ -411,25 +406,36 @@ def _pci_node(device: DescribedNode) -> Any:
     return f"{node.subsystem}/{name}" if name is not None else None
 
 
-def _of_driver(source: _Options, driver: str) -> _Options:
-    """Return a source of a subsystem that selects by a driver instead of what selects a kind."""
-    kept = {key: source["sysfs"][key] for key in ("subsystem", "name") if key in source["sysfs"]}
-    return source | {"sysfs": kept | {"driver": glob.escape(driver)}}
+def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
+    """Return a source with the drivers of this host instead of all that a kind knows."""
+    match source:
+        case {"sysfs": {"driver": [*globs]} as options}:
+            here = [glob.escape(name) for name in sorted(drivers) if matches_any(name, globs)]
+            return source | {"sysfs": {**options, "driver": _few(here)}}
+    return source
 
 
-def _add_places(resource: _Options) -> None:
-    """Give a container nodes under their places, too, where the kernel counts their names."""
-    rules: list[object] = []
-    for source in resource["sources"]:
+def _add_places(resource: _Options, name: str) -> None:
+    """Give a container nodes under their places, too, and a variable with the path."""
+    allocate, sources = resource.get("allocate", {}), resource["sources"]
+    devices, *others = allocate.get("devices", ["${path}"]) or [None]
+    rules, env = [devices], dict(allocate.get("env", {}))
+    for source in sources if devices == "${path}" else ():
         match source:
-            case {"sysfs": {"subsystem": subsystem} | str(subsystem)} if subsystem in _BY_PLACE:
-                role = f"{source['as']}." if "as" in source else f"{subsystem}."
-                role = "" if len(resource["sources"]) == 1 else role
-                path = f"/dev/{_BY_PLACE[subsystem]}-${{{role}place}}"
-                rules.append({"hostPath": f"${{{role}path}}", "containerPath": path})
-    allocate = resource.get("allocate", {})
-    if rules and "devices" not in allocate:
-        resource["allocate"] = {**allocate, "devices": ["${path}", *rules]}
+            case {"pci": {"node": "drm/renderD*"}} | {"sysfs": {"name": "renderD*"}}:
+                word, form, role = "RENDER", "/dev/dri/by-path/{}-render", "drm"
+            case {"sysfs": "gpio" | {"subsystem": "gpio"}}:
+                word, form, role = "GPIO", "/dev/gpio-{}", "gpio"
+            case {"sysfs": "i2c-dev" | {"subsystem": "i2c-dev"}}:
+                word, form, role = "I2C", "/dev/i2c-{}", "i2c"
+            case _:
+                continue
+        prefix = f"{source.get('as', role)}." if len(sources) > 1 else ""
+        path = form.format(f"${{{prefix}place}}")
+        rules.append({"hostPath": f"${{{prefix}path}}", "containerPath": path})
+        env[f"{word}_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = path
+    if rules[1:]:
+        resource["allocate"] = {**allocate, "devices": [*rules, *others], "env": env}
 
 
 def _options_of_kind(options: object, without: str = "") -> _Options:

@@ -18,7 +18,10 @@ _SEPARATE: Final = ("cec", "gnss", "gpio", "hidraw", "iio", "lirc", "pps", "tty"
 
 
 def build_host_entries(
-    files: HostFiles, domain: str, rows: kinds.Rows, chosen: Iterable[DescribedNode] | None = None
+    files: HostFiles,
+    domain: str,
+    chosen: Iterable[DescribedNode] | None = None,
+    rows: kinds.Rows | None = None,
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
@@ -29,7 +32,7 @@ def build_host_entries(
     writer = EntryWriter(machine, files)
     host_devices = [
         part
-        for kind, device in kinds.find_devices(files, rows)
+        for kind, device in kinds.find_devices(files, rows or kinds.rows())
         for part in writer.of_kind(kind, device)
     ]
     if chosen is None:

@@ -5,7 +5,7 @@ import importlib.resources
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -17,11 +17,11 @@ from devhost.config.yaml_errors import TreeError, decode, lines
 from devhost.config.yaml_tree import Path, Tree, TreeProblem
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
-from devhost.errors import ConfigError
+from devhost.errors import ConfigError, Problem
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice
-from devhost.model.values import ConfigModel
+from devhost.model.values import AsTuple, ConfigModel
 
 _DOMAIN: Final = "example.com"
 
@@ -29,11 +29,10 @@ _DOMAIN: Final = "example.com"
 class KindRow(ConfigModel):
     """A part of kinds.yaml; the comment at its top explains the keys."""
 
-    resources: list[dict[str, Any]]
+    resources: Annotated[tuple[dict[str, Any], ...], AsTuple]
     about: str = ""
     init: Literal["always", "named", "never"] = "always"
     whole: bool = False
-    per_driver: bool = False
     note: str = ""
     reason: str = ""
 
@@ -69,56 +68,56 @@ def load(file: str) -> Rows:
     try:
         own = _parse(decode(read(file)), file)
     except TreeError as error:
-        at = error.line, error.column
-        raise ConfigError([Document([], error).problem("error", file, (), str(error), at)]) from None
+        problem = Problem("error", file, error.line, error.column, "", str(error))
+        raise ConfigError([problem]) from None
     return {**own, **{name: row for name, row in rows().items() if name not in own}}
 
 
 def _parse(text: str, file: str) -> Rows:
-    tree, parsed = yaml_tree.parse(text), dict[str, KindRow]()
-    document = Document(lines(text), tree)
-    if problems := [
-        document.problem("error", file, path, message, at)
-        for path, message, at in _problems(tree, parsed)
-    ]:
-        raise ConfigError(problems)
-    return parsed
-
-
-def _problems(tree: Tree, parsed: dict[str, KindRow]) -> Iterator[TreeProblem]:
-    """Yield what is wrong with a file of kinds, and collect its rows by name."""
-    reported = set[Path]()
-    for path, message, at in messages.tree_problems(tree):
-        reported.add(path)
-        yield path, message, at
+    tree, rows = yaml_tree.parse(text), dict[str, KindRow]()
     if not isinstance(tree.data, dict):
-        yield (), "should be kinds by their names", (1, 1)
-        return
-    for name, data in tree.data.items():
-        base: Path = (name,)
+        raise TreeError("should be kinds by their names", 1, 1)
+    found = [*messages.tree_problems(tree)]
+    reported = {path for path, _, _ in found}
+    for base, model, data in _parts(tree.data):
         try:
-            row = parsed[name] = KindRow.model_validate(data)
-            for number, resource in enumerate(row.resources):
-                base = name, "resources", number
-                if "/" in str(resource.get("name")) and row.init != "never":
-                    message = "a name without a domain: `init --domain` adds that"
-                    yield (*base, "name"), message, tree.position((*base, "name"))[:2]
-                yield from _resource_problems(base, resource, tree)
+            value = model.model_validate(data)
         except ValidationError as error:
             details = error.errors(include_url=False)
-            root = base, Resource if base[1:] else KindRow
-            yield from messages.shape_problems(details, base, tree, reported, root)
+            found += messages.shape_problems(details, base, tree, reported, (base, model))
+        else:
+            found += _check(base, value, tree)
+            rows |= {str(*base): value} if isinstance(value, KindRow) else {}
+    if found:
+        found.sort(key=lambda problem: problem[2])
+        document = Document(lines(text), tree)
+        raise ConfigError([document.problem("error", file, *problem) for problem in found])
+    return rows
 
 
-def _resource_problems(base: Path, data: Mapping[str, Any], tree: Tree) -> Iterator[TreeProblem]:
-    """Yield what is wrong with a resource; raise a `ValidationError` if it has another shape."""
-    name = str(data.get("name", "name"))
-    name = name if "/" in name else f"{_DOMAIN}/{name}"
-    resource = Resource.model_validate({**data, "name": name})
-    for problem in resource_checks.check([(base, resource)], None):
+def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], Any]]:
+    """Yield the rows of a file and their resources, with where they are and what they should be."""
+    for name, row in data.items():
+        yield (name,), KindRow, row
+        resources = row.get("resources") if isinstance(row, dict) else None
+        for index, resource in enumerate(resources if isinstance(resources, list) else ()):
+            if isinstance(resource, dict):
+                named = {**resource, "name": full_name(str(resource.get("name", "name")))}
+                yield (name, "resources", index), Resource, named
+
+
+def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[TreeProblem]:
+    """Yield what is wrong with a resource of the right shape."""
+    resources = [(base, value)] if isinstance(value, Resource) else []
+    for problem in resource_checks.check(resources, None):
+        path = tree.existing(problem.path)
         if problem.severity == "error":
-            path = tree.existing(problem.path)
             yield path, problem.message, tree.position(path)[:2]
+
+
+def full_name(name: str, domain: str = _DOMAIN) -> str:
+    """Return the name of a resource with a domain, if it has none of its own."""
+    return name if "/" in name else f"{domain}/{name}"
 
 
 def find_devices(files: HostFiles, rows: Rows) -> Iterator[tuple[DeviceKind, HostDevice]]:

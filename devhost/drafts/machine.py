@@ -90,8 +90,8 @@ class Machine:
     def rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem, or of the `OTHER_CLASS`; some only for `--all`."""
         if subsystem == OTHER_CLASS:
-            for node, is_hidden in self.other_nodes():
-                row = {"node": node.path, "subsystem": node.subsystem, **self._columns(node)}
+            for other, is_hidden in self.other_nodes():
+                row = {"node": other.path, "subsystem": other.subsystem, **self._columns(other)}
                 yield row, is_hidden
         elif subsystem in ("usb", "pci"):
             yield from self._owner_rows(is_usb=subsystem == "usb")

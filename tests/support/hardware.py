@@ -243,8 +243,6 @@ def _create(tree: HostTree, device: _Device) -> None:
     _relative(tree, f"{members}/{device.name}", device.path)
     owner = members.removesuffix("/devices")
     _relative(tree, f"{device.path}/subsystem", owner)
-    if subsystem not in _BUSES and device.parent is not None and device.parent.subsystem != "dir":
-        _relative(tree, f"{device.path}/device", device.parent.path)
     if driver := uevent.get("DRIVER"):
         where = f"/sys/bus/{subsystem}/drivers/{driver}"
         tree.directory(where)
@@ -372,7 +370,9 @@ def _interface(tree: HostTree, device: _Device) -> dict[str, str]:
 
 
 def _plain(tree: HostTree, device: _Device) -> dict[str, str]:
-    driver = device.options.get("driver")
+    driver, above = device.options.get("driver"), device.parent
+    if device.subsystem not in _BUSES and above is not None and above.subsystem != "dir":
+        _relative(tree, f"{device.path}/device", above.path)
     uevent: dict[str, str] = {}
     if device.words:
         if not _NUMBER.fullmatch(device.words[0]):
