@@ -59,7 +59,7 @@ def test_own_kind_names_its_device_and_replaces_one_of_the_same_name(
             "a: {init: maybe, resources: 3}\nb:\n  notes: x\n",
             [
                 "1:11: error: a.init: should be 'always', 'named' or 'never', not 'maybe'",
-                "1:25: error: a.resources: should be a list",
+                "1:29: error: a.resources: should be a list",
                 "3:3: error: b.notes: unknown key 'notes'; did you mean 'note'?",
             ],
         ),
