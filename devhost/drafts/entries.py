@@ -235,6 +235,7 @@ class EntryWriter:
         nodes = [node for device in draft.devices for node in device.nodes]
         drivers = {self._machine.sysfs.driver(node.syspath) or "" for node in nodes}
         resource["sources"] = [_with_drivers(resource["sources"][n], drivers) for n in used]
+        is_whole = kind.row.whole or len(used) > 1
         owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
         identity: _Options = {}
         source = resource["sources"][0]
@@ -242,17 +243,17 @@ class EntryWriter:
             case {"usb": options}:
                 numbers = options["device"] if kind.row.whole else first.number
                 selected = self._usb_options([*owners.values()], numbers)
-                is_whole = "serial" in selected and not first.is_part  # a part's ID is its place
-                identity = {"id": "${usb.serial}"} if is_whole else {}
+                is_named = "serial" in selected and not first.is_part  # a part's ID is its place
+                identity = {"id": "${usb.serial}"} if is_named else {}
                 source = {"usb": selected | _options_of_kind(options)}
             case {"pci": options}:
                 selected = self._pci_options([*owners.values()])
                 source = {"pci": selected | _options_of_kind(options, without="class")}
-            case {"sysfs": _} if not kind.row.whole:
+            case {"sysfs": _} if not is_whole:
                 options, is_stable = self._sysfs_options(first.nodes[0])
                 identity = self._place(first.nodes[0], draft.name)
                 source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
-        if not kind.row.whole or "usb" in source:
+        if not is_whole or (kind.row.whole and "usb" in source):
             resource = identity | resource | {"sources": [source]}
             self._add_container_path(draft, resource)
         places = [self._machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]

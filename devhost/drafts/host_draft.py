@@ -43,13 +43,16 @@ def build_host_entries(
         entries = writer.entries(devices, domain, named=True)
     reports = iter(draft.report_entries(entries, files))
     entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
-    if chosen is None and (left := _left_out(machine, devices)):
+    if chosen is None and (left := _left_out(machine, host_devices, devices)):
         entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))
     return entries
 
 
-def _left_out(machine: Machine, devices: Sequence[DraftDevice]) -> list[str]:
+def _left_out(
+    machine: Machine, host_devices: Sequence[DraftDevice], devices: Sequence[DraftDevice]
+) -> list[str]:
     """Return what has no entry, and the command that adds it: a line for devices that are alike."""
+    of_kinds = {node.syspath for device in host_devices for node in device.nodes}
     offered = {node.syspath for device in devices for node in device.nodes}
     owners = {device.owner.syspath for device in devices if device.owner is not None}
     left: list[tuple[str, str]] = []  # what it is, and its name
@@ -66,7 +69,8 @@ def _left_out(machine: Machine, devices: Sequence[DraftDevice]) -> list[str]:
                     if node.subsystem in _SEPARATE
                 ]
     for node, is_hidden in machine.other_nodes():
-        if not is_hidden and node.syspath not in offered:
+        is_shown = not is_hidden or node.syspath in of_kinds
+        if is_shown and node.syspath not in offered:
             driver = machine.sysfs.driver(node.syspath)
             left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))
     alike: dict[str, list[str]] = {}

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.resources
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 from devhost.config import messages, yaml_tree
 from devhost.config.checks import resource_checks
 from devhost.config.documents import Document
-from devhost.config.loader import read
+from devhost.config.loader import loads, read
 from devhost.config.yaml_errors import TreeError, decode, lines
 from devhost.config.yaml_tree import Path, Tree, TreeProblem
 from devhost.drafts import draft
@@ -70,7 +69,12 @@ def load(file: str) -> Rows:
     except TreeError as error:
         problem = Problem("error", file, error.line, error.column, "", str(error))
         raise ConfigError([problem]) from None
-    return {**own, **{name: row for name, row in rows().items() if name not in own}}
+    merged = {**own, **{name: row for name, row in rows().items() if name not in own}}
+    for problem in loads(draft.render((), [entry for _, entry in _entries(merged)])).problems:
+        if problem.severity == "error":
+            message = f"together with the kinds of devhost: {problem.message}"
+            raise ConfigError([Problem("error", file, 1, 1, "", message)])
+    return merged
 
 
 def _parse(text: str, file: str) -> Rows:
@@ -120,23 +124,26 @@ def full_name(name: str, domain: str = _DOMAIN) -> str:
     return name if "/" in name else f"{domain}/{name}"
 
 
-def find_devices(files: HostFiles, rows: Rows) -> Iterator[tuple[DeviceKind, HostDevice]]:
-    """Yield the devices of a host that are of a kind: each node of the first that finds it. Blocks.
-
-    Raises `OSError` if the host cannot be read.
-    """
+def _entries(rows: Rows) -> list[tuple[DeviceKind, DraftEntry]]:
+    """Return the kinds of a host's devices, with entries that find these."""
     kinds = [
         DeviceKind(resource, row)
         for row in rows.values()
         if row.init != "never"
         for resource in row.resources
     ]
-    entries = [
-        DraftEntry({**kind.resource, "name": f"{_DOMAIN}/{number}"})
+    return [
+        (kind, DraftEntry({**kind.resource, "name": f"{_DOMAIN}/{number}"}))
         for number, kind in enumerate(kinds)
     ]
-    reports = draft.report_entries(entries, files)
-    by_kind = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
-    return itertools.chain.from_iterable(
-        ((kind, device) for device in devices if device.healthy) for kind, devices in by_kind
-    )
+
+
+def find_devices(files: HostFiles, rows: Rows) -> Iterator[tuple[DeviceKind, HostDevice]]:
+    """Yield the devices of a host that are of a kind: each node of the first that finds it. Blocks.
+
+    Raises `OSError` if the host cannot be read.
+    """
+    entries = _entries(rows)
+    reports = draft.report_entries([entry for _, entry in entries], files)
+    for (kind, _), report in zip(entries, reports, strict=True):
+        yield from ((kind, device) for device in report.snapshot.devices.values() if device.healthy)

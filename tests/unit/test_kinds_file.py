@@ -54,6 +54,10 @@ def test_own_kind_names_its_device_and_replaces_one_of_the_same_name(
     ("text", "problems"),
     [
         ("[laser]\n", ["1:1: error: should be kinds by their names"]),
+        (
+            f"a:\n  resources: [{'{sources: [/dev/x]}, ' * 1001}]\n",
+            ["1:1: error: together with the kinds of devhost: "],
+        ),
         ("a: [\n", ["2:1: error: invalid YAML: did not find expected node content"]),
         (
             "a: {init: maybe, resources: 3}\nb:\n  notes: x\n",
