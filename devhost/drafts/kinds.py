@@ -32,6 +32,7 @@ class KindRow(ConfigModel):
     about: str = ""
     init: Literal["always", "named", "never"] = "always"
     whole: bool = False
+    libraries: Annotated[tuple[str, ...], AsTuple] = ()
     note: str = ""
     reason: str = ""
 

@@ -28,8 +28,8 @@ WRITTEN: Final = {
     "nuctv": "sdr ups fido smartcard smartcard-2 smartcard-3 tuner tuner-2 gpu kvm fuse tun | tpm",
     "pi": "zigbee zigbee-2 modem gps gpu camera codec header sensor fuse tun | uart",
     "pi5": "coral zigbee hailo gpu camera codec header fuse tun | uart uart-2",
-    "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu coral-pcie hailo rdma ethernet "
-    "rs232 kvm fuse tun | nvidia tpm",
+    "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu nvidia coral-pcie hailo rdma ethernet "
+    "rs232 kvm fuse tun | tpm",
     "workbench": "stm32-stlink stm32-stlink-usb daplink-cmsis-dap quad-rs232-hs 9710-7840 gpu "
     "gpu-partition gpu-2 npu camera codec fuse |",
 }
@@ -52,10 +52,10 @@ def written(tree: HostTree, *names: str) -> tuple[str, list[str]]:
 
 def planned(text: str, flags: list[str], tree: HostTree) -> dict[str, ResourceReport]:
     """Return what `plan` would find, by resource."""
-    allowed = tuple(word for word in flags if word != "--allow-device")
-    config = loads(text, policy=Policy(enforced=True, allow_devices=allowed)).require()
+    allowed = tuple(word for word in flags if not word.startswith("--"))
+    policy = Policy(enforced=True, allow_devices=allowed, allow_paths=allowed)
+    config = loads(text, policy=policy).require()
     names = [resource.name for resource in config.resources]
-    policy = Policy(enforced=True, allow_devices=allowed)
     requests = dict.fromkeys(names, "1")
     reports = report(config, HostFiles(str(tree.root)), policy, "", requests)
     return {one.resource.name: one for one in reports}
