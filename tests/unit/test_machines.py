@@ -33,10 +33,10 @@ WRITTEN: Final = {
     "workbench": "stm32-stlink stm32-stlink-usb daplink-cmsis-dap quad-rs232-hs 9710-7840 gpu "
     "gpu-partition gpu-2 npu camera codec fuse |",
 }
-# What has no entry on the workbench. Where a device may be named in two ways, it has been.
+# What has no entry on the workbench.
 LEFT_OUT: Final = (
-    "hidraw0 1-5 1-6 0000:01:00.0 0000:02:00.0 dri/card1 dri/card2 gpiochip0 gpiochip1 i2c-3 "
-    "lirc0 pps0"
+    "hidraw0 1-5 1-6 0000:01:00.0 0000:02:00.0 0000:04:00.0 dri/card1 dri/card2 gpiochip0 "
+    "gpiochip1 i2c-3 lirc0 pps0"
 )
 FLAGS: Final = "# It needs flags of `plan`, `try` and `run`:\n# "
 
@@ -110,21 +110,22 @@ def test_written_file_runs_unchanged_and_after_another_boot(
     config = loads(text).require()
     for resource in config.resources:  # an entry needs no other one to offer only what is its own
         alone = config.model_copy(update={"resources": (resource,)})
-        (one,) = report(alone, HostFiles(str(before.root)), Policy(trusted=True), "")
-        assert identity(one) == identity(first[resource.name]), resource.name
+        (planned_alone,) = report(alone, HostFiles(str(before.root)), Policy(trusted=True), "")
+        assert identity(planned_alone) == identity(first[resource.name]), resource.name
 
 
 def assert_same_hardware(
-    first: dict[str, ResourceReport], second: dict[str, ResourceReport]
+    before: dict[str, ResourceReport], after: dict[str, ResourceReport]
 ) -> None:
     """Assert that what is planned before and after another boot is the same."""
-    for resource, one in first.items():
-        devices, same = one.snapshot.devices, second[resource].snapshot.devices
-        assert devices, resource
-        for device in (*devices.values(), *same.values()):
-            assert device.healthy, (resource, device.reason)
-        assert identity(second[resource]) == identity(one), resource
-        assert stable_paths(second[resource]) == stable_paths(one), resource
+    for name, planned_before in before.items():
+        planned_after = after[name]
+        devices = planned_before.snapshot.devices
+        assert devices, name
+        for device in (*devices.values(), *planned_after.snapshot.devices.values()):
+            assert device.healthy, (name, device.reason)
+        assert identity(planned_after) == identity(planned_before), name
+        assert stable_paths(planned_after) == stable_paths(planned_before), name
 
 
 def test_written_file_says_why_the_rest_is_commented_out(machine: Machine) -> None:
@@ -154,3 +155,20 @@ def test_what_is_left_out_gets_entries_by_the_commands_in_the_file(machine: Mach
     titles = " ".join(line for line in text.splitlines() if line.strip().startswith("#"))
     assert [word for word in left.split() if word not in titles] == []
     assert_same_hardware(planned(text, flags, before), planned(text, flags, after))
+
+
+def test_workbench_offers_ports_one_by_one_and_gpus_also_by_their_place(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware((MACHINES[0].parent / "workbench.tree").read_text())
+    resources = planned(*written(tree), tree)
+    for name, ports in {"quad-rs232-hs": ("3:1.0", "3:1.1"), "9710-7840": ("4:1.0",) * 2}.items():
+        devices = resources[f"example.com/{name}"].snapshot.devices
+        assert [device_id.partition("-0:")[2].partition("-")[0] for device_id in devices] == [
+            *ports
+        ]
+    allocation = resources["example.com/gpu"].details["allocation"]
+    path = "/dev/dri/by-path/pci-0000:03:00.0-render"
+    assert allocation["envs"] == {"RENDER_GPU": path}
+    assert [node["containerPath"] for node in allocation["devices"]] == [
+        *("/dev/kfd", "/dev/dri/renderD128", path)
+    ]
