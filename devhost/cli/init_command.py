@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.devices_command import find_devices
+from devhost.cli.devices_command import find_devices, kinds_option, load_kinds
 
 if TYPE_CHECKING:
     from devhost.drafts.draft import DraftEntry
@@ -63,6 +63,7 @@ def _write(text: str, summary: str, output: str, flags: str = "", *, force: bool
 @click.argument("names", nargs=-1, metavar="[WHAT...]")
 @draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
+@kinds_option
 @options.root_option
 def command(
     names: tuple[str, ...],
@@ -71,6 +72,7 @@ def command(
     force: bool,
     values: bool,
     yes: bool,
+    kinds: str | None,
     root: str,
 ) -> None:
     """Write a configuration for the devices of this host.
@@ -87,31 +89,25 @@ def command(
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files = HostFiles(root)
+    files, rows = HostFiles(root), load_kinds(kinds)
     try:
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]
-        entries = host_draft.build_host_entries(files, domain or DOMAIN, chosen if names else None)
+        listed = chosen if names else None
+        entries = host_draft.build_host_entries(files, domain or DOMAIN, listed, rows)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
-        entries = _choose(entries)
+        resources = [entry for entry in entries if entry.resource]
+        entries = [*_choose(resources), *entries[len(resources) :]]
     offered = sum(entry.active for entry in entries)
     summary = f"{offered} resource{'s' * (offered != 1)}"
-    if left := len(entries) - offered:
+    if left := sum(bool(entry.resource) for entry in entries) - offered:
         summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
     text = host_draft.render(entries, domain or DOMAIN, values=values)
     flags = draft.needed_rights(entries).flags()
     flags += f" --root {root}" if root != "/" else ""
     _write(text, summary, output, flags.lstrip(), force=force)
-
-
-_ANSWERS: Final = {
-    "y": "take it (Enter does, too)",
-    "n": "leave it out",
-    "a": "take it and all that follow",
-    "q": "leave it out with all that follow",
-}
 
 
 def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
@@ -120,7 +116,8 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     for number, entry in enumerate(entries):
         for comment in entry.comments:
             printer.note(comment)
-        match _ask():
+        question = "Include it? [y,n,a,q,?]"
+        match click.prompt(question, "y", value_proc=_letter, show_default=False, err=True):
             case "a":
                 return [*chosen, *entries[number:]]
             case "q":
@@ -130,15 +127,14 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     return chosen
 
 
-def _ask() -> str:
-    """Return the answer of a person: its first letter."""
-    question = f"Include it? [{','.join(_ANSWERS)},?]"
-    while True:
-        answer = click.prompt(question, default="y", show_default=False, err=True).lower()
-        if answer in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
-            return str(answer[0])
-        for letter, meaning in _ANSWERS.items():
-            printer.note(f"  {letter}  {meaning}")
+def _letter(answer: str) -> str:
+    """Return the first letter of an answer; raise `UsageError` if it is none."""
+    if answer.lower() not in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
+        raise click.UsageError(
+            "y: take it (Enter does, too), n: leave it out, a: take it and all that follow, q: "
+            "leave it out with all that follow"
+        )
+    return answer[0].lower()
 
 
 @click.command(

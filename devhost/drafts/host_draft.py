@@ -8,22 +8,33 @@ from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
-from devhost.drafts.machine import DescribedNode, Machine
+from devhost.drafts.machine import DescribedNode, Machine, describe
 from devhost.hostfs.files import HostFiles
 
 _EXAMPLES: Final = ("kvm", "fuse", "tun")  # where a host has nothing
+_LEFT_OUT: Final = "Left out, with the command that writes an entry:"
+# Nodes for programs of their own, also where others of the same device have an entry.
+_SEPARATE: Final = ("cec", "gnss", "gpio", "hidraw", "iio", "lirc", "pps", "tty", "usbmisc", "wwan")
 
 
 def build_host_entries(
-    files: HostFiles, domain: str, chosen: Iterable[DescribedNode] | None = None
+    files: HostFiles,
+    domain: str,
+    chosen: Iterable[DescribedNode] | None = None,
+    rows: kinds.Rows | None = None,
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
-    Those that would offer nothing are commented out. Raises `OSError` if the host cannot be read.
+    Those that would offer nothing are commented out. Unless devices are chosen, the last entry is a
+    comment that says which ones have none. Raises `OSError` if the host cannot be read.
     """
     machine = Machine(files)
     writer = EntryWriter(machine, files)
-    host_devices = [writer.of_kind(kind, device) for kind, device in kinds.find_devices(files)]
+    host_devices = [
+        part
+        for kind, device in kinds.find_devices(files, rows or kinds.rows())
+        for part in writer.of_kind(kind, device)
+    ]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
         entries = writer.entries(devices, domain, named=False)
@@ -31,7 +42,41 @@ def build_host_entries(
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
     reports = iter(draft.report_entries(entries, files))
-    return [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
+    entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
+    if chosen is None and (left := _left_out(machine, host_devices, devices)):
+        entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))
+    return entries
+
+
+def _left_out(
+    machine: Machine, host_devices: Sequence[DraftDevice], devices: Sequence[DraftDevice]
+) -> list[str]:
+    """Return what has no entry, and the command that adds it: a line for devices that are alike."""
+    of_kinds = {node.syspath for device in host_devices for node in device.nodes}
+    offered = {node.syspath for device in devices for node in device.nodes}
+    owners = {device.owner.syspath for device in devices if device.owner is not None}
+    left: list[tuple[str, str]] = []  # what it is, and its name
+    for is_usb in (True, False):
+        for owner, nodes, is_hidden in machine.bus_devices(is_usb=is_usb):
+            if owner.syspath not in owners:
+                bus = owner.prefix[:3].upper()
+                left += [] if is_hidden else [(f"{bus} {describe(owner)}", owner.name)]
+            elif owner.syspath not in offered:  # who has the USB node of a device has all of it
+                rest = (node for node in nodes if node.syspath not in offered)
+                left += [
+                    (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
+                    for node in rest
+                    if node.subsystem in _SEPARATE
+                ]
+    for node, is_hidden in machine.other_nodes():
+        is_shown = not is_hidden or node.syspath in of_kinds
+        if is_shown and node.syspath not in offered:
+            driver = machine.sysfs.driver(node.syspath)
+            left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))
+    alike: dict[str, list[str]] = {}
+    for kind, name in left:
+        alike.setdefault(kind, []).append(name)
+    return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in alike.items()]
 
 
 def _devices_of(
@@ -74,12 +119,13 @@ def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) 
     )
     if domain == DOMAIN:
         header += f" {DOMAIN} stands for a domain of yours."
-    if not entries:
+    if not any(entry.resource for entry in entries):
         header += " Nothing was found on this host: remove `[]`, and the # before what you need."
         rows = [kinds.rows()[name] for name in _EXAMPLES]
-        entries = [
+        examples = [
             DraftEntry({**resource, "name": f"{domain}/{resource['name']}"}, (row.note,), False)
             for row in rows
             for resource in row.resources
         ]
+        entries = [*examples, *entries]
     return draft.render([header], entries, values=values)

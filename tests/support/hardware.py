@@ -370,7 +370,9 @@ def _interface(tree: HostTree, device: _Device) -> dict[str, str]:
 
 
 def _plain(tree: HostTree, device: _Device) -> dict[str, str]:
-    driver = device.options.get("driver")
+    driver, above = device.options.get("driver"), device.parent
+    if device.subsystem not in _BUSES and above is not None and above.subsystem != "dir":
+        _relative(tree, f"{device.path}/device", above.path)
     uevent: dict[str, str] = {}
     if device.words:
         if not _NUMBER.fullmatch(device.words[0]):
