@@ -1,244 +1,282 @@
-"""The settings of generic-device-plugin and smarter-device-manager as a configuration.
+"""Settings of other plugins, and what pods take by path, as a configuration."""
 
-The rules of the former, from its sources: a device is made of groups; a group is a set of paths,
-each a glob, or of USB devices. The n-th device of a group has the n-th match of each path, in
-sorted order.
-"""
-
-import glob
-import posixpath
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
-
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from typing import Any, Final, NamedTuple
 
 from devhost.config import yaml_tree
 from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
-from devhost.drafts import draft, smarter, without_nodes
-from devhost.drafts.draft import DraftEntry, with_rights
-from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
+from devhost.drafts import draft, generic_plugin, path_users, smarter, udev_rules
+from devhost.drafts.draft import DraftEntry, Profile, lost_entry, with_rights
+from devhost.drafts.entries import DOMAIN
+from devhost.hostfs.files import HostFiles
 from devhost.model import limits
 
-_HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
-_ANY: Final = ["file", "directory", "char", "block", "socket"]
 _COMMAND: Final = re.compile(r"--device[= ]'(\{[^']*)'")
 # The beginning of a text with settings, and their first name.
 _SETTING: Final = re.compile(
     r"""(?:\A[\s{]*["']?name|\A[-\s{[]*["']?devicematch)["']?:\s*["']?([^\s"',]+)"""
 )
-# A key, a flag of a list of arguments, or of a command line; an image, also as values of a chart.
-_DOMAIN: Final = re.compile(r"""\bdomain(?:=|'[:,] '| )["']?([^\s"',}]+)""")
-_IMAGE: Final = re.compile(r"generic-device-plugin(?::|'[^{}]{0,300}'tag': ')v?([0-9]+)\.([0-9]+)")
+# A flag of a list of arguments, or of a command line; a variable of the environment.
+_DOMAIN: Final = re.compile(
+    r"""(?:--domain(?:=|', '| )|'DOMAIN'(?:, 'value')?: ')["']?([^\s"',}]+)"""
+)
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_PLUGIN: Final = "generic-device-plugin"
+_VERSION: Final = r"v?([0-9]+)\.([0-9]+)"
+# An image, also as values of a chart.
+_IMAGE: Final = re.compile(
+    rf"{_PLUGIN}(?::|'[^{{}}]{{0,300}}'tag': '){_VERSION}|'tag': '{_VERSION}[^{{}}]{{0,300}}{_PLUGIN}'"
+)
+_CONFIG_NAME: Final = re.compile(r"'(?:name|identifier)': '([^']{1,253})'")
+# What a resource gives: paths, and the beginning of patterns below /dev.
+_GIVEN: Final = re.compile(r"(?<!'containerPath': )'(/[^']+)'|'dev': '([^(']+)")
+_BEFORE_0_2: Final = "squat.ai"
+_MICROSHIFT: Final = "device.microshift.io"
+_UNSURE: Final = (
+    f"Nothing says in which domain: {_BEFORE_0_2} is the plugin's default before 0.2.0, and "
+    "devic.es since. The `limits` of the pods have it; give another one by --domain."
+)
 
-ForeignDevice = tuple[dict[str, Any], str | None]  # what looks like a device, and its domain
-_Entry = dict[str, Any]
-
-
-class _Settings(BaseModel):
-    """A mapping of the plugin's settings, of which all values are texts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
-
-
-class _Path(_Settings):
-    path: str = Field(pattern="^/")
-    mount_path: str = ""
-    permissions: str = "mrw"
-    read_only: bool = False
-    type: Literal["Device", "Mount"] = "Device"
-    limit: int = Field(1, ge=0)
-    optional: bool = False
-
-    def source(self) -> _Entry | str:
-        path = self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
-        without_nodes.check(
-            lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path)
-        )
-        if self.type == "Device" and path not in smarter.DIRECTORIES:
-            return path
-        return {"glob": {"paths": path, "types": _ANY if self.type == "Mount" else "directory"}}
-
-    def rule(self, *, is_source: bool) -> _Entry:
-        """Return the entry of `allocate` for each node of the source, or for this path alone."""
-        outside, inside = self.path.replace("$", "$$"), self.mount_path.replace("$", "$$")
-        name = "${name}" if is_source else posixpath.basename(outside.rstrip("/"))
-        rule: _Entry = {"hostPath": "${path}" if is_source else outside}
-        if inside not in ("", outside):
-            rule["containerPath"] = inside + (name if inside.endswith("/") else "")
-        if self.type == "Mount":
-            rule["readOnly"] = self.read_only
-        else:
-            rule["permissions"] = self.permissions
-        return {**rule, "optional": True} if self.optional else rule
+Selector = tuple[tuple[str, str], ...]
+"""The labels of nodes."""
 
 
-class _Usb(_Settings):
-    vendor: str = Field(pattern=_HEXADECIMAL)
-    product: str = Field(pattern=_HEXADECIMAL)
-    serial: str = ""
+class _Place(NamedTuple):
+    """Where a value is.
 
-    def source(self) -> _Entry:
-        serial = {"serial": glob.escape(self.serial)} if self.serial else {}
-        return {"usb": {"device": f"{self.vendor:0>4}:{self.product:0>4}".lower(), **serial}}
-
-
-class _Group(_Settings):
-    paths: list[_Path] = []
-    usb: list[_Usb] = Field([], validation_alias=AliasChoices("usb", "usbs"))
-    count: int = Field(1, ge=0)
-
-
-class _Device(_Settings):
-    name: str
-    groups: list[_Group] = Field(min_length=1)
-
-
-def find_devices(text: str) -> list[ForeignDevice]:
-    """Return the devices of settings, of a manifest, of a chart's values or of a command line.
-
-    Scalars stay as they are written: 0403 is no number here.
+    Attributes:
+        manifest: The number of the manifest, or of the document, that has it.
+        key: The nearest key above.
+        name: Of the manifest, or of the controller or ConfigMap in the values of a chart.
+        domain: That of devices there; empty: not said; ``None``: there is no plugin.
+        selector: On which nodes the pods are.
     """
-    extent, arguments = Extent(), _COMMAND.findall(text)
-    try:
-        devices = [*_within(text, None, extent)]
-    except TreeError:
-        if not arguments:
-            raise
-        devices = []
-    return devices or [*_below(arguments, _domain(text), extent)]
+
+    manifest: int = 0
+    key: str = ""
+    name: str = ""
+    domain: str | None = None
+    selector: Selector = ()
 
 
-def _within(text: str, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:
-    for tree in yaml_tree.parse_all(text, extent, texts=True):
-        if not isinstance(tree.data, str):
-            yield from _below(tree.data, domain, extent)
+@dataclass(slots=True)
+class ForeignSettings:
+    """What files of others have: devices of plugins, paths of pods, rules of Akri.
 
+    Attributes:
+        devices: What looks like a device of a plugin, and where it is.
+        plugins: Where generic-device-plugin runs, maybe in another file than its settings.
+    """
 
-def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:
-    match value:
-        case {"name": str(), "groups": _}:
-            yield value, domain
-        case {"devicematch": _}:
-            yield value, smarter.DOMAIN
-        case dict():
-            if "domain" in value or "image" in value:
-                domain = _domain(str(value)) or domain
-            yield from _below([*value.values()], domain, extent)
-        case list():
-            for member in value:
-                yield from _below(member, domain, extent)
-        # In a ConfigMap, or an argument of a container.
-        case str() if "groups" in value or "devicematch" in value:
-            text = value.removeprefix("--device=")
-            try:
-                yield from _within(text, domain, extent)
-            except TreeError as error:  # other texts of ConfigMaps need not be YAML
-                if (setting := _SETTING.search(text)) is not None:
-                    problem = f"line {error.line}, column {error.column} of its text: {error}"
-                    yield {"name": setting[1], "unreadable": problem}, domain
+    devices: list[tuple[dict[str, Any], _Place]] = field(default_factory=list)
+    plugins: list[_Place] = field(default_factory=list)
+    uses: list[path_users.PathUse] = field(default_factory=list)
+    rules: list[udev_rules.RuleSet] = field(default_factory=list)
+    _manifests: list[Any] = field(default_factory=list)
+
+    def read(self, text: str) -> bool:
+        """Add what a text has, and return whether it has anything of this.
+
+        Scalars stay as they are written: 0403 is no number here.
+        """
+        extent, arguments = Extent(), _COMMAND.findall(text)
+        before = len(self.devices), len(self.plugins)
+        try:
+            trees = [tree.data for tree in yaml_tree.parse_all(text, extent, texts=True)]
+        except TreeError:
+            if not arguments:
+                raise
+            trees = []
+        for tree in trees:
+            self._walk(tree, self._place(tree), extent)
+        if arguments and len(self.devices) == before[0]:
+            self._walk(arguments, self._place(arguments)._replace(domain=_domain(text)), extent)
+        if before != (len(self.devices), len(self.plugins)):
+            return True
+        uses = [use for tree in trees for use in path_users.find_uses(tree)]
+        rules = [rules for tree in trees for rules in udev_rules.find_rules(tree, extent)]
+        self.uses += uses
+        self.rules += rules
+        return bool(uses or rules)
+
+    def _place(self, manifest: Any) -> _Place:
+        self._manifests.append(manifest)
+        return _Place(len(self._manifests) - 1)
+
+    def _walk(self, value: Any, place: _Place, extent: Extent) -> None:
+        match value:
+            case {"name": str(), "groups": _} | {"devicematch": _}:
+                self.devices.append((value, place))
+            case dict():
+                place = self._inside(value, place)
+                for key, child in value.items():
+                    is_name = place.key in ("controllers", "configMaps")
+                    inner = place._replace(key=key, name=key if is_name else place.name)
+                    if key != _LAST_APPLIED:
+                        self._walk(child, inner, extent)
+            case list():
+                for member in value:
+                    self._walk(member, place, extent)
+            # In a ConfigMap, or an argument of a container.
+            case str() if "groups" in value or "devicematch" in value:
+                text = value.removeprefix("--device=")
+                try:
+                    for tree in yaml_tree.parse_all(text, extent, texts=True):
+                        if not isinstance(tree.data, str):
+                            self._walk(tree.data, place, extent)
+                except TreeError as error:  # other texts of ConfigMaps need not be YAML
+                    if (setting := _SETTING.search(text)) is not None:
+                        problem = f"line {error.line}, column {error.column} of its text: {error}"
+                        self.devices.append(({"name": setting[1], "unreadable": problem}, place))
+
+    def _inside(self, value: dict[str, Any], place: _Place) -> _Place:
+        """Return the place of what a mapping has; note the plugin whose container it is."""
+        metadata = value.get("metadata")
+        if "kind" in value and isinstance(metadata, dict):
+            place = self._place(value)._replace(name=str(metadata.get("name")), selector=())
+        for holder in (value, value.get("pod"), value.get("defaultPodOptions")):
+            labels = holder.get("nodeSelector") if isinstance(holder, dict) else None
+            if isinstance(labels, dict):
+                selector = sorted((str(key), str(label)) for key, label in labels.items())
+                place = place._replace(selector=tuple(selector))
+        if isinstance(domain := value.get("domain"), str):
+            place = place._replace(domain=domain)
+        elif "genericDevicePlugin" in value:
+            place = place._replace(domain=_MICROSHIFT)
+        elif "image" in value and (domain := _domain(str(value))) is not None:
+            place = place._replace(domain=domain or place.domain or "")
+            self.plugins.append(place)
+        return place
+
+    def resolve(self) -> Iterator[tuple[dict[str, Any], set[str], str, Selector]]:
+        """Yield each device with the domains that it may have, and its DaemonSet and nodes.
+
+        They are those of the plugin around it, in the same manifest, or in one that names its
+        ConfigMap, or of all plugins.
+        """
+        by_manifest, by_name = dict[int, list[_Place]](), dict[str, list[int]]()
+        for plugin in self.plugins:
+            by_manifest.setdefault(plugin.manifest, []).append(plugin)
+        for manifest in by_manifest:
+            for name in {*_CONFIG_NAME.findall(str(self._manifests[manifest]))}:
+                by_name.setdefault(name, []).append(manifest)
+        for device, place in self.devices:
+            manifests = (
+                [place.manifest] if place.manifest in by_manifest else by_name.get(place.name)
+            )
+            plugins = [
+                plugin for number in manifests or by_manifest for plugin in by_manifest[number]
+            ]
+            domains = {place.domain} if place.domain else {plugin.domain for plugin in plugins}
+            nodes = {(plugin.name, plugin.selector) for plugin in plugins}
+            if place.selector or len(nodes) != 1:
+                nodes = {(place.name, place.selector)}
+            yield device, {domain for domain in domains if domain}, *nodes.pop()
 
 
 def _domain(text: str) -> str | None:
-    """Return the domain that a text gives, or the default of the plugin's version in it."""
-    if (setting := _DOMAIN.search(text)) is not None:
-        return setting[1]
+    """Return the domain of a plugin that a text runs; empty: not said; ``None``: no plugin."""
+    if (flag := _DOMAIN.search(text)) is not None:
+        return flag[1]
     if (image := _IMAGE.search(text)) is None:
-        return None
-    return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"
+        return "" if _PLUGIN in text else None
+    major, minor = filter(None, image.groups())
+    return _BEFORE_0_2 if (int(major), int(minor)) < (0, 2) else "devic.es"
 
 
-def convert_devices(
-    devices: Sequence[ForeignDevice], domain: str | None = None, files: HostFiles | None = None
-) -> list[DraftEntry]:
-    """Return the devices as resources of devhost, in a domain or in the one that they had.
+@dataclass(slots=True)
+class _Nodes(Profile):
+    """The entries of the nodes with some labels; what an earlier one has may be shared."""
 
-    A device that cannot be a resource becomes a comment. Raises `ValueError` if the domain of a
-    device is unknown, or if there are more devices than a file may have resources.
+    paths: list[str] = field(default_factory=list)
+
+    def add(self, entry: DraftEntry) -> None:
+        """Add an entry, or why a file may not have it."""
+        resource = dict(entry.resource)
+        if resource:
+            paths = [path or f"/dev/{head}*" for path, head in _GIVEN.findall(str(resource))]
+            if any(_overlap(path, other) for path in paths for other in self.paths):
+                resource["overlap"] = "allow"
+            entry = replace(entry, resource=resource)
+            problems = loads(draft.render((), [entry])).problems
+            errors = [problem.message for problem in problems if problem.severity == "error"]
+            if any(other.resource.get("name") == resource["name"] for other in self.entries):
+                errors = ["a second resource of this name"]
+            if errors:
+                entry = lost_entry(resource["name"], errors[0])
+            else:
+                self.paths += paths
+        self.entries.append(entry)
+
+
+def _overlap(first: str, second: str) -> bool:
+    """Whether two globs may match one path, or one of them what is below the other."""
+    pairs = ((first, second), (second, first))
+    return any(fnmatchcase(path, at) or fnmatchcase(path, f"{at}/*") for path, at in pairs)
+
+
+def convert(
+    settings: ForeignSettings, files: HostFiles, domain: str | None = None, *, by_node: bool = False
+) -> tuple[list[Profile], list[str]]:
+    """Return settings as resources, in a domain or in the one that they had, and notes. Blocks.
+
+    What cannot be a resource is a comment. The first profile is of all nodes; others are of the
+    nodes of a DaemonSet, if ``by_node``. Raises `ValueError` if there are more devices than a file
+    may have resources.
     """
-    if len(devices) > limits.RESOURCES_MAX:
-        raise ValueError(f"{len(devices)} devices, more than {limits.RESOURCES_MAX}")
-    entries, names = list[DraftEntry](), set[str]()
-    for device, device_domain in devices:
-        prefix, name = domain or device_domain, device.get("devicematch") or device.get("name")
-        if "unreadable" in device:
-            entries.append(_lost(str(name), device["unreadable"]))
-            continue
-        if prefix is None:
-            raise ValueError(
-                f"nothing says in which domain {name} is: give it by --domain; the "
-                "plugin's default is devic.es since 0.2.0, and was squat.ai before"
-            )
+    if (count := len(settings.devices)) > limits.RESOURCES_MAX:
+        raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
+    everywhere, notes = _Nodes("", {}), set[str]()
+    profiles = {(): everywhere}
+    for device, domains, name, labels in settings.resolve():
+        key = labels if by_node else ()
+        if key not in profiles:
+            short = re.sub("[^a-z0-9]+", "-", name.lower())[:16].strip("-") or "nodes"
+            is_new = all(short != profile.name for profile in profiles.values())
+            profiles[key] = _Nodes(short if is_new else f"{short}-{len(profiles)}", dict(labels))
+        if "devicematch" in device:
+            domains = {smarter.DOMAIN}
+        elif not (domain or domains):
+            notes.add(_UNSURE)
+        chosen = {domain} if domain else domains
+        for entry in _device_entries(device, chosen, files, profiles[key].paths):
+            profiles[key].add(entry)
+    if settings.uses or settings.rules:
+        notes |= set() if domain else {f"{DOMAIN} stands for a domain of yours: --domain sets it."}
+        for entry in path_users.build_entries(settings.uses, domain or DOMAIN, files):
+            everywhere.add(entry)
+        for rules in settings.rules:
+            for entry in udev_rules.build_entries(rules, domain or DOMAIN):
+                everywhere.add(entry)
+    for profile in profiles.values():
+        profile.entries = with_rights(profile.entries, files)
+    return [*profiles.values()], [*notes]
+
+
+def _device_entries(
+    device: dict[str, Any], domains: set[str], files: HostFiles, taken: Collection[str]
+) -> Iterator[DraftEntry]:
+    """Yield the resources of a device of a plugin, and what cannot be carried over."""
+    name = str(device.get("devicematch") or device.get("name"))
+    if "unreadable" in device:
+        yield lost_entry(name, device["unreadable"])
+    elif len(domains) > 1:
+        yield lost_entry(name, f"in {' or '.join(sorted(domains))}: give its domain by --domain")
+    else:
+        prefix = next(iter(domains), _BEFORE_0_2)
         try:
             if "devicematch" in device:
-                resources = smarter.convert_setting(device, prefix, files or HostFiles())
+                resources = smarter.convert_setting(device, prefix, files)
             else:
-                resources = [_resource(f"{prefix}/{name}", device)]
+                resources, problems = generic_plugin.convert_device(
+                    f"{prefix}/{name}", device, files, taken
+                )
+                yield from (lost_entry(f"{prefix}/{name}", problem) for problem in problems)
+            yield from map(DraftEntry, resources)
         except (OSError, ValueError) as error:
-            entries.append(_lost(f"{prefix}/{name}", error))
-            continue
-        for resource in resources:
-            problem = _problem(resource, names)
-            entry = DraftEntry(resource) if problem is None else _lost(resource["name"], problem)
-            entries.append(entry)
-            names.add(resource["name"])
-    return with_rights(entries, files or HostFiles())
-
-
-def _lost(name: str, why: Exception | str) -> DraftEntry:
-    if isinstance(why, ValidationError):
-        first = why.errors()[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    elif isinstance(why, OSError):  # what is below /dev cannot be read
-        why = describe_read_error(why)
-    return DraftEntry({}, (f"Not carried over: {name}: {why}",))
-
-
-def _problem(resource: _Entry, names: Collection[str]) -> str | None:
-    """Return why a file may not have a resource beside those of these names, or ``None``."""
-    if resource["name"] in names:
-        return "a second resource of this name"
-    problems = loads(draft.render((), [DraftEntry(resource)])).problems
-    return next((problem.message for problem in problems if problem.severity == "error"), None)
-
-
-def _resource(name: str, device: _Entry) -> _Entry:
-    """Return a device as a resource, or raise `ValueError` if devhost has no such resource."""
-    groups = _Device.model_validate(device).groups
-    paths, usb = [group.paths for group in groups], [group.usb for group in groups]
-    if all(len(devices) == 1 for devices in usb) and not any(paths):
-        resource = {"name": name, "sources": [device.source() for (device,) in usb]}
-    elif all(paths) and not any(usb):
-        resource = {"name": name, **_of_paths(paths)}
-    else:
-        raise ValueError("needs groups of paths alone, or of one USB device each")
-    counts = {group.count or 1 for group in groups}
-    if len(counts) > 1:
-        raise ValueError("groups with different counts")
-    return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
-
-
-def _of_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
-    """Return `sources` and `allocate`: the source of a group is its glob, or its first path."""
-    ordered = [sorted(paths, key=lambda path: not is_wild(path.path)) for paths in groups]
-    sources = [paths[0] for paths in ordered]
-    first, rest = sources[0], [path for paths in ordered for path in paths[1:]]
-    if any(is_wild(path.path) for path in rest) or (rest and len(sources) > 1):
-        raise ValueError(
-            "several globs in a group, or several groups of several paths: write a resource with "
-            "`group`"
-        )
-    if any(path.rule(is_source=True) != first.rule(is_source=True) for path in sources):
-        raise ValueError("paths with different mountPath, permissions or type")
-    rules = [path.rule(is_source=path is first) for path in (first, *rest)]
-    allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
-    if mounts := [rule for rule in rules if "readOnly" in rule]:
-        allocate["mounts"] = mounts
-    resource: _Entry = {"sources": [path.source() for path in sources], "allocate": allocate}
-    if rest and is_wild(first.path):
-        resource["maxDevices"] = min(path.limit or 1 for path in rest)
-    return resource
+            yield lost_entry(f"{prefix}/{name}", error)

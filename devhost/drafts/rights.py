@@ -10,7 +10,7 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy, device_problem, device_right
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Walk
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
 from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
@@ -75,13 +75,19 @@ def needed_rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFile
 
 def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
     """Return what a resource needs for the devices that a dry run has found. Blocks."""
-    nodes = [
-        (node.state.realpath, node.state.kind, node.state.number)
-        for device in report.snapshot.devices.values()
-        for node in device.nodes
-        if node.state is not None and node.state.number is not None
-    ]
-    return needed_rights(report.resource, nodes, files)
+    devices = report.snapshot.devices.values()
+    nodes = (node.path for device in devices for node in device.nodes if node.state is not None)
+    return needed_rights(report.resource, _nodes_of(nodes, files), files)
+
+
+def _nodes_of(paths: Iterable[str], files: HostFiles) -> Iterator[NodeFile]:
+    """Yield the device nodes at paths, and in the directories there."""
+    for path in paths:
+        if (state := files.stat(path)) is None:
+            continue
+        below = Walk(files, state.realpath).matches if state.kind is FileKind.DIRECTORY else ()
+        states = [state, *(files.stat(f"{state.realpath}/{name}") for name in below)]
+        yield from ((at.realpath, at.kind, at.number) for at in states if at and at.number)
 
 
 def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
@@ -90,9 +96,7 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             yield from (("allow_devices", word.removesuffix(":*")) for word in _identities(source))
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
-    states = filter(None, map(files.stat, constants))
-    constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
-    for node in [*(nodes if gives_nodes else ()), *constant_nodes]:
+    for node in [*(nodes if gives_nodes else ()), *_nodes_of(constants, files)]:
         if right := _node_right(resource, node, files):
             yield "allow_devices", right
     globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]

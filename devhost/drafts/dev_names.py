@@ -1,0 +1,57 @@
+"""Names below /dev: of nodes, of directories, and of devices that never have a node."""
+
+import re
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from devhost.hostfs.files import HostFiles, is_wild
+from devhost.model.device import FileKind
+
+_ANY: Final = ["file", "directory", "char", "block", "socket"]
+_DIRECTORIES: Final = tuple(
+    f"/dev/{name}"
+    for name in "accel bus bus/usb bus/usb/001 cpu cpu/0 disk dma_heap dri dvb dvb/adapter0 "
+    "infiniband input mapper net nvidia-caps serial snd usb v4l vfio".split()
+)
+# Names with a number, udev's links, and nodes of which a host has one.
+_NODE: Final = re.compile(
+    r".*\d.*|/dev/.+/by-.+/.+|/dev/(?:cuse|fuse|hwrng|kfd|kvm|net/tun|null|nvidia\S+|ppp|u?random|"
+    r"rtc|sgx_\w+|udmabuf|uhid|uinput|vfio/vfio|vhost-\w+|watchdog|zero)"
+)
+# A name, and the subsystem that has such devices.
+_SUBSYSTEMS: Final = {
+    "hci0": "bluetooth",
+    "eth0": "net",
+    "wlan0": "net",
+    "hwmon0": "hwmon",
+}
+
+
+def check(matches: Callable[[str], bool]) -> None:
+    """Raise `ValueError` if what selects names below /dev selects a device without a node."""
+    for name, subsystem in _SUBSYSTEMS.items():
+        if matches(name):
+            raise ValueError(
+                f"{name} never has a node below /dev: write "
+                f"`sysfs: {{subsystem: {subsystem}, node: none}}`"
+            )
+
+
+def path_source(path: str, files: HostFiles, *, is_mounted: bool = False) -> dict[str, Any] | str:
+    """Return the source of what a path or glob names: nodes, and directories of nodes. Blocks.
+
+    What ``is_mounted`` may be anything.
+    """
+    check(lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path))
+    state = None if is_wild(path) else files.stat(path)
+    named = [name for name in _DIRECTORIES if fnmatchcase(name, path)]
+    if is_mounted:
+        types: Any = _ANY
+    elif path in named or (state and state.kind is FileKind.DIRECTORY):
+        types = "directory"
+    elif not named and (state or is_wild(path) or _NODE.fullmatch(path)):
+        return path
+    else:
+        types = ["char", "block", "directory"]
+    return {"glob": {"paths": path, "types": types}}
