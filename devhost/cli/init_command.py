@@ -141,6 +141,12 @@ def _ask() -> str:
             printer.note(f"  {letter}  {meaning}")
 
 
+_NO_DEVICES: Final = (
+    "no devices of another plugin, and no pod that has devices by path; if they are in the templates "
+    "of a chart, use the output of `helm template` or `kubectl get daemonset NAME -o yaml`"
+)
+
+
 @click.command(
     "convert",
     epilog="Exit status: 0 success, 1 nothing to convert, or a setting was not carried over (what "
@@ -174,12 +180,7 @@ def convert(
         for file in files:
             text = decode(read(file))
             if not settings.read(text):
-                why = explain_file(text) or (
-                    "no devices of another plugin, and no pod that has devices by path; if they "
-                    "are in the templates of a chart, use the output of `helm template` or "
-                    "`kubectl get daemonset NAME -o yaml`"
-                )
-                printer.fail(f"{file}: {why}")
+                printer.fail(f"{file}: {explain_file(text, is_converted=True) or _NO_DEVICES}")
         profiles, notes = conversion.convert(settings, HostFiles(root), domain, by_node=values)
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
@@ -193,7 +194,7 @@ def convert(
         printer.note(comment)
     lost = sum(not entry.resource for entry in entries)
     if lost == len(entries):
-        printer.fail("nothing was converted")
+        printer.fail("nothing was converted" if lost else f"{', '.join(files)}: {_NO_DEVICES}")
     count = len(entries) - lost
     summary = f"{count} resource{'s' * (count != 1)} converted, {lost} not carried over"
     header = [f"Converted by `devhost convert` from {', '.join(files)}.", *notes]

@@ -42,6 +42,10 @@ _UNSURE: Final = (
     "devic.es since. The `limits` of the pods have it; give another one by --domain."
 )
 
+_PROFILES: Final = (
+    "A DaemonSet is for some nodes: with --values, its devices are a profile of these."
+)
+
 Selector = tuple[tuple[str, str], ...]
 """The labels of nodes."""
 
@@ -232,9 +236,11 @@ def convert(
     if (count := len(settings.devices)) > limits.RESOURCES_MAX:
         raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
     everywhere, notes = _Nodes("", {}), set[str]()
-    profiles = {(): everywhere}
+    profiles: dict[Selector, _Nodes] = {(): everywhere}
     for device, domains, name, labels in settings.resolve():
         key = labels if by_node else ()
+        if labels and not by_node:
+            notes.add(_PROFILES)
         if key not in profiles:
             short = re.sub("[^a-z0-9]+", "-", name.lower())[:16].strip("-") or "nodes"
             is_new = all(short != profile.name for profile in profiles.values())
@@ -271,12 +277,9 @@ def _device_entries(
         prefix = next(iter(domains), _BEFORE_0_2)
         try:
             if "devicematch" in device:
-                resources = smarter.convert_setting(device, prefix, files)
+                yield from map(DraftEntry, smarter.convert_setting(device, prefix, files))
             else:
-                resources, problems = generic_plugin.convert_device(
-                    f"{prefix}/{name}", device, files, taken
-                )
-                yield from (lost_entry(f"{prefix}/{name}", problem) for problem in problems)
-            yield from map(DraftEntry, resources)
+                full_name = f"{prefix}/{name}"
+                yield from generic_plugin.convert_device(full_name, device, files, taken)
         except (OSError, ValueError) as error:
             yield lost_entry(f"{prefix}/{name}", error)

@@ -16,8 +16,8 @@ _DIRECTORIES: Final = tuple(
 )
 # Names with a number, udev's links, and nodes of which a host has one.
 _NODE: Final = re.compile(
-    r".*\d.*|/dev/.+/by-.+/.+|/dev/(?:cuse|fuse|hwrng|kfd|kvm|net/tun|null|nvidia\S+|ppp|u?random|"
-    r"rtc|sgx_\w+|udmabuf|uhid|uinput|vfio/vfio|vhost-\w+|watchdog|zero)"
+    r".*\d.*|/dev/.+/by-.+/.+|/dev/(?:cuse|fuse|hwrng|kfd|kvm|net/tun|null|nvidia\S+|ppp|u?random|sd[a-z]+|"
+    r"rtc|sgx_\w+|udmabuf|uhid|uinput|vchiq|vcio|vcsm\S*|vfio/vfio|vhost-\w+|watchdog|zero)"
 )
 # A name, and the subsystem that has such devices.
 _SUBSYSTEMS: Final = {

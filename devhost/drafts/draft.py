@@ -87,7 +87,8 @@ def _resources(entries: Sequence[DraftEntry], indent: str, *, values: bool) -> l
     if any(entry.active and entry.resource for entry in entries):
         lines = [f"{indent}resources:"]
     else:
-        lines = [f"{indent}resources: []  # remove the brackets when there is an entry", ""]
+        lines = [f"{indent}resources: []  # remove the brackets when there is an entry"]
+        lines += [""] * bool(entries)
     for number, entry in enumerate(entries):
         block = ([""] if number else []) + entry_lines(entry, values=values)
         lines += [f"{indent}  {line}" for line in block]

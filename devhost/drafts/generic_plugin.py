@@ -9,13 +9,14 @@ import glob
 import os
 import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from devhost.drafts.dev_names import path_source
+from devhost.drafts.draft import DraftEntry, lost_entry
 from devhost.hostfs.files import HostFiles, is_wild
 
 _GROUPS_MAX: Final = 200
@@ -95,20 +96,20 @@ class _Device(_Settings):
 
 def convert_device(
     name: str, device: _Entry, files: HostFiles, taken: Collection[str]
-) -> tuple[list[_Entry], list[ValueError]]:
-    """Return the resource of the groups that go together, and why others are not in it. Blocks.
+) -> Iterator[DraftEntry]:
+    """Yield why groups are not carried over, and the resource of the others. Blocks.
 
     A path that is ``taken`` is a source of another resource.
     """
-    resources, problems, groups = list[_Entry](), list[ValueError](), list[_Group]()
-    for data in _Device.model_validate(device).groups:
+    resource, groups = {}, list[_Group]()
+    for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
             more = [*groups, _Group.model_validate(data)]
-            resources = [{"name": name, **_resource(more, files, taken)}]
-            groups = more
+            resource, groups = {"name": name, **_resource(more, files, taken)}, more
         except ValueError as error:
-            problems.append(error)
-    return resources, problems
+            yield lost_entry(f"{name}, group {number}", error)
+    if resource:
+        yield DraftEntry(resource)
 
 
 def _resource(groups: Sequence[_Group], files: HostFiles, taken: Collection[str]) -> _Entry:
@@ -129,14 +130,17 @@ def _resource(groups: Sequence[_Group], files: HostFiles, taken: Collection[str]
 
 def _of_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     """Return USB devices: all that a group matches are one device."""
-    sources = [device.source() for devices in groups for device in devices]
-    numbers = {source["usb"]["device"] for source in sources}
-    has_serials = all("serial" in source["usb"] for source in sources)
-    if len(groups) == 1 and len(sources) > 1 and not has_serials:
-        return {"sources": [{"usb": {"device": sorted(numbers)}}], "group": "all"}
-    if len(groups) < len(sources) or not (has_serials or len(numbers) == len(sources)):
-        raise ValueError("several USB devices in one of several groups")
-    return {"sources": sources, **({} if has_serials else {"group": "${usb.device}"})}
+    devices = [device for group in groups for device in group]
+    if all(device.serial for device in devices) and len(devices) == len(groups):
+        return {"sources": [device.source() for device in devices]}
+    numbers = [device.source()["usb"]["device"] for device in devices]
+    is_single = len(groups) == 1
+    if any(device.serial for device in devices) or not (
+        is_single or len({*numbers}) == len(devices) == len(groups)
+    ):
+        raise ValueError("several USB devices in one of several groups, or with serial numbers")
+    source = {"device": numbers if len(numbers) > 1 else numbers[0]}
+    return {"sources": [{"usb": source}], "group": "all" if is_single else "${usb.device}"}
 
 
 def _of_set(paths: Sequence[_Path], files: HostFiles, taken: Collection[str]) -> _Entry:
@@ -196,17 +200,16 @@ def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
         tail = os.path.commonprefix([name[len(head) :][::-1] for name in names])[::-1]
         key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
         keys.add(key)
-        moved = any(path.mount_path not in ("", path.path) for path in column)
-        mounts = [path.mount_path or path.path if moved else "" for path in column]
-        rule, *others = (
-            path.model_copy(update={"mount_path": mount}).rule(f"${{g{index}.path}}")
-            for path, mount in zip(column, mounts, strict=True)
-        )
-        if len(keys) > 1 or len({*key, ""}) <= len(key) or any(other != rule for other in others):
+        moved = [path for path in column if path.mount_path not in ("", path.path)]
+        alike = {
+            ((path.mount_path or path.path) if moved else "", path.permissions, path.type)
+            for path in column
+        }
+        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(alike) > 1:
             raise ValueError("groups of paths that differ in more than a part of their names")
         pattern = f"{re.escape(head)}(?P<key>{'|'.join(map(re.escape, key))}){re.escape(tail)}"
         sources.append({"dev": pattern, "as": f"g{index}"})
-        rules.append(rule)
+        rules.append((moved or column)[0].rule(f"${{g{index}.path}}"))
     return {"sources": sources, "group": "${key}"}, rules
 
 

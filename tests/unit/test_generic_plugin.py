@@ -1,0 +1,168 @@
+"""What a converted file plans is what generic-device-plugin offers, by its sources.
+
+Its discovery is in deviceplugin/path.go and usb.go: what it offers for each row below, on a host
+with these nodes, was taken from there. A directory stands for its nodes: the runtime expands it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from devhost.allocation.policy import Policy
+from devhost.config.loader import loads
+from devhost.devices.dry_run import report
+from devhost.drafts import draft
+from devhost.drafts.conversion import ForeignSettings, convert
+from devhost.hostfs.files import HostFiles
+from tests.support.hardware import HostTree
+from tests.support.root import needs_root
+
+STICKS: Final = """
+pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-3 1a86:7523 bus=1 dev=7
+    usb 1-4 1a86:7523 bus=1 dev=8
+    usb 1-5 0403:6001 bus=1 dev=9 serial=A1
+"""
+NODES: Final = (
+    "ttyUSB0 ttyUSB1 ttyACM0 fuse kfd uinput acme/a acme/b dri/card0 dri/renderD128 dri/renderD129 "
+    "input/event0 input/js0 snd/controlC0 snd/controlC1 snd/pcmC0D0c snd/pcmC1D0c"
+).split()
+AT: Final = {"snd": "controlC0 controlC1 pcmC0D0c pcmC1D0c", "input": "event0 js0", "acme": "a b"}
+
+
+class Offer(NamedTuple):
+    """Groups of a device of the plugin, and what it then offers.
+
+    Attributes:
+        devices: What a container gets of each, in the order of the groups: HOST[>CONTAINER], below
+            /dev.
+        shares: In how many containers each may be.
+        permissions: Those of the nodes.
+    """
+
+    groups: str
+    devices: Sequence[str]
+    shares: int = 1
+    permissions: str = "mrw"
+
+
+def below(name: str) -> str:
+    return " ".join(f"{name}/{part}" for part in AT[name].split())
+
+
+OFFERS: Final = [
+    Offer("{paths: [{path: /dev/ttyUSB*}]}", ["ttyUSB0", "ttyUSB1"]),
+    Offer("{paths: [{path: /dev/ttyUSB*}]}, {paths: [{path: /dev/ttyACM*}]}", ["ttyUSB0", "ttyUSB1", "ttyACM0"]),
+    Offer("{count: 3, paths: [{path: /dev/fuse}]}", ["fuse"], 3),
+    Offer("{paths: [{path: /dev/fuse, mountPath: /dev/x}]}", ["fuse>x"]),
+    Offer("{paths: [{path: /dev/ttyUSB*, mountPath: /dev/s/}]}", ["ttyUSB0>s/ttyUSB0", "ttyUSB1>s/ttyUSB1"]),
+    Offer("{paths: [{path: /dev/fuse, permissions: r}]}", ["fuse"], permissions="r"),
+    # a directory, whatever its name
+    Offer("{count: 2, paths: [{path: /dev/snd}]}", [below("snd")], 2),
+    Offer("{paths: [{path: /dev/input}, {path: /dev/uinput}]}", [f"{below('input')} uinput"]),
+    Offer("{paths: [{path: /dev/acme}]}", [below("acme")]),
+    Offer("{paths: [{path: '/dev/acm[d-f]'}]}", []),
+    Offer("{paths: [{path: /dev/bus/usb/*}]}", ["bus/usb/001/001 bus/usb/001/007 bus/usb/001/008 bus/usb/001/009"]),
+    # several paths: each is required, unless optional, and the least matches count
+    Offer("{paths: [{path: /dev/fuse}, {path: /dev/kfd}]}", ["fuse kfd"]),
+    Offer("{paths: [{path: /dev/fuse}, {path: /dev/gone}]}", []),
+    Offer("{paths: [{path: /dev/gone}, {path: /dev/fuse}]}", []),
+    Offer("{paths: [{path: /dev/gone, optional: true}, {path: /dev/fuse}]}", ["fuse"]),
+    Offer("{paths: [{path: /dev/fuse, optional: true}, {path: /dev/kfd}]}", ["kfd fuse"]),
+    Offer("{paths: [{path: /dev/gone, optional: true}, {path: /dev/fuse, optional: true}]}", ["fuse"]),
+    Offer("{paths: [{path: /dev/gone, optional: true}]}", []),
+    Offer("{paths: [{path: /dev/ttyUSB*}, {path: /dev/fuse}]}", ["ttyUSB0 fuse"]),
+    Offer("{paths: [{path: /dev/fuse, limit: 5}, {path: /dev/ttyUSB*}]}", ["ttyUSB0 fuse", "ttyUSB1 fuse"]),
+    # several groups of several paths
+    Offer(
+        "{paths: [{path: /dev/snd/controlC0}, {path: /dev/snd/pcmC0D0c}]}, "
+        "{paths: [{path: /dev/snd/controlC1, mountPath: /dev/snd/controlC0}, "
+        "{path: /dev/snd/pcmC1D0c, mountPath: /dev/snd/pcmC0D0c}]}",
+        ["snd/controlC0 snd/pcmC0D0c", "snd/controlC1>snd/controlC0 snd/pcmC1D0c>snd/pcmC0D0c"],
+    ),
+    Offer(
+        "{paths: [{path: /dev/kfd}, {path: /dev/dri/renderD128}]}, "
+        "{paths: [{path: /dev/kfd}, {path: /dev/dri/renderD129}]}",
+        ["dri/renderD128 kfd", "dri/renderD129 kfd"],
+    ),
+    # USB: what a group matches is one device
+    Offer("{usb: [{vendor: 0403, product: 6001}]}", ["bus/usb/001/009"], permissions="rw"),
+    Offer("{usbs: [{vendor: 0x1a86, product: 0x7523, serial: ''}], paths: [{path: ''}]}", ["bus/usb/001/007 bus/usb/001/008"], permissions="rw"),
+    Offer("{usb: [{vendor: 1a86, product: 7523}, {vendor: 403, product: 6001}]}", ["bus/usb/001/007 bus/usb/001/008 bus/usb/001/009"], permissions="rw"),
+    Offer("{usb: [{vendor: 1A86, product: 7523}]}, {usb: [{vendor: 403, product: 6001}]}", ["bus/usb/001/007 bus/usb/001/008", "bus/usb/001/009"], permissions="rw"),
+    Offer("{usb: [{vendor: 403, product: 6001, serial: A2}]}", [], permissions="rw"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> HostFiles:
+    tree = HostTree(tmp_path_factory.mktemp("host"))
+    tree.hardware(STICKS)
+    for minor, name in enumerate(NODES):
+        tree.char(f"/dev/{name}", 240, minor)
+    return HostFiles(str(tree.root))
+
+
+def planned(settings: str, files: HostFiles) -> list[dict[str, Any]]:
+    """Return for each resource of the converted settings what a container gets of each device."""
+    read = ForeignSettings()
+    assert read.read(settings)
+    (everywhere,), _ = convert(read, files)
+    assert all(entry.resource for entry in everywhere.entries), everywhere.entries
+    config = loads(draft.render((), everywhere.entries)).require()
+    plans: list[dict[str, Any]] = []
+    policy = Policy(trusted=True)
+    for shown, resource in zip(
+        report(config, files, policy, "node"), config.resources, strict=True
+    ):
+        got = []
+        for device in (one for one in shown.snapshot.devices.values() if one.healthy):
+            (again,) = report(
+                config.model_copy(update={"resources": (resource,)}),
+                files,
+                policy,
+                "node",
+                {resource.name: device.id},
+            )
+            allocation = again.details["allocation"]
+            got.append(
+                {
+                    (n["hostPath"], n["containerPath"], n["permissions"])
+                    for n in allocation["devices"]
+                }
+            )
+        plans.append({"devices": got, "shares": resource.replicas})
+    return plans
+
+
+def nodes(text: str, permissions: str) -> set[tuple[str, str, str]]:
+    pairs = ((word.split(">")[0], word.split(">")[-1]) for word in text.split())
+    return {(f"/dev/{at}", f"/dev/{inside}", permissions) for at, inside in pairs}
+
+
+@needs_root
+@pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.groups)
+def test_converted_device_offers_what_the_plugin_does(offer: Offer, host: HostFiles) -> None:
+    (plan,) = planned(f"devices: [{{name: a, groups: [{offer.groups}]}}]", host)
+    expected = [nodes(text, offer.permissions) for text in offer.devices]
+    assert sorted(map(sorted, plan["devices"])) == sorted(map(sorted, expected))
+    assert plan["shares"] == offer.shares
+
+
+@needs_root
+def test_converted_devices_share_nodes_as_those_of_the_plugin(host: HostFiles) -> None:
+    """The plugin offers a node in each resource that names it."""
+    settings = [
+        "{path: /dev/dri}, {path: /dev/kfd}",
+        "{path: /dev/kfd}",
+        "{path: /dev/dri/renderD*}",
+        "{path: /dev/kfd}, {path: /dev/dri/renderD128}",
+    ]
+    text = "".join(
+        f"- {{name: n{i}, groups: [{{paths: [{one}]}}]}}\n" for i, one in enumerate(settings)
+    )
+    plans = planned(text, host)
+    assert [len(plan["devices"]) for plan in plans] == [1, 1, 2, 1]
