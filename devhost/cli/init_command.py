@@ -142,7 +142,7 @@ def _ask() -> str:
 
 
 _NO_DEVICES: Final = (
-    "no devices of another plugin, and no pod that has devices by path; if they are in the templates "
+    "no devices of another plugin, and no pod that has devices by path; if they are in templates "
     "of a chart, use the output of `helm template` or `kubectl get daemonset NAME -o yaml`"
 )
 
@@ -172,16 +172,17 @@ def convert(
     from devhost.config.foreign_words import explain_file
     from devhost.config.loader import read
     from devhost.config.yaml_errors import TreeError, decode
-    from devhost.drafts import conversion, draft
+    from devhost.drafts import draft
+    from devhost.drafts.conversion import Conversion
     from devhost.hostfs.files import HostFiles
 
-    settings = conversion.ForeignSettings()
+    conversion = Conversion(HostFiles(root), domain, by_node=values)
     try:
         for file in files:
             text = decode(read(file))
-            if not settings.read(text):
+            if not conversion.read(text):
                 printer.fail(f"{file}: {explain_file(text, is_converted=True) or _NO_DEVICES}")
-        profiles, notes = conversion.convert(settings, HostFiles(root), domain, by_node=values)
+        profiles, notes = conversion.finish()
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:

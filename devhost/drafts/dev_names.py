@@ -9,10 +9,11 @@ from devhost.hostfs.files import HostFiles, is_wild
 from devhost.model.device import FileKind
 
 _ANY: Final = ["file", "directory", "char", "block", "socket"]
-_DIRECTORIES: Final = tuple(
-    f"/dev/{name}"
-    for name in "accel bus bus/usb bus/usb/001 cpu cpu/0 disk dma_heap dri dvb dvb/adapter0 "
-    "infiniband input mapper net nvidia-caps serial snd usb v4l vfio".split()
+_DIRECTORIES: Final = re.split(
+    r"\s+",
+    """/dev/accel /dev/bus /dev/bus/usb /dev/bus/usb/001 /dev/cpu /dev/cpu/0 /dev/disk /dev/dma_heap
+    /dev/dri /dev/dvb /dev/dvb/adapter0 /dev/infiniband /dev/input /dev/mapper /dev/net
+    /dev/nvidia-caps /dev/serial /dev/snd /dev/usb /dev/v4l /dev/vfio""",
 )
 # Names with a number, udev's links, and nodes of which a host has one.
 _NODE: Final = re.compile(
@@ -43,7 +44,6 @@ def path_source(path: str, files: HostFiles, *, is_mounted: bool = False) -> dic
 
     What ``is_mounted`` may be anything.
     """
-    check(lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path))
     state = None if is_wild(path) else files.stat(path)
     named = [name for name in _DIRECTORIES if fnmatchcase(name, path)]
     if is_mounted:

@@ -6,20 +6,26 @@ as all have one; optional paths without a match do not count. USB devices of a g
 """
 
 import glob
-import os
+import itertools
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from devhost.drafts.dev_names import path_source
+from devhost.drafts import dev_names
 from devhost.drafts.draft import DraftEntry, lost_entry
 from devhost.hostfs.files import HostFiles, is_wild
 
-_GROUPS_MAX: Final = 200
+_GROUPS_MAX: Final = 50
+_GLOBS: Final = (
+    "{} in one group: the plugin joins their n-th matches, and offers none where one has none. For "
+    "a device for each match, make each a group; to join nodes of one device by a part of their "
+    "names, write `dev` and `group`"
+)
 
 _Entry = dict[str, Any]
 
@@ -39,9 +45,13 @@ class _Path(_Settings):
     limit: int = Field(1, ge=0)
     optional: bool = False
 
-    def source(self, files: HostFiles) -> _Entry | str:
-        path = self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
-        return path_source(path, files, is_mounted=self.type == "Mount")
+    @property
+    def glob(self) -> str:
+        return self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
+
+    def selects(self, name: str) -> bool:
+        """Whether it selects a name below /dev, with the kernel's number or any."""
+        return self.path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", self.glob)
 
     def rule(self, path: str = "", *, optional: bool = False) -> _Entry:
         """Return the entry of `allocate` for a template of host paths, or for this path alone."""
@@ -95,24 +105,33 @@ class _Device(_Settings):
 
 
 def convert_device(
-    name: str, device: _Entry, files: HostFiles, taken: Collection[str]
+    name: str, device: _Entry, files: HostFiles, taken: Collection[str] = ()
 ) -> Iterator[DraftEntry]:
     """Yield why groups are not carried over, and the resource of the others. Blocks.
 
     A path that is ``taken`` is a source of another resource.
     """
-    resource, groups = {}, list[_Group]()
+    resource, groups = _Entry(), list[_Group]()
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
             more = [*groups, _Group.model_validate(data)]
-            resource, groups = {"name": name, **_resource(more, files, taken)}, more
+            for path in more[-1].paths:
+                dev_names.check(path.selects)
+            resource, groups = _resource(more, taken), more
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
     if resource:
-        yield DraftEntry(resource)
+        sources = [
+            dev_names.path_source(source.glob, files, is_mounted=source.type == "Mount")
+            if isinstance(source, _Path)
+            else source
+            for source in resource["sources"]
+        ]
+        yield DraftEntry({"name": name, **resource, "sources": sources})
 
 
-def _resource(groups: Sequence[_Group], files: HostFiles, taken: Collection[str]) -> _Entry:
+def _resource(groups: Sequence[_Group], taken: Collection[str]) -> _Entry:
+    """Return groups as `sources` and `allocate`, or raise `ValueError`."""
     paths, usb = [group.paths for group in groups], [group.usb for group in groups]
     counts = {group.count or 1 for group in groups}
     if len(counts) > 1:
@@ -121,83 +140,76 @@ def _resource(groups: Sequence[_Group], files: HostFiles, taken: Collection[str]
         resource = _of_usb(usb)
     elif any(usb) or not all(paths):
         raise ValueError("needs groups of paths alone, or of USB devices alone")
-    elif len(paths) == 1 and len(paths[0]) > 1:
-        resource = _of_set(paths[0], files, taken)
     else:
-        resource = _of_rows(paths, files)
+        resource = _of_paths(paths, taken)
     return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
 
 
 def _of_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     """Return USB devices: all that a group matches are one device."""
-    devices = [device for group in groups for device in group]
-    if all(device.serial for device in devices) and len(devices) == len(groups):
-        return {"sources": [device.source() for device in devices]}
-    numbers = [device.source()["usb"]["device"] for device in devices]
+    sources = [device.source() for group in groups for device in group]
+    numbers = [source["usb"]["device"] for source in sources]
+    serials = sum("serial" in source["usb"] for source in sources)
+    if serials == len(sources) == len(groups):
+        return {"sources": sources}
     is_single = len(groups) == 1
-    if any(device.serial for device in devices) or not (
-        is_single or len({*numbers}) == len(devices) == len(groups)
-    ):
+    if serials or not (is_single or len({*numbers}) == len(sources) == len(groups)):
         raise ValueError("several USB devices in one of several groups, or with serial numbers")
     source = {"device": numbers if len(numbers) > 1 else numbers[0]}
     return {"sources": [{"usb": source}], "group": "all" if is_single else "${usb.device}"}
 
 
-def _of_set(paths: Sequence[_Path], files: HostFiles, taken: Collection[str]) -> _Entry:
-    """Return a group of several paths, whose source is one that is required and not taken."""
-    wild = [path for path in paths if is_wild(path.path)]
-    required = [path for path in paths if not path.optional]
-    if len(wild) > 1:
-        raise ValueError(
-            f"{' and '.join(path.path for path in wild)} in one group: the plugin joins the n-th "
-            "matches, and offers nothing where one has no match. For a device for each match, make "
-            "each a group; to join nodes by a part of their names, write `dev` and `group`"
-        )
-    if wild and len(required) < len(paths):
-        raise ValueError("a glob beside an optional path")
-    if not required:
-        rules = [path.rule("${path}") for path in paths]
-        if any(rule != rules[0] for rule in rules):
-            raise ValueError("optional paths with different mountPath, permissions or type")
-        types = ["char", "block", "directory"]
-        source = {"paths": [path.path for path in paths], "types": types}
-        return {"sources": [{"glob": source}], "group": "all", **_allocate(rules[:1])}
-    order = [(path not in wild, path.path in taken, path.type == "Mount") for path in required]
-    first = required[order.index(min(order))]
-    rest = [path for path in paths if path is not first]
-    rules = [first.rule("${path}"), *(path.rule(optional=path.optional) for path in rest)]
-    most = {"maxDevices": min(path.limit or 1 for path in rest)} if wild else {}
-    return {"sources": [first.source(files)], **_allocate(rules), **most}
-
-
-def _of_rows(groups: Sequence[Sequence[_Path]], files: HostFiles) -> _Entry:
-    """Return groups of one path each, or of several, beside the paths that all groups have."""
-    shared = [path for path in groups[0] if all(path in paths for paths in groups)]
-    shared = shared if len(groups) > 1 else []
-    rows = [[path for path in paths if path not in shared] for paths in groups]
+def _of_paths(groups: Sequence[Sequence[_Path]], taken: Collection[str]) -> _Entry:
+    """Return a source for each group, or several that are joined, beside what all groups have."""
     several = [path for paths in groups if len(paths) > 1 for path in paths]
+    wild = [path for path in several if is_wild(path.path)]
+    required = [path for path in several if not path.optional]
+    shared = [path for path in groups[0] if all(path in paths for paths in groups)]
+    if len(wild) > 1:
+        raise ValueError(_GLOBS.format(" and ".join(path.path for path in wild)))
+    if (wild or len(groups) > 1) and (wild * (len(groups) - 1) or required != several):
+        raise ValueError("a glob or an optional path beside others")
+    if several and not required:
+        return _of_any(several)
+    if len(groups) == 1:
+        order = [(path not in wild, path.path in taken, path.type == "Mount") for path in required]
+        shared.remove(required[order.index(min(order))] if several else groups[0][0])
+    rows = [[path for path in paths if path not in shared] for paths in groups]
     if not rows[0] or len({len(row) for row in rows}) > 1:
         raise ValueError("groups of several paths beside others")
-    if any(is_wild(path.path) or path.optional for path in several):
-        raise ValueError("globs or optional paths in several groups of several paths")
-    if len(rows[0]) > 1:
-        resource, rules = _joined(rows)
-    else:
-        paths = [path for row in rows for path in row]
-        rules = [paths[0].rule("${path}")]
-        if any(path.rule("${path}") not in rules for path in paths):
-            raise ValueError("paths with different mountPath, permissions or type")
-        resource = {"sources": [path.source(files) for path in paths]}
-    return resource | _allocate([*rules, *(path.rule() for path in shared)])
+    resource, rules = _joined(rows) if len(rows[0]) > 1 else _single([row[0] for row in rows])
+    rules += [path.rule(optional=path.optional) for path in shared]
+    allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
+    if mounts := [rule for rule in rules if "readOnly" in rule]:
+        allocate["mounts"] = mounts
+    most = {"maxDevices": min(path.limit or 1 for path in shared)} if wild else {}
+    return {**resource, "allocate": allocate, **most}
+
+
+def _of_any(paths: Sequence[_Path]) -> _Entry:
+    """Return a group of optional paths: a device of those that are there."""
+    rule = paths[0].rule("${path}")
+    if any(path.rule("${path}") != rule for path in paths):
+        raise ValueError("optional paths with different mountPath, permissions or type")
+    source = {"paths": [path.path for path in paths], "types": ["char", "block", "directory"]}
+    return {"sources": [{"glob": source}], "group": "all", "allocate": {"devices": [rule]}}
+
+
+def _single(paths: Sequence[_Path]) -> tuple[_Entry, list[_Entry]]:
+    """Return a source for each path, and what a container gets of each."""
+    rules = [path.rule("${path}") for path in paths]
+    if any(rule != rules[0] for rule in rules):
+        raise ValueError("paths with different mountPath, permissions or type")
+    return {"sources": paths}, rules[:1]
 
 
 def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
-    """Return groups whose paths differ in one part, by which nodes are joined."""
+    """Return sources for rows of paths that differ in one part, by which their nodes are joined."""
     sources, rules, keys = list[_Entry](), list[_Entry](), set[tuple[str, ...]]()
     for index, column in enumerate(zip(*rows, strict=True)):
         names = [path.path.removeprefix("/dev/") for path in column]
-        head = os.path.commonprefix(names)
-        tail = os.path.commonprefix([name[len(head) :][::-1] for name in names])[::-1]
+        head = _common(names)
+        tail = _common([name[len(head) :][::-1] for name in names])[::-1]
         key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
         keys.add(key)
         moved = [path for path in column if path.mount_path not in ("", path.path)]
@@ -213,8 +225,7 @@ def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
     return {"sources": sources, "group": "${key}"}, rules
 
 
-def _allocate(rules: Sequence[_Entry]) -> _Entry:
-    allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
-    if mounts := [rule for rule in rules if "readOnly" in rule]:
-        allocate["mounts"] = mounts
-    return {"allocate": allocate}
+def _common(texts: Sequence[str]) -> str:
+    """Return with what all texts begin."""
+    letters = itertools.takewhile(lambda row: len({*row}) == 1, zip(*texts, strict=False))
+    return "".join(row[0] for row in letters)

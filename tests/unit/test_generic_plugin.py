@@ -5,7 +5,6 @@ with these nodes, was taken from there. A directory stands for its nodes: the ru
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -14,7 +13,7 @@ from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
 from devhost.drafts import draft
-from devhost.drafts.conversion import ForeignSettings, convert
+from devhost.drafts.conversion import Conversion
 from devhost.hostfs.files import HostFiles
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
@@ -108,9 +107,9 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostFiles:
 
 def planned(settings: str, files: HostFiles) -> list[dict[str, Any]]:
     """Return for each resource of the converted settings what a container gets of each device."""
-    read = ForeignSettings()
-    assert read.read(settings)
-    (everywhere,), _ = convert(read, files)
+    conversion = Conversion(files)
+    assert conversion.read(settings)
+    (everywhere,), _ = conversion.finish()
     assert all(entry.resource for entry in everywhere.entries), everywhere.entries
     config = loads(draft.render((), everywhere.entries)).require()
     plans: list[dict[str, Any]] = []
