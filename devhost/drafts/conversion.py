@@ -11,7 +11,7 @@ from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
 from devhost.drafts import draft, generic_plugin, path_users, smarter, udev_rules
-from devhost.drafts.draft import DraftEntry, Profile, lost_entry, with_rights
+from devhost.drafts.draft import DraftEntry, NodeEntries, lost_entry, with_rights
 from devhost.drafts.entries import DOMAIN
 from devhost.hostfs.files import HostFiles, is_wild
 from devhost.model import limits
@@ -67,7 +67,7 @@ class _Place(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Nodes(Profile):
+class _Nodes(NodeEntries):
     """The entries of the nodes with some labels.
 
     Attributes:
@@ -216,7 +216,7 @@ class Conversion:
             is_sure = not place.labels and len({plugin.labels for plugin in plugins}) == 1
             yield device, domains - {""}, plugins[0] if is_sure else place
 
-    def finish(self) -> tuple[list[Profile], list[str]]:
+    def finish(self) -> tuple[list[NodeEntries], list[str]]:
         """Return entries for all nodes, and those of profiles, with what to know of them. Blocks.
 
         What cannot be a resource is a comment. Raises `ValueError` for more devices than a file may

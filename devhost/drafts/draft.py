@@ -51,7 +51,7 @@ def lost_entry(name: str, why: Exception | str) -> DraftEntry:
 
 
 @dataclass(slots=True)
-class Profile:
+class NodeEntries:
     """The entries of the nodes with some labels."""
 
     name: str
@@ -64,7 +64,7 @@ def render(
     entries: Sequence[DraftEntry],
     *,
     values: bool = False,
-    profiles: Sequence[Profile] = (),
+    profiles: Sequence[NodeEntries] = (),
 ) -> str:
     """Return a configuration file, or values of the chart that have it, and what it needs."""
     above, indent = ("config:", "  ") if values else ("version: v1", "")

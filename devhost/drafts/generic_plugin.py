@@ -165,10 +165,10 @@ def _of_paths(groups: Sequence[Sequence[_Path]], taken: Collection[str]) -> _Ent
     wild = [path for path in several if is_wild(path.path)]
     required = [path for path in several if not path.optional]
     shared = [path for path in groups[0] if all(path in paths for paths in groups)]
+    if sum((bool(wild), required != several, bool(several) and len(groups) > 1)) > 1:
+        raise ValueError("globs, optional paths or several groups together")
     if len(wild) > 1:
         raise ValueError(_GLOBS.format(" and ".join(path.path for path in wild)))
-    if (wild or len(groups) > 1) and (wild * (len(groups) - 1) or required != several):
-        raise ValueError("a glob or an optional path beside others")
     if several and not required:
         return _of_any(several)
     if len(groups) == 1:
@@ -189,9 +189,9 @@ def _of_paths(groups: Sequence[Sequence[_Path]], taken: Collection[str]) -> _Ent
 def _of_any(paths: Sequence[_Path]) -> _Entry:
     """Return a group of optional paths: a device of those that are there."""
     rule = paths[0].rule("${path}")
-    if any(path.rule("${path}") != rule for path in paths):
-        raise ValueError("optional paths with different mountPath, permissions or type")
-    source = {"paths": [path.path for path in paths], "types": ["char", "block", "directory"]}
+    if any(path.rule("${path}") != rule for path in paths) or "permissions" not in rule:
+        raise ValueError("optional paths that are mounts, or differ in mountPath or permissions")
+    source = {"paths": [path.glob for path in paths], "types": ["char", "block", "directory"]}
     return {"sources": [{"glob": source}], "group": "all", "allocate": {"devices": [rule]}}
 
 
@@ -213,11 +213,9 @@ def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
         key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
         keys.add(key)
         moved = [path for path in column if path.mount_path not in ("", path.path)]
-        alike = {
-            ((path.mount_path or path.path) if moved else "", path.permissions, path.type)
-            for path in column
-        }
-        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(alike) > 1:
+        inside = {path.mount_path or path.path for path in column if moved}
+        alike = {path.permissions if path.type == "Device" else "" for path in column} - {""}
+        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(inside) > 1 or len(alike) != 1:
             raise ValueError("groups of paths that differ in more than a part of their names")
         pattern = f"{re.escape(head)}(?P<key>{'|'.join(map(re.escape, key))}){re.escape(tail)}"
         sources.append({"dev": pattern, "as": f"g{index}"})
