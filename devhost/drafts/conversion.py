@@ -213,8 +213,9 @@ class Conversion:
             named = [place.manifest] if place.manifest in by_manifest else by_name.get(place.name)
             plugins = [plugin for number in named or by_manifest for plugin in by_manifest[number]]
             domains = {place.domain} if place.domain else {plugin.domain for plugin in plugins}
+            domains = set() if "devicematch" in device else domains - {""}
             is_sure = not place.labels and len({plugin.labels for plugin in plugins}) == 1
-            yield device, domains - {""}, plugins[0] if is_sure else place
+            yield device, domains, plugins[0] if is_sure else place
 
     def finish(self) -> tuple[list[NodeEntries], list[str]]:
         """Return entries for all nodes, and those of profiles, with what to know of them. Blocks.
@@ -224,8 +225,7 @@ class Conversion:
         """
         if (count := len(self._devices) + len(self._others)) > limits.RESOURCES_MAX:
             raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
-        profiles: dict[_Labels, _Nodes] = {(): _Nodes("", {})}
-        notes = dict[str, None]()
+        profiles, notes = dict[_Labels, _Nodes]({(): _Nodes("", {})}), dict[str, None]()
         for device, domains, place in self._resolved():
             labels = place.labels if self._by_node else ()
             if labels not in profiles:
@@ -251,24 +251,22 @@ class Conversion:
         self, device: dict[str, Any], domains: set[str], taken: Collection[str]
     ) -> Iterator[DraftEntry]:
         """Yield the resources of a device of a plugin, and what cannot be carried over."""
-        name = str(device.get("devicematch") or device.get("name"))
-        default = smarter.DOMAIN if "devicematch" in device else next(iter(domains), _BEFORE_0_2)
-        prefix = self._domain or default
-        if "unreadable" in device:
-            yield lost_entry(name, device["unreadable"])
-            return
-        if len(domains) > 1 and prefix == default:
-            yield lost_entry(name, f"in {' or '.join(sorted(domains))}: give it by --domain")
-            return
+        is_smarter = "devicematch" in device
+        default = smarter.DOMAIN if is_smarter else next(iter(domains), _BEFORE_0_2)
+        domain = self._domain or default
+        name = f"{domain}/{device.get('devicematch') or device.get('name')}"
+        problem = device.get("unreadable")
+        if self._domain is None and len(domains) > 1:
+            problem = f"in {' or '.join(sorted(domains))}: give its domain by --domain"
         try:
-            if "devicematch" in device:
-                yield from map(DraftEntry, smarter.convert_setting(device, prefix, self._files))
+            if problem:
+                yield lost_entry(name, problem)
+            elif is_smarter:
+                yield from map(DraftEntry, smarter.convert_setting(device, domain, self._files))
             else:
-                yield from generic_plugin.convert_device(
-                    f"{prefix}/{name}", device, self._files, taken
-                )
+                yield from generic_plugin.convert_device(name, device, self._files, taken)
         except (OSError, ValueError) as error:
-            yield lost_entry(f"{prefix}/{name}", error)
+            yield lost_entry(name, error)
 
 
 def _domain(text: str) -> str | None:

@@ -6,7 +6,7 @@ as all have one; optional paths without a match do not count. USB devices of a g
 """
 
 import glob
-import itertools
+import os
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -208,8 +208,9 @@ def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
     sources, rules, keys = list[_Entry](), list[_Entry](), set[tuple[str, ...]]()
     for index, column in enumerate(zip(*rows, strict=True)):
         names = [path.path.removeprefix("/dev/") for path in column]
-        head = _common(names)
-        tail = _common([name[len(head) :][::-1] for name in names])[::-1]
+        head = os.path.commonprefix(names)  # noqa: RUF071 (letters, not directories)
+        rests = [name[len(head) :][::-1] for name in names]
+        tail = os.path.commonprefix(rests)[::-1]  # noqa: RUF071
         key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
         keys.add(key)
         moved = [path for path in column if path.mount_path not in ("", path.path)]
@@ -221,9 +222,3 @@ def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
         sources.append({"dev": pattern, "as": f"g{index}"})
         rules.append((moved or column)[0].rule(f"${{g{index}.path}}"))
     return {"sources": sources, "group": "${key}"}, rules
-
-
-def _common(texts: Sequence[str]) -> str:
-    """Return with what all texts begin."""
-    letters = itertools.takewhile(lambda row: len({*row}) == 1, zip(*texts, strict=False))
-    return "".join(row[0] for row in letters)

@@ -57,7 +57,8 @@ def mappings_below(value: Any, key: str = "") -> Iterator[tuple[str, dict[str, A
 
 def _of_pods(tree: Any) -> Iterator[_Volume]:
     mappings = [*mappings_below(tree)]
-    mounts = {str(mount.get("name")): mount.get("mountPath") for _, mount in reversed(mappings)}
+    mounted = [mapping for _, mapping in reversed(mappings) if "mountPath" in mapping]
+    mounts = {str(mount.get("name")): mount["mountPath"] for mount in mounted}
     for key, volume in mappings:
         host = volume.get("hostPath")
         host = host.get("path") if isinstance(host, dict) else host
