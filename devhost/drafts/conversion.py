@@ -252,7 +252,7 @@ class Conversion:
     ) -> Iterator[DraftEntry]:
         """Yield the resources of a device of a plugin, and what cannot be carried over."""
         is_smarter = "devicematch" in device
-        default = smarter.DOMAIN if is_smarter else next(iter(domains), _BEFORE_0_2)
+        default = smarter.DOMAIN if is_smarter else min(domains, default=_BEFORE_0_2)
         domain = self._domain or default
         name = f"{domain}/{device.get('devicematch') or device.get('name')}"
         problem = device.get("unreadable")

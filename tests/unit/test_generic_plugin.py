@@ -5,7 +5,7 @@ with these nodes, was taken from there. A directory stands for its nodes: the ru
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -14,6 +14,7 @@ from devhost.config.loader import loads
 from devhost.devices.dry_run import report
 from devhost.drafts import draft
 from devhost.drafts.conversion import Conversion
+from devhost.drafts.draft import DraftEntry
 from devhost.hostfs.files import HostFiles
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
@@ -25,11 +26,14 @@ pci 0000:00:14.0 8086:9d2f class=0c0330 driver=xhci_hcd
     usb 1-4 1a86:7523 bus=1 dev=8
     usb 1-5 0403:6001 bus=1 dev=9 serial=A1
 """
-NODES: Final = (
-    "ttyUSB0 ttyUSB1 ttyACM0 fuse kfd uinput acme/a acme/b dri/card0 dri/renderD128 dri/renderD129 "
-    "input/event0 input/js0 snd/controlC0 snd/controlC1 snd/pcmC0D0c snd/pcmC1D0c"
-).split()
+NODES: Final = """
+    ttyUSB0 ttyUSB1 ttyACM0 fuse kfd uinput acme/a acme/b dri/card0 dri/renderD128 dri/renderD129
+    input/event0 input/js0 snd/controlC0 snd/controlC1 snd/pcmC0D0c snd/pcmC1D0c
+"""
 AT: Final = {"snd": "controlC0 controlC1 pcmC0D0c pcmC1D0c", "input": "event0 js0", "acme": "a b"}
+TRUSTED: Final = Policy(trusted=True)
+
+AllocatedNodes = set[tuple[str, ...]]
 
 
 class Offer(NamedTuple):
@@ -100,44 +104,38 @@ OFFERS: Final = [
 def host(tmp_path_factory: pytest.TempPathFactory) -> HostFiles:
     tree = HostTree(tmp_path_factory.mktemp("host"))
     tree.hardware(STICKS)
-    for minor, name in enumerate(NODES):
+    for minor, name in enumerate(NODES.split()):
         tree.char(f"/dev/{name}", 240, minor)
     return HostFiles(str(tree.root))
 
 
-def planned(settings: str, files: HostFiles) -> list[dict[str, Any]]:
-    """Return for each resource of the converted settings what a container gets of each device."""
+def converted(settings: str, files: HostFiles) -> list[DraftEntry]:
     conversion = Conversion(files)
     assert conversion.read(settings)
     (everywhere,), _ = conversion.finish()
     assert all(entry.resource for entry in everywhere.entries), everywhere.entries
-    config = loads(draft.render((), everywhere.entries)).require()
-    plans: list[dict[str, Any]] = []
-    policy = Policy(trusted=True)
-    for shown, resource in zip(
-        report(config, files, policy, "node"), config.resources, strict=True
-    ):
-        got = []
-        for device in (one for one in shown.snapshot.devices.values() if one.healthy):
-            (again,) = report(
-                config.model_copy(update={"resources": (resource,)}),
-                files,
-                policy,
-                "node",
-                {resource.name: device.id},
-            )
-            allocation = again.details["allocation"]
-            got.append(
-                {
-                    (n["hostPath"], n["containerPath"], n["permissions"])
-                    for n in allocation["devices"]
-                }
-            )
-        plans.append({"devices": got, "shares": resource.replicas})
+    return everywhere.entries
+
+
+def planned(
+    entries: Sequence[DraftEntry], files: HostFiles, policy: Policy
+) -> list[list[AllocatedNodes]]:
+    """Return for each resource what a container gets of each device."""
+    config = loads(draft.render((), entries)).require()
+    plans = []
+    for shown in report(config, files, policy, "node"):
+        ids = [device.id for device in shown.snapshot.devices.values() if device.healthy]
+        name, plan = shown.resource.name, list[AllocatedNodes]()
+        for device_id in ids:
+            again = report(config, files, policy, "node", {name: device_id})
+            (allocation,) = (one.details["allocation"] for one in again if one.details)
+            words = ("hostPath", "containerPath", "permissions")
+            plan.append({tuple(node[word] for word in words) for node in allocation["devices"]})
+        plans.append(plan)
     return plans
 
 
-def nodes(text: str, permissions: str) -> set[tuple[str, str, str]]:
+def nodes(text: str, permissions: str) -> AllocatedNodes:
     pairs = ((word.split(">")[0], word.split(">")[-1]) for word in text.split())
     return {(f"/dev/{at}", f"/dev/{inside}", permissions) for at, inside in pairs}
 
@@ -145,23 +143,32 @@ def nodes(text: str, permissions: str) -> set[tuple[str, str, str]]:
 @needs_root
 @pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.groups)
 def test_converted_device_offers_what_the_plugin_does(offer: Offer, host: HostFiles) -> None:
-    (plan,) = planned(f"devices: [{{name: a, groups: [{offer.groups}]}}]", host)
+    (entry,) = converted(f"devices: [{{name: a, groups: [{offer.groups}]}}]", host)
+    (plan,) = planned([entry], host, TRUSTED)
     expected = [nodes(text, offer.permissions) for text in offer.devices]
-    assert sorted(map(sorted, plan["devices"])) == sorted(map(sorted, expected))
-    assert plan["shares"] == offer.shares
+    assert sorted(map(sorted, plan)) == sorted(map(sorted, expected))
+    assert entry.resource.get("replicas", 1) == offer.shares
 
 
 @needs_root
 def test_converted_devices_share_nodes_as_those_of_the_plugin(host: HostFiles) -> None:
     """The plugin offers a node in each resource that names it."""
-    settings = [
+    groups = (
         "{path: /dev/dri}, {path: /dev/kfd}",
         "{path: /dev/kfd}",
         "{path: /dev/dri/renderD*}",
         "{path: /dev/kfd}, {path: /dev/dri/renderD128}",
-    ]
-    text = "".join(
-        f"- {{name: n{i}, groups: [{{paths: [{one}]}}]}}\n" for i, one in enumerate(settings)
     )
-    plans = planned(text, host)
-    assert [len(plan["devices"]) for plan in plans] == [1, 1, 2, 1]
+    devices = [f"{{name: n{at}, groups: [{{paths: [{one}]}}]}}" for at, one in enumerate(groups)]
+    plans = planned(converted(f"[{', '.join(devices)}]", host), host, TRUSTED)
+    assert [len(plan) for plan in plans] == [1, 1, 2, 1]
+
+
+@needs_root
+def test_directory_needs_the_rights_of_its_nodes(host: HostFiles) -> None:
+    entries = converted("{name: a, groups: [{paths: [{path: /dev/bus/usb}]}]}", host)
+    needed = [word for _, word in draft.needed_rights(entries).rights]
+    assert sorted(needed) == ["0403:6001", "1a86:7523", "1d6b:0002"]
+    assert planned(entries, host, Policy(allow_devices=(*needed[1:],), enforced=True)) == [[]]
+    ((device,),) = planned(entries, host, Policy(allow_devices=(*needed,), enforced=True))
+    assert len(device) == 4
