@@ -2,7 +2,7 @@
 
 import bisect
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -71,11 +71,10 @@ class _Nodes(NodeEntries):
     """The entries of the nodes with some labels.
 
     Attributes:
-        paths: What they give to pods.
-        starts: The literal beginnings of these, sorted, of which none begins with another.
+        starts: The literal beginnings of the paths that they give, sorted, of which none begins
+            with another.
     """
 
-    paths: set[str] = field(default_factory=set)
     starts: list[str] = field(default_factory=list)
 
     def add(self, entry: DraftEntry) -> None:
@@ -94,7 +93,6 @@ class _Nodes(NodeEntries):
 
     def _share(self, path: str) -> bool:
         """Add a path; return whether an earlier one may match it, what is below it or above."""
-        self.paths.add(path)
         start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
         at = end = bisect.bisect_left(self.starts, start)
         if at and start.startswith(self.starts[at - 1]):
@@ -237,7 +235,7 @@ class Conversion:
                 notes[_PROFILES] = None
             if not (self._domain or domains or "devicematch" in device):
                 notes[_UNSURE] = None
-            for entry in self._entries_of(device, domains, profiles[labels].paths):
+            for entry in self._entries_of(device, domains):
                 profiles[labels].add(entry)
         if self._others and self._domain is None:
             notes[_EXAMPLE] = None
@@ -247,9 +245,7 @@ class Conversion:
             profile.entries = with_rights(profile.entries, self._files)
         return [*profiles.values()], [*notes]
 
-    def _entries_of(
-        self, device: dict[str, Any], domains: set[str], taken: Collection[str]
-    ) -> Iterator[DraftEntry]:
+    def _entries_of(self, device: dict[str, Any], domains: set[str]) -> Iterator[DraftEntry]:
         """Yield the resources of a device of a plugin, and what cannot be carried over."""
         is_smarter = "devicematch" in device
         default = smarter.DOMAIN if is_smarter else min(domains, default=_BEFORE_0_2)
@@ -264,7 +260,7 @@ class Conversion:
             elif is_smarter:
                 yield from map(DraftEntry, smarter.convert_setting(device, domain, self._files))
             else:
-                yield from generic_plugin.convert_device(name, device, self._files, taken)
+                yield from generic_plugin.convert_device(name, device, self._files)
         except (OSError, ValueError) as error:
             yield lost_entry(name, error)
 

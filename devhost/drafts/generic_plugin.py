@@ -9,7 +9,7 @@ import glob
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from devhost.drafts import dev_names
 from devhost.drafts.draft import DraftEntry, lost_entry
+from devhost.hostfs.device_classes import BLOCK, class_by_path
 from devhost.hostfs.files import HostFiles, is_wild
 
 _GROUPS_MAX: Final = 50
@@ -104,20 +105,15 @@ class _Device(_Settings):
     groups: list[Any] = Field(min_length=1, max_length=_GROUPS_MAX)
 
 
-def convert_device(
-    name: str, device: _Entry, files: HostFiles, taken: Collection[str] = ()
-) -> Iterator[DraftEntry]:
-    """Yield why groups are not carried over, and the resource of the others. Blocks.
-
-    A path that is ``taken`` is a source of another resource.
-    """
+def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[DraftEntry]:
+    """Yield why groups are not carried over, and the resource of the others. Blocks."""
     resource, groups = _Entry(), list[_Group]()
     for number, data in enumerate(_Device.model_validate(device).groups, 1):
         try:
             more = [*groups, _Group.model_validate(data)]
             for path in more[-1].paths:
                 dev_names.check(path.selects)
-            resource, groups = _resource(more, taken), more
+            resource, groups = _resource(more), more
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
     if resource:
@@ -130,7 +126,7 @@ def convert_device(
         yield DraftEntry({"name": name, **resource, "sources": sources})
 
 
-def _resource(groups: Sequence[_Group], taken: Collection[str]) -> _Entry:
+def _resource(groups: Sequence[_Group]) -> _Entry:
     """Return groups as `sources` and `allocate`, or raise `ValueError`."""
     paths, usb = [group.paths for group in groups], [group.usb for group in groups]
     counts = {group.count or 1 for group in groups}
@@ -141,7 +137,7 @@ def _resource(groups: Sequence[_Group], taken: Collection[str]) -> _Entry:
     elif any(usb) or not all(paths):
         raise ValueError("needs groups of paths alone, or of USB devices alone")
     else:
-        resource = _of_paths(paths, taken)
+        resource = _of_paths(paths)
     return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
 
 
@@ -159,7 +155,7 @@ def _of_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     return {"sources": [{"usb": source}], "group": "all" if is_single else "${usb.device}"}
 
 
-def _of_paths(groups: Sequence[Sequence[_Path]], taken: Collection[str]) -> _Entry:
+def _of_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     """Return a source for each group, or several that are joined, beside what all groups have."""
     several = [path for paths in groups if len(paths) > 1 for path in paths]
     wild = [path for path in several if is_wild(path.path)]
@@ -172,7 +168,8 @@ def _of_paths(groups: Sequence[Sequence[_Path]], taken: Collection[str]) -> _Ent
     if several and not required:
         return _of_any(several)
     if len(groups) == 1:
-        order = [(path not in wild, path.path in taken, path.type == "Mount") for path in required]
+        # A disk may be in use, and is then no source.
+        order = [(path not in wild, class_by_path(path.path) == BLOCK) for path in required]
         shared.remove(required[order.index(min(order))] if several else groups[0][0])
     rows = [[path for path in paths if path not in shared] for paths in groups]
     if not rows[0] or len({len(row) for row in rows}) > 1:

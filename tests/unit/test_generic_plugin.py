@@ -72,6 +72,7 @@ OFFERS: Final = [
     # several paths: each is required, unless optional, and the least matches count
     Offer("{paths: [{path: /dev/fuse}, {path: /dev/kfd}]}", ["fuse kfd"]),
     Offer("{paths: [{path: /dev/fuse}, {path: /dev/gone}]}", []),
+    Offer("{paths: [{path: /dev/sda}, {path: /dev/fuse}]}", ["sda fuse"]),
     Offer("{paths: [{path: /dev/gone}, {path: /dev/fuse}]}", []),
     Offer("{paths: [{path: /dev/gone, optional: true}, {path: /dev/fuse}]}", ["fuse"]),
     Offer("{paths: [{path: /dev/fuse, optional: true}, {path: /dev/kfd}]}", ["kfd fuse"]),
@@ -104,6 +105,8 @@ OFFERS: Final = [
 def host(tmp_path_factory: pytest.TempPathFactory) -> HostFiles:
     tree = HostTree(tmp_path_factory.mktemp("host"))
     tree.hardware(STICKS)
+    tree.block("/dev/sda", 8, 0)
+    tree.file("/proc/1/mountinfo", "1 0 8:0 / / rw - ext4 /dev/sda rw\n")
     for minor, name in enumerate(NODES.split()):
         tree.char(f"/dev/{name}", 240, minor)
     return HostFiles(str(tree.root))
