@@ -81,11 +81,11 @@ _VARIABLES: Final = _by_word(
 )
 # Files of other programs, by what only they have: those that are converted, and what else helps.
 _CONVERTED: Final = {
-    r"groups['\"]?:(?: \[\]|[\s\S]{0,99}?\b(?:path|usb)s?['\"]?:)": "the format of generic-device-plugin",
-    r"devicematch['\"]?:": "the format of smarter-device-manager",
-    r"udevRules['\"]?:": "udev rules of Akri",
-    r"\A(?=[\s\S]*?\bservices'?:)[\s\S]*?\bdevices'?:": "a file of Docker Compose",
-    r"hostPath['\"]?:[\s{]*(?:['\"]?path['\"]?: ?)?['\"]?/dev/(?!shm)": "a file for pods with hostPath",
+    r"groups['\"]?:(?: \[\]|[\s\S]{0,99}?\b(?:path|usb)s?['\"]?:)": "generic-device-plugin",
+    r"devicematch['\"]?:": "smarter-device-manager",
+    r"udevRules['\"]?:": "Akri",
+    r"\A(?=[\s\S]*?\bservices'?:)[\s\S]*?\bdevices'?:": "Docker Compose",
+    r"hostPath['\"]?:[\s{]*(?:['\"]?path['\"]?: ?)?['\"]?/dev/(?!shm)": "pods with hostPath",
 }
 _OTHERS: Final = {
     r"resourceList['\"]?:": "of the SR-IOV device plugin: for each entry, write `pci` with `pf`",
@@ -97,9 +97,9 @@ _OTHERS: Final = {
 
 def explain_file(text: str, *, is_converted: bool = False) -> str:
     """Return whose settings a file has, and what helps, or an empty string."""
-    for mark, what in () if is_converted else _CONVERTED.items():
+    for mark, name in () if is_converted else _CONVERTED.items():
         if re.search(mark, text):
-            return f"{what}; 'devhost convert FILE' translates it"
+            return f"the format of {name}; 'devhost convert FILE' translates it"
     return next((f"a file {of}" for mark, of in _OTHERS.items() if re.search(mark, text)), "")
 
 

@@ -23,7 +23,9 @@ _SETTING: Final = re.compile(
 )
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 # What a container of the plugin has; its domain: a flag in a list or a command line, or a variable.
-_PLUGIN: Final = re.compile(r"generic-device-plugin|--device\b|--config\b")
+_PLUGIN: Final = re.compile(
+    r"""generic-device-plugin|--device(?:=|', ["'])\W*(?:name|groups)|--config\b.*--domain\b"""
+)
 _DOMAIN: Final = re.compile(
     r"""(?:--domain(?:=|', '| )|'DOMAIN'(?:, 'value')?: ')["']?([^\s"',}]+)"""
 )
