@@ -162,12 +162,12 @@ def convert(
 
     FILE is a configuration of generic-device-plugin, MicroShift or smarter-device-manager, or what
     contains it: a manifest, a ConfigMap, values of a chart; or pods and values with `hostPath`
-    below /dev, a file of Docker Compose, udev rules of Akri. '-' is standard input. Files of one
-    plugin belong together, in any order. Resources of plugins keep their names, so that pods need
-    no change; with --values, DaemonSets for different nodes become profiles. What
-    smarter-device-manager matches, and what is a directory, is looked up below /dev of this host.
+    below /dev, a file of Docker Compose, udev rules of Akri. '-' is standard input. Settings and
+    the DaemonSet that reads them may be in several files. Resources keep their names, so that
+    pods need no change; with --values, a DaemonSet with a nodeSelector is a profile. Directories,
+    and what patterns of smarter-device-manager match, are looked up below /dev of this host.
 
-    Example: `kubectl get daemonset,configmap -n kube-system -o yaml | devhost convert -`
+    Example: `devhost convert daemonset.yaml configmap.yaml -o first.yaml`
     """
     from devhost.config.foreign_words import explain_file
     from devhost.config.loader import read
