@@ -82,14 +82,14 @@ class _Nodes(NodeEntries):
     def add(self, entry: DraftEntry) -> None:
         """Add an entry, or why a file may not have it; nodes of an earlier one may be shared."""
         if entry.resource:
-            name, given = entry.resource["name"], _GIVEN.findall(str(entry.resource))
+            name, texts = entry.resource["name"], _GIVEN.findall(str(entry.resource))
             problems = loads(draft.render((), [entry])).problems
             errors = [problem.message for problem in problems if problem.severity == "error"]
             if any(other.resource.get("name") == name for other in self.entries):
                 errors = ["a second resource of this name"]
             if errors:
                 entry = lost_entry(name, errors[0])
-            elif sum(self._share(path or f"/dev/{head}*") for path, head in given):
+            elif sum(self._share(path or f"/dev/{head}*") for path, head in texts):
                 entry = replace(entry, resource={**entry.resource, "overlap": "allow"})
         self.entries.append(entry)
 
@@ -135,10 +135,10 @@ class Conversion:
                 raise
             trees = []
         for tree in trees:
-            self._walk(tree, self._place(tree), extent)
+            self._walk(tree, self._add_manifest(tree), extent)
         if arguments and len(self._devices) == before[0]:
             domain = _domain(text) or ""
-            self._walk(arguments, self._place(arguments)._replace(domain=domain), extent)
+            self._walk(arguments, self._add_manifest(arguments)._replace(domain=domain), extent)
         if before != (len(self._devices), len(self._plugins)):
             return True
         domain, count = self._domain or DOMAIN, len(self._others)
@@ -147,7 +147,7 @@ class Conversion:
             self._others += udev_rules.find_entries(tree, extent, domain)
         return len(self._others) > count
 
-    def _place(self, manifest: Any) -> _Place:
+    def _add_manifest(self, manifest: Any) -> _Place:
         self._manifests.append(manifest)
         return _Place(len(self._manifests) - 1)
 
@@ -156,7 +156,7 @@ class Conversion:
             case {"name": str(), "groups": _} | {"devicematch": _}:
                 self._devices.append((value, place))
             case dict():
-                place = self._place_inside(value, place)
+                place = self._locate(value, place)
                 for key, child in value.items():
                     name = key if place.key == "controllers" else place.name
                     if key != _LAST_APPLIED:
@@ -178,16 +178,16 @@ class Conversion:
                 problem = f"line {error.line}, column {error.column} of its text: {error}"
                 self._devices.append(({"name": setting[1], "unreadable": problem}, place))
 
-    def _place_inside(self, value: dict[str, Any], place: _Place) -> _Place:
+    def _locate(self, value: dict[str, Any], place: _Place) -> _Place:
         """Return the place of what a mapping has; remember one that is the plugin's container."""
         metadata = value.get("metadata")
         if "kind" in value and isinstance(metadata, dict):
-            place = self._place(value)._replace(name=str(metadata.get("name")))
+            place = self._add_manifest(value)._replace(name=str(metadata.get("name")))
         for pods in (value, value.get("pod"), value.get("defaultPodOptions")):
             labels = pods.get("nodeSelector") if isinstance(pods, dict) else None
             if isinstance(labels, dict):
-                kept = ((key, str(labels[key])) for key in labels if key != "kubernetes.io/os")
-                place = place._replace(labels=tuple(sorted(kept)))
+                pairs = ((key, str(labels[key])) for key in labels if key != "kubernetes.io/os")
+                place = place._replace(labels=tuple(sorted(pairs)))
         if "genericDevicePlugin" in value:
             place = place._replace(domain=_MICROSHIFT)
         if isinstance(domain := value.get("domain"), str) and domain:
@@ -197,7 +197,7 @@ class Conversion:
             self._plugins.append(place)
         return place
 
-    def _resolved(self) -> Iterator[tuple[dict[str, Any], set[str], _Place]]:
+    def _resolve(self) -> Iterator[tuple[dict[str, Any], set[str], _Place]]:
         """Yield each device with the domains that it may have, and where its pods are.
 
         That is by the plugin around it, in the same manifest, in one that names its ConfigMap, or
@@ -210,8 +210,8 @@ class Conversion:
             for name in {*_CONFIG_NAME.findall(str(self._manifests[manifest]))}:
                 by_name.setdefault(name, []).append(manifest)
         for device, place in self._devices:
-            named = [place.manifest] if place.manifest in by_manifest else by_name.get(place.name)
-            plugins = [plugin for number in named or by_manifest for plugin in by_manifest[number]]
+            own = [place.manifest] if place.manifest in by_manifest else by_name.get(place.name)
+            plugins = [plugin for number in own or by_manifest for plugin in by_manifest[number]]
             domains = {place.domain} if place.domain else {plugin.domain for plugin in plugins}
             domains = set() if "devicematch" in device else domains - {""}
             is_sure = not place.labels and len({plugin.labels for plugin in plugins}) == 1
@@ -226,7 +226,7 @@ class Conversion:
         if (count := len(self._devices) + len(self._others)) > limits.RESOURCES_MAX:
             raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
         profiles, notes = dict[_Labels, _Nodes]({(): _Nodes("", {})}), dict[str, None]()
-        for device, domains, place in self._resolved():
+        for device, domains, place in self._resolve():
             labels = place.labels if self._by_node else ()
             if labels not in profiles:
                 name = re.sub("[^a-z0-9]+", "-", place.name.lower())[:16].strip("-") or "nodes"
@@ -237,7 +237,7 @@ class Conversion:
                 notes[_PROFILES] = None
             if not (self._domain or domains or "devicematch" in device):
                 notes[_UNSURE] = None
-            for entry in self._entries_of(device, domains):
+            for entry in self._convert_device(device, domains):
                 profiles[labels].add(entry)
         if self._others and self._domain is None:
             notes[_EXAMPLE] = None
@@ -247,7 +247,7 @@ class Conversion:
             profile.entries = with_rights(profile.entries, self._files)
         return [*profiles.values()], [*notes]
 
-    def _entries_of(self, device: dict[str, Any], domains: set[str]) -> Iterator[DraftEntry]:
+    def _convert_device(self, device: dict[str, Any], domains: set[str]) -> Iterator[DraftEntry]:
         """Yield the resources of a device of a plugin, and what cannot be carried over."""
         is_smarter = "devicematch" in device
         default = smarter.DOMAIN if is_smarter else min(domains, default=_BEFORE_0_2)

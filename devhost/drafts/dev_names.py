@@ -45,12 +45,12 @@ def path_source(path: str, files: HostFiles, *, is_mounted: bool = False) -> dic
     What ``is_mounted`` may be anything.
     """
     state = None if is_wild(path) else files.stat(path)
-    named = [name for name in _DIRECTORIES if fnmatchcase(name, path)]
+    directories = [name for name in _DIRECTORIES if fnmatchcase(name, path)]
     if is_mounted:
         types: Any = _ANY
-    elif path in named or (state and state.kind is FileKind.DIRECTORY):
+    elif path in directories or (state and state.kind is FileKind.DIRECTORY):
         types = "directory"
-    elif not named and (state or is_wild(path) or _NODE.fullmatch(path)):
+    elif not directories and (state or is_wild(path) or _NODE.fullmatch(path)):
         return path
     else:
         types = ["char", "block", "directory"]

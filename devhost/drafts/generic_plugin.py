@@ -85,7 +85,7 @@ class _Usb(_Settings):
         return {"usb": {"device": f"{self.vendor:0>4}:{self.product:0>4}".lower(), **serial}}
 
 
-def _members(value: Any) -> Any:
+def _drop_empty(value: Any) -> Any:
     """Return a list without members that say nothing, as MicroShift writes them."""
     if not isinstance(value, list):
         return value
@@ -93,9 +93,11 @@ def _members(value: Any) -> Any:
 
 
 class _Group(_Settings):
-    paths: Annotated[list[_Path], BeforeValidator(_members)] = []
+    paths: Annotated[list[_Path], BeforeValidator(_drop_empty)] = []
     usb: Annotated[
-        list[_Usb], BeforeValidator(_members), Field(validation_alias=AliasChoices("usb", "usbs"))
+        list[_Usb],
+        BeforeValidator(_drop_empty),
+        Field(validation_alias=AliasChoices("usb", "usbs")),
     ] = []
     count: int = Field(1, ge=0)
 
@@ -113,7 +115,7 @@ def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[Draf
             more = [*groups, _Group.model_validate(data)]
             for path in more[-1].paths:
                 dev_names.check(path.selects)
-            resource, groups = _resource(more), more
+            resource, groups = _convert_groups(more), more
         except ValueError as error:
             yield lost_entry(f"{name}, group {number}", error)
     if resource:
@@ -126,22 +128,22 @@ def convert_device(name: str, device: _Entry, files: HostFiles) -> Iterator[Draf
         yield DraftEntry({"name": name, **resource, "sources": sources})
 
 
-def _resource(groups: Sequence[_Group]) -> _Entry:
+def _convert_groups(groups: Sequence[_Group]) -> _Entry:
     """Return groups as `sources` and `allocate`, or raise `ValueError`."""
     paths, usb = [group.paths for group in groups], [group.usb for group in groups]
     counts = {group.count or 1 for group in groups}
     if len(counts) > 1:
         raise ValueError("groups with different counts")
     if all(usb) and not any(paths):
-        resource = _of_usb(usb)
+        resource = _convert_usb(usb)
     elif any(usb) or not all(paths):
         raise ValueError("needs groups of paths alone, or of USB devices alone")
     else:
-        resource = _of_paths(paths)
+        resource = _convert_paths(paths)
     return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
 
 
-def _of_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
+def _convert_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     """Return USB devices: all that a group matches are one device."""
     sources = [device.source() for group in groups for device in group]
     numbers = [source["usb"]["device"] for source in sources]
@@ -155,35 +157,37 @@ def _of_usb(groups: Sequence[Sequence[_Usb]]) -> _Entry:
     return {"sources": [{"usb": source}], "group": "all" if is_single else "${usb.device}"}
 
 
-def _of_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
+def _convert_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
     """Return a source for each group, or several that are joined, beside what all groups have."""
-    several = [path for paths in groups if len(paths) > 1 for path in paths]
-    wild = [path for path in several if is_wild(path.path)]
-    required = [path for path in several if not path.optional]
-    shared = [path for path in groups[0] if all(path in paths for paths in groups)]
-    if sum((bool(wild), required != several, bool(several) and len(groups) > 1)) > 1:
+    members = [path for paths in groups if len(paths) > 1 for path in paths]
+    wild = [path for path in members if is_wild(path.path)]
+    required_paths = [path for path in members if not path.optional]
+    constants = [path for path in groups[0] if all(path in paths for paths in groups)]
+    if sum((bool(wild), required_paths != members, bool(members) and len(groups) > 1)) > 1:
         raise ValueError("globs, optional paths or several groups together")
     if len(wild) > 1:
         raise ValueError(_GLOBS.format(" and ".join(path.path for path in wild)))
-    if several and not required:
-        return _of_any(several)
+    if members and not required_paths:
+        return _convert_optional(members)
     if len(groups) == 1:
         # A disk may be in use, and is then no source.
-        order = [(path not in wild, class_by_path(path.path) == BLOCK) for path in required]
-        shared.remove(required[order.index(min(order))] if several else groups[0][0])
-    rows = [[path for path in paths if path not in shared] for paths in groups]
+        order = [(path not in wild, class_by_path(path.path) == BLOCK) for path in required_paths]
+        constants.remove(required_paths[order.index(min(order))] if members else groups[0][0])
+    rows = [[path for path in paths if path not in constants] for paths in groups]
     if not rows[0] or len({len(row) for row in rows}) > 1:
         raise ValueError("groups of several paths beside others")
-    resource, rules = _joined(rows) if len(rows[0]) > 1 else _single([row[0] for row in rows])
-    rules += [path.rule(optional=path.optional) for path in shared]
+    resource, rules = (
+        _join_rows(rows) if len(rows[0]) > 1 else _list_sources([row[0] for row in rows])
+    )
+    rules += [path.rule(optional=path.optional) for path in constants]
     allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
     if mounts := [rule for rule in rules if "readOnly" in rule]:
         allocate["mounts"] = mounts
-    most = {"maxDevices": min(path.limit or 1 for path in shared)} if wild else {}
+    most = {"maxDevices": min(path.limit or 1 for path in constants)} if wild else {}
     return {**resource, "allocate": allocate, **most}
 
 
-def _of_any(paths: Sequence[_Path]) -> _Entry:
+def _convert_optional(paths: Sequence[_Path]) -> _Entry:
     """Return a group of optional paths: a device of those that are there."""
     rule = paths[0].rule("${path}")
     if any(path.rule("${path}") != rule for path in paths) or "permissions" not in rule:
@@ -192,7 +196,7 @@ def _of_any(paths: Sequence[_Path]) -> _Entry:
     return {"sources": [{"glob": source}], "group": "all", "allocate": {"devices": [rule]}}
 
 
-def _single(paths: Sequence[_Path]) -> tuple[_Entry, list[_Entry]]:
+def _list_sources(paths: Sequence[_Path]) -> tuple[_Entry, list[_Entry]]:
     """Return a source for each path, and what a container gets of each."""
     rules = [path.rule("${path}") for path in paths]
     if any(rule != rules[0] for rule in rules):
@@ -200,7 +204,7 @@ def _single(paths: Sequence[_Path]) -> tuple[_Entry, list[_Entry]]:
     return {"sources": paths}, rules[:1]
 
 
-def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
+def _join_rows(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
     """Return sources for rows of paths that differ in one part, by which their nodes are joined."""
     sources, rules, keys = list[_Entry](), list[_Entry](), set[tuple[str, ...]]()
     for index, column in enumerate(zip(*rows, strict=True)):
@@ -210,12 +214,12 @@ def _joined(rows: Sequence[Sequence[_Path]]) -> tuple[_Entry, list[_Entry]]:
         tail = os.path.commonprefix(rests)[::-1]  # noqa: RUF071
         key = tuple(name[len(head) : len(name) - len(tail)] for name in names)
         keys.add(key)
-        moved = [path for path in column if path.mount_path not in ("", path.path)]
-        inside = {path.mount_path or path.path for path in column if moved}
+        renames = [path for path in column if path.mount_path not in ("", path.path)]
+        mounts = {path.mount_path or path.path for path in column if renames}
         alike = {path.permissions if path.type == "Device" else "" for path in column} - {""}
-        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(inside) > 1 or len(alike) != 1:
+        if len(keys) > 1 or len({*key, ""}) <= len(key) or len(mounts) > 1 or len(alike) != 1:
             raise ValueError("groups of paths that differ in more than a part of their names")
         pattern = f"{re.escape(head)}(?P<key>{'|'.join(map(re.escape, key))}){re.escape(tail)}"
         sources.append({"dev": pattern, "as": f"g{index}"})
-        rules.append((moved or column)[0].rule(f"${{g{index}.path}}"))
+        rules.append((renames or column)[0].rule(f"${{g{index}.path}}"))
     return {"sources": sources, "group": "${key}"}, rules

@@ -37,39 +37,41 @@ def find_uses(tree: Any) -> Iterator[PathUse | DraftEntry]:
         case {"services": dict() as services}:
             for name, service in services.items():
                 if isinstance(service, dict):
-                    yield from _uses(f"service {name}", service, [*_of_service(name, service)])
+                    yield from _judge_volumes(
+                        f"service {name}", service, [*_find_devices(name, service)]
+                    )
         case {"kind": kind, "metadata": {"name": name}}:
-            yield from _uses(f"{kind} {name}", tree, [*_of_pods(tree)])
+            yield from _judge_volumes(f"{kind} {name}", tree, [*_find_volumes(tree)])
         case dict():
-            yield from _uses("values", tree, [*_of_pods(tree)])
+            yield from _judge_volumes("values", tree, [*_find_volumes(tree)])
 
 
-def mappings_below(value: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def walk_mappings(value: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each mapping in a value with the nearest key above, but for what is not enabled."""
     if isinstance(value, dict) and value.get("enabled") != "false":
         yield key, value
         for name, child in value.items():
-            yield from mappings_below(child, name)
+            yield from walk_mappings(child, name)
     elif isinstance(value, list):
         for child in value:
-            yield from mappings_below(child, key)
+            yield from walk_mappings(child, key)
 
 
-def _of_pods(tree: Any) -> Iterator[_Volume]:
-    mappings = [*mappings_below(tree)]
-    mounted = [mapping for _, mapping in reversed(mappings) if "mountPath" in mapping]
-    mounts = {str(mount.get("name")): mount["mountPath"] for mount in mounted}
+def _find_volumes(tree: Any) -> Iterator[_Volume]:
+    mappings = [*walk_mappings(tree)]
+    volume_mounts = [mapping for _, mapping in reversed(mappings) if "mountPath" in mapping]
+    mounts = {str(mount.get("name")): mount["mountPath"] for mount in volume_mounts}
     for key, volume in mappings:
         host = volume.get("hostPath")
         host = host.get("path") if isinstance(host, dict) else host
         if isinstance(host, str) and is_in_dev(host):
             name = str(volume.get("name") or key)
-            below = (part.get("path") for _, part in mappings_below(volume) if part is not volume)
+            below = (part.get("path") for _, part in walk_mappings(volume) if part is not volume)
             inside = volume.get("mountPath") or mounts.get(name) or next(filter(None, below), host)
             yield name, host, str(inside)
 
 
-def _of_service(service_name: str, service: dict[str, Any]) -> Iterator[_Volume]:
+def _find_devices(service_name: str, service: dict[str, Any]) -> Iterator[_Volume]:
     for key in ("devices", "volumes"):
         entries = service.get(key)
         for entry in entries if isinstance(entries, list) else ():
@@ -81,8 +83,10 @@ def _of_service(service_name: str, service: dict[str, Any]) -> Iterator[_Volume]
                 yield name, host, inside if inside.startswith("/") else host
 
 
-def _uses(owner: str, value: Any, volumes: list[_Volume]) -> Iterator[PathUse | DraftEntry]:
-    mappings = [mapping for _, mapping in mappings_below(value)]
+def _judge_volumes(
+    owner: str, value: Any, volumes: list[_Volume]
+) -> Iterator[PathUse | DraftEntry]:
+    mappings = [mapping for _, mapping in walk_mappings(value)]
     privileged = any(mapping.get("privileged") == "true" for mapping in mappings)
     rest = " and `privileged`, unless it needs more" if privileged else ""
     for name, path, inside in volumes:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from devhost.config import yaml_tree
 from devhost.config.yaml_tree import Extent
 from devhost.drafts.draft import DraftEntry, lost_entry
-from devhost.drafts.path_users import mappings_below
+from devhost.drafts.path_users import walk_mappings
 from devhost.hostfs.device_classes import ENUMERATED_NAMES
 
 # Akri takes a value for a regular expression: what is none, or is also a glob.
@@ -23,7 +23,7 @@ _CAPTURING: Final = "; of most cameras, `attr: {index: 0}` selects the node that
 def find_entries(tree: Any, extent: Extent, domain: str) -> Iterator[DraftEntry]:
     """Yield the resource for the rules of a manifest or of values, and what is not in it."""
     name, capacity = "akri", "1"
-    for _, mapping in mappings_below(tree):
+    for _, mapping in walk_mappings(tree):
         if "kind" in mapping and isinstance(mapping.get("metadata"), dict):
             name = str(mapping["metadata"].get("name"))
         capacity = str(mapping.get("capacity", capacity))
@@ -31,16 +31,16 @@ def find_entries(tree: Any, extent: Extent, domain: str) -> Iterator[DraftEntry]
         if isinstance(details, str) and "udevRules" in details:
             mapping = yaml_tree.parse_all(details, extent, texts=True)[0].data  # noqa: PLW2901
         if isinstance(rules := mapping.get("udevRules"), list):
-            yield from _entries(
+            yield from _build_entries(
                 f"{domain}/{name}", rules, int(capacity) if capacity.isdecimal() else 1
             )
 
 
-def _entries(name: str, rules: list[Any], shares: int) -> Iterator[DraftEntry]:
+def _build_entries(name: str, rules: list[Any], shares: int) -> Iterator[DraftEntry]:
     sources = []
     for rule in map(str, rules):
         try:
-            sources.append(_source(rule))
+            sources.append(_convert_rule(rule))
         except ValueError as error:
             yield lost_entry(f"{name}: {rule}", error)
     if sources:
@@ -49,7 +49,7 @@ def _entries(name: str, rules: list[Any], shares: int) -> Iterator[DraftEntry]:
         yield DraftEntry({"name": name, "sources": sources, **replicas}, (f"Akri: {request}",))
 
 
-def _source(rule: str) -> dict[str, Any]:
+def _convert_rule(rule: str) -> dict[str, Any]:
     """Return the source that selects what a rule selects, or raise `ValueError`."""
     node, above, end = dict[str, Any](), dict[str, Any](), 0
     while rest := rule[end:].strip():

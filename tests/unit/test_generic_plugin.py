@@ -52,7 +52,7 @@ class Offer(NamedTuple):
     permissions: str = "mrw"
 
 
-def below(name: str) -> str:
+def list_directory(name: str) -> str:
     return " ".join(f"{name}/{part}" for part in AT[name].split())
 
 
@@ -64,9 +64,9 @@ OFFERS: Final = [
     Offer("{paths: [{path: /dev/ttyUSB*, mountPath: /dev/s/}]}", ["ttyUSB0>s/ttyUSB0", "ttyUSB1>s/ttyUSB1"]),
     Offer("{paths: [{path: /dev/fuse, permissions: r}]}", ["fuse"], permissions="r"),
     # a directory, whatever its name
-    Offer("{count: 2, paths: [{path: /dev/snd}]}", [below("snd")], 2),
-    Offer("{paths: [{path: /dev/input}, {path: /dev/uinput}]}", [f"{below('input')} uinput"]),
-    Offer("{paths: [{path: /dev/acme}]}", [below("acme")]),
+    Offer("{count: 2, paths: [{path: /dev/snd}]}", [list_directory("snd")], 2),
+    Offer("{paths: [{path: /dev/input}, {path: /dev/uinput}]}", [f"{list_directory('input')} uinput"]),
+    Offer("{paths: [{path: /dev/acme}]}", [list_directory("acme")]),
     Offer("{paths: [{path: '/dev/acm[d-f]'}]}", []),
     Offer("{paths: [{path: /dev/bus/usb/*}]}", ["bus/usb/001/001 bus/usb/001/007 bus/usb/001/008 bus/usb/001/009"]),
     # several paths: each is required, unless optional, and the least matches count
@@ -112,7 +112,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> HostFiles:
     return HostFiles(str(tree.root))
 
 
-def converted(settings: str, files: HostFiles) -> list[DraftEntry]:
+def convert_settings(settings: str, files: HostFiles) -> list[DraftEntry]:
     conversion = Conversion(files)
     assert conversion.read(settings)
     (everywhere,), _ = conversion.finish()
@@ -120,7 +120,7 @@ def converted(settings: str, files: HostFiles) -> list[DraftEntry]:
     return everywhere.entries
 
 
-def planned(
+def plan_devices(
     entries: Sequence[DraftEntry], files: HostFiles, policy: Policy
 ) -> list[list[AllocatedNodes]]:
     """Return for each resource what a container gets of each device."""
@@ -131,14 +131,14 @@ def planned(
         name, plan = shown.resource.name, list[AllocatedNodes]()
         for device_id in ids:
             again = report(config, files, policy, "node", {name: device_id})
-            (allocation,) = (one.details["allocation"] for one in again if one.details)
+            (allocation,) = (after.details["allocation"] for after in again if after.details)
             words = ("hostPath", "containerPath", "permissions")
             plan.append({tuple(node[word] for word in words) for node in allocation["devices"]})
         plans.append(plan)
     return plans
 
 
-def nodes(text: str, permissions: str) -> AllocatedNodes:
+def list_nodes(text: str, permissions: str) -> AllocatedNodes:
     pairs = ((word.split(">")[0], word.split(">")[-1]) for word in text.split())
     return {(f"/dev/{at}", f"/dev/{inside}", permissions) for at, inside in pairs}
 
@@ -146,9 +146,9 @@ def nodes(text: str, permissions: str) -> AllocatedNodes:
 @needs_root
 @pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.groups)
 def test_converted_device_offers_what_the_plugin_does(offer: Offer, host: HostFiles) -> None:
-    (entry,) = converted(f"devices: [{{name: a, groups: [{offer.groups}]}}]", host)
-    (plan,) = planned([entry], host, TRUSTED)
-    expected = [nodes(text, offer.permissions) for text in offer.devices]
+    (entry,) = convert_settings(f"devices: [{{name: a, groups: [{offer.groups}]}}]", host)
+    (plan,) = plan_devices([entry], host, TRUSTED)
+    expected = [list_nodes(text, offer.permissions) for text in offer.devices]
     assert sorted(map(sorted, plan)) == sorted(map(sorted, expected))
     assert entry.resource.get("replicas", 1) == offer.shares
 
@@ -162,16 +162,18 @@ def test_converted_devices_share_nodes_as_those_of_the_plugin(host: HostFiles) -
         "{path: /dev/dri/renderD*}",
         "{path: /dev/kfd}, {path: /dev/dri/renderD128}",
     )
-    devices = [f"{{name: n{at}, groups: [{{paths: [{one}]}}]}}" for at, one in enumerate(groups)]
-    plans = planned(converted(f"[{', '.join(devices)}]", host), host, TRUSTED)
+    devices = [
+        f"{{name: n{at}, groups: [{{paths: [{paths}]}}]}}" for at, paths in enumerate(groups)
+    ]
+    plans = plan_devices(convert_settings(f"[{', '.join(devices)}]", host), host, TRUSTED)
     assert [len(plan) for plan in plans] == [1, 1, 2, 1]
 
 
 @needs_root
 def test_directory_needs_the_rights_of_its_nodes(host: HostFiles) -> None:
-    entries = converted("{name: a, groups: [{paths: [{path: /dev/bus/usb}]}]}", host)
+    entries = convert_settings("{name: a, groups: [{paths: [{path: /dev/bus/usb}]}]}", host)
     needed = [word for _, word in draft.needed_rights(entries).rights]
     assert sorted(needed) == ["0403:6001", "1a86:7523", "1d6b:0002"]
-    assert planned(entries, host, Policy(allow_devices=(*needed[1:],), enforced=True)) == [[]]
-    ((device,),) = planned(entries, host, Policy(allow_devices=(*needed,), enforced=True))
+    assert plan_devices(entries, host, Policy(allow_devices=(*needed[1:],), enforced=True)) == [[]]
+    ((device,),) = plan_devices(entries, host, Policy(allow_devices=(*needed,), enforced=True))
     assert len(device) == 4
