@@ -11,7 +11,7 @@ from devhost.allocation.policy import Policy, device_problem, device_right
 from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
-from devhost.hostfs.files import HostFiles, Walk
+from devhost.hostfs.files import HostFiles, Walk, is_in_dev
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
 from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
@@ -85,12 +85,13 @@ def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
 
 
 def _nodes_of(paths: Iterable[str], files: HostFiles) -> Iterator[NodeFile]:
-    """Yield the device nodes at paths, and in the directories there."""
+    """Yield the device nodes at paths, and those in directories below /dev."""
     for path in paths:
         if (state := files.stat(path)) is None:
             continue
-        below = Walk(files, state.realpath).matches if state.kind is FileKind.DIRECTORY else ()
-        states = [state, *(files.stat(f"{state.realpath}/{name}") for name in below)]
+        is_walked = state.kind is FileKind.DIRECTORY and is_in_dev(state.realpath)
+        names = Walk(files, state.realpath).matches if is_walked else ()
+        states = [state, *(files.stat(f"{state.realpath}/{name}") for name in names)]
         yield from ((at.realpath, at.kind, at.number) for at in states if at and at.number)
 
 
