@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -137,6 +137,12 @@ def _letter(answer: str) -> str:
     return answer[0].lower()
 
 
+_NO_DEVICES: Final = (
+    "no devices of another plugin, and no pod that has devices by path; if they are in templates "
+    "of a chart, use the output of `helm template` or `kubectl get daemonset NAME -o yaml`"
+)
+
+
 @click.command(
     "convert",
     epilog="Exit status: 0 success, 1 nothing to convert, or a setting was not carried over (what "
@@ -148,48 +154,47 @@ def _letter(answer: str) -> str:
 def convert(
     files: tuple[str, ...], domain: str | None, output: str, force: bool, values: bool, root: str
 ) -> None:
-    """Convert settings of generic-device-plugin or smarter-device-manager.
+    """Convert what other plugins or pods have into a configuration.
 
-    FILE is the configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
-    '-' is standard input. Resources keep their names, so that pods need no change. A pattern of
-    smarter-device-manager means what it matches below /dev of this host.
+    FILE is a configuration of generic-device-plugin, MicroShift or smarter-device-manager, or what
+    contains it: a manifest, a ConfigMap, values of a chart; or pods and values with `hostPath`
+    below /dev, a file of Docker Compose, udev rules of Akri. '-' is standard input. Settings and
+    the DaemonSet that reads them may be in several files. Resources keep their names, so that
+    pods need no change; with --values, a DaemonSet with a nodeSelector is a profile. Directories,
+    and what patterns of smarter-device-manager match, are looked up below /dev of this host.
 
-    Example: `devhost convert daemonset.yaml -o first.yaml`
+    Example: `devhost convert daemonset.yaml configmap.yaml -o first.yaml`
     """
     from devhost.config.foreign_words import explain_file
     from devhost.config.loader import read
     from devhost.config.yaml_errors import TreeError, decode
-    from devhost.drafts import conversion, draft
+    from devhost.drafts import draft
+    from devhost.drafts.conversion import Conversion
     from devhost.hostfs.files import HostFiles
 
-    devices = []
+    conversion = Conversion(HostFiles(root), domain, by_node=values)
     try:
         for file in files:
             text = decode(read(file))
-            foreign = conversion.find_devices(text)
-            devices += foreign
-            if not foreign:
-                why = explain_file(text, is_converted=True) or (
-                    "no devices of generic-device-plugin or smarter-device-manager; if "
-                    "they are in the templates of a chart, use the output of `helm template` or "
-                    "`kubectl get daemonset NAME -o yaml`"
-                )
-                printer.fail(f"{file}: {why}")
-        entries = conversion.convert_devices(devices, domain, HostFiles(root))
+            if not conversion.read(text):
+                printer.fail(f"{file}: {explain_file(text, is_converted=True) or _NO_DEVICES}")
+        profiles, notes = conversion.finish()
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:
         printer.fail(f"{file}:{error.line}:{error.column}: {error}")
     except ValueError as error:
         printer.fail(str(error))
-    lost = [comment for entry in entries for comment in entry.comments]
-    for comment in lost:
+    everywhere, *of_nodes = profiles
+    entries = [entry for profile in profiles for entry in profile.entries]
+    for comment in [*notes, *(comment for entry in entries for comment in entry.comments)]:
         printer.note(comment)
-    if len(lost) == len(entries):
-        printer.fail("nothing was converted")
-    header = f"Converted by `devhost convert` from {', '.join(files)}."
-    count = len(entries) - len(lost)
-    summary = f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over"
-    text, flags = draft.render([header], entries, values=values), draft.needed_rights(entries)
-    _write(text, summary, output, flags.flags(), force=force)
+    lost = sum(not entry.resource for entry in entries)
+    if lost == len(entries):
+        printer.fail("nothing was converted" if lost else f"{', '.join(files)}: {_NO_DEVICES}")
+    count = len(entries) - lost
+    summary = f"{count} resource{'s' * (count != 1)} converted, {lost} not carried over"
+    header = [f"Converted by `devhost convert` from {', '.join(files)}.", *notes]
+    text = draft.render(header, everywhere.entries, values=values, profiles=of_nodes)
+    _write(text, summary, output, draft.needed_rights(entries).flags(), force=force)
     sys.exit(1 if lost else 0)

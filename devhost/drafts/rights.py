@@ -12,7 +12,7 @@ from devhost.allocation.policy import Policy, device_right, source_identities
 from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Walk, is_in_dev
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
 from devhost.model.hardware_sources import USB_NODE
@@ -70,13 +70,20 @@ def needed_rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFile
 
 def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
     """Return what a resource needs for the devices that a dry run has found. Blocks."""
-    nodes = [
-        (node.state.realpath, node.state.kind, node.state.number)
-        for device in report.snapshot.devices.values()
-        for node in device.nodes
-        if node.state is not None and node.state.number is not None
-    ]
-    return needed_rights(report.resource, nodes, files)
+    devices = report.snapshot.devices.values()
+    nodes = (node.path for device in devices for node in device.nodes if node.state is not None)
+    return needed_rights(report.resource, _nodes_of(nodes, files), files)
+
+
+def _nodes_of(paths: Iterable[str], files: HostFiles) -> Iterator[NodeFile]:
+    """Yield the device nodes at paths, and those in directories below /dev."""
+    for path in paths:
+        if (state := files.stat(path)) is None:
+            continue
+        is_walked = state.kind is FileKind.DIRECTORY and is_in_dev(state.realpath)
+        names = Walk(files, state.realpath).matches if is_walked else ()
+        states = [state, *(files.stat(f"{state.realpath}/{name}") for name in names)]
+        yield from ((at.realpath, at.kind, at.number) for at in states if at and at.number)
 
 
 def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
@@ -86,9 +93,7 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
             words = source_identities(source.usb)
             yield from (("devices", word.removesuffix(":*")) for word in words)
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
-    states = filter(None, map(files.stat, constants))
-    constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
-    for node in [*(nodes if uses_its_nodes else ()), *constant_nodes]:
+    for node in [*(nodes if uses_its_nodes else ()), *_nodes_of(constants, files)]:
         if right := _node_right(resource, node, files):
             yield "devices", right
     globs = [source.glob.paths for source in resource.sources if source.glob and uses_its_nodes]
