@@ -1,7 +1,9 @@
 """Options that several commands share, with their environment variables."""
 
 import functools
+import os
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -33,7 +35,27 @@ def _socket_path(path: str) -> Path:
     return Path(path)
 
 
+class _Root(click.Path):
+    """A directory, or an archive, which is unpacked until the command ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if ctx is None or os.path.isdir(path):
+            return path
+        from devhost.drafts.capture import unpack
+
+        temporary = ctx.with_resource(tempfile.TemporaryDirectory(prefix="devhost-"))
+        directory = Path(temporary).resolve() / "root"
+        try:
+            unpack(Path(path), directory)
+        except (OSError, ValueError) as error:
+            self.fail(str(error), param, ctx)
+        ctx.meta[ARCHIVE] = value
+        return str(directory)
+
+
 FILE: Final = _PathName("file")
+ARCHIVE: Final = "devhost.archive"  # in a context: what --root named
 _DIRECTORY: Final = _PathName("directory", Path)
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -122,10 +144,10 @@ config_argument = click.argument(
 )
 root_option = option(
     "--root",
-    "Directory where the host's files are mounted. Paths in the configuration are the host's, "
-    "without it.",
+    "Directory where the host's files are mounted, or an archive of `devhost capture`. Paths in the "
+    "configuration are the host's, without it.",
     default="/",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    type=_Root(exists=True, resolve_path=True),
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname

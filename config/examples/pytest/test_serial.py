@@ -1,6 +1,4 @@
-import pytest
-
-from devhost.testing import HostTree, StandInKubelet, can_make_nodes, serving
+from devhost.testing import HostTree, StandInKubelet, serving
 
 SERIAL = "example.com/serial"
 CONFIG = """
@@ -14,8 +12,6 @@ resources:
         - hostPath: ${path}
           containerPath: /dev/serial${index}
 """
-
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="device nodes need root")
 
 
 async def test_an_adapter_that_comes_back_is_the_same(

@@ -1,0 +1,190 @@
+"""A machine as an archive: what devhost reads of it, for ``--root`` elsewhere.
+
+It has names, links, small public files of /sys, numbers, modes and owners of nodes, and what is
+read of /proc and of CDI; nothing from within a device. In place of a node is a file that stands for
+it (`node_text`), as not everybody can make nodes.
+"""
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import stat
+import tarfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from devhost.hostfs.files import HostFiles, node_text
+from devhost.hostfs.mounts import HostUse
+from devhost.hostfs.sysfs import VALUE_MAX
+from devhost.model.limits import ARCHIVE_DEPTH_MAX, ARCHIVE_MAX, CDI_SPEC_MAX
+from devhost.sources.base import NOT_DEVICES
+
+Contents = dict[str, bytes | str | None]
+"""By path: the content of a file, the target of a link, ``None`` for a directory."""
+
+_TOPS: Final = (
+    *("/sys/devices", "/sys/class", "/sys/bus", "/sys/dev", "/sys/fs/btrfs", "/dev"),
+    *("/proc/driver/nvidia", "/etc/cdi", "/var/run/cdi"),
+)
+_LEFT_OUT: Final = {
+    *NOT_DEVICES,
+    *("/sys/devices/system", "drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues"),
+}
+_IDENTIFYING: Final = re.compile(
+    "/sys/.*/(cid|eui|hostid|hostnqn|nguid|node_guid|phys_(port|switch)_id|serial|serial_number"
+    "|subsysnqn|sys_image_guid|uniq|unique_id|uuid|wwid|wwn|net/[^/]+/address)"
+)
+_UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_DIGITS_MIN: Final = 5  # a shorter number identifies nothing, and is part of many names
+_OF_MEDIUM: Final = re.compile("/dev/disk/by-(?!path/).*/.*")
+
+
+def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
+    """Return what devhost reads of a machine. Blocks."""
+    contents: Contents = {}
+    for top in _TOPS:
+        base = files.resolve(top)
+        for local, directories, others in os.walk(files.to_local(base)):
+            below = local.removeprefix(files.to_local(base))
+            contents[f"{top}{below}"] = None
+            for name in (*directories, *others):
+                with contextlib.suppress(OSError):  # it has just been unplugged
+                    content = _content(f"{base}{below}/{name}", files)
+                    if content is not None:
+                        contents[f"{top}{below}/{name}"] = content
+            paths = {name: f"{base}{below}/{name}" for name in directories}
+            directories[:] = [name for name in paths if _LEFT_OUT.isdisjoint((name, paths[name]))]
+    use = HostUse(files)
+    for path in ("/proc/consoles", "/proc/devices", "/proc/swaps", "/proc/1/mountinfo"):
+        lines = dict.fromkeys(use.lines(path, path.replace("/1/", "/self/")))
+        of_disks = (line for line in lines if " /dev/" in line or " 0:" not in line)
+        text = "".join(f"{line.replace(f' {files.root} ', ' / ')}\n" for line in of_disks)
+        contents[path] = text.encode("utf-8", "surrogateescape")
+    return _anonymous(contents) if anonymous else contents
+
+
+def _content(path: str, files: HostFiles) -> bytes | str | None:
+    """Return the content of a file, or the target of a link; ``None`` to leave it out."""
+    local, status = files.to_local(path), files.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        return _relative(path, os.readlink(local))
+    if path.startswith("/dev/") and not stat.S_ISDIR(status.st_mode):
+        owner = status.st_uid, status.st_gid
+        is_file = stat.S_ISREG(status.st_mode)
+        return b"" if is_file else node_text(status.st_mode, status.st_rdev, *owner).encode()
+    is_public = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
+    if not is_public or path.startswith("/sys/fs/"):
+        return None
+    limit = VALUE_MAX if path.startswith("/sys/") else CDI_SPEC_MAX
+    with Path(local).open("rb") as file:
+        content = file.read(limit + 1)
+    return None if len(content) > limit or b"\0" in content else content
+
+
+def _relative(path: str, target: str) -> str:
+    """Return the target of a link from its directory; however it was written, below the root."""
+    directory = os.path.dirname(path)
+    return os.path.relpath(os.path.join(directory, target), directory)
+
+
+def _anonymous(contents: Contents) -> Contents:
+    """Return the contents with another number for each serial number, address and UUID."""
+    names = {path.rpartition("/")[2] for path in contents}  # a root hub's is its controller's
+    texts: set[str] = set()
+    for path, content in contents.items():
+        value = content.decode().strip() if isinstance(content, bytes) else ""
+        if _IDENTIFYING.fullmatch(path) and value not in names:
+            name = re.sub(r"[^\w#+.:=@-]", "_", " ".join(value.split()))  # as udev has it in links
+            texts |= {value, name, value.replace(":", ""), re.split(r"[.\s]", value)[-1]}
+    chosen = sorted((text for text in texts if len(_digits(text)) >= _DIGITS_MIN), reverse=True)
+    either = "|".join((_UUID, *map(re.escape, chosen)))
+    pattern = re.compile(rf"(?<![0-9A-Za-z])((?:0x|enx)?)({either})(?![0-9A-Za-z])")
+    numbers: dict[str, int] = {}
+
+    def replace(match: re.Match[str]) -> str:
+        number = numbers.setdefault(_digits(match[2]), len(numbers) + 1)
+        digits = reversed(f"{number:0{len(match[2])}}")
+        filled = [next(digits) if sign.isalnum() else sign for sign in reversed(match[2])]
+        return match[1] + "".join(reversed(filled))
+
+    replaced: Contents = {}
+    for path, content in sorted(contents.items()):
+        name = pattern.sub(replace, path)
+        if isinstance(content, str):
+            content = pattern.sub(replace, content)  # noqa: PLW2901
+        elif content is not None and not path.startswith("/dev/"):
+            text = pattern.sub(replace, content.decode("utf-8", "surrogateescape"))
+            content = text.encode("utf-8", "surrogateescape")  # noqa: PLW2901
+        if name != path or not _OF_MEDIUM.fullmatch(path):  # else a number that no file has
+            replaced[name] = content
+    return replaced
+
+
+def _digits(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).lower()
+
+
+def pack(contents: Contents) -> bytes:
+    """Return an archive; raise `ValueError` if it would be too large."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for path, content in sorted(contents.items()):
+            member = tarfile.TarInfo(path[1:])
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.SYMTYPE, content
+            elif content is None:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+            else:
+                member.size = len(content)
+            archive.addfile(member, io.BytesIO(content) if isinstance(content, bytes) else None)
+    if raw.tell() > ARCHIVE_MAX:
+        raise ValueError(f"the archive would have more than {ARCHIVE_MAX:,} bytes")
+    return gzip.compress(raw.getvalue(), mtime=0)
+
+
+def unpack(archive: Path, directory: Path) -> None:
+    """Create the files of an archive, or of a tree that `tar` packed, in a new directory.
+
+    Links are made last, and lead nowhere out of it: nothing is written through a link.
+
+    Raises:
+        ValueError: It is none, is too large, or has what is not below the directory.
+        OSError: It cannot be read, or a file cannot be created.
+    """
+    try:
+        with archive.open("rb") as file:
+            is_packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(archive) if is_packed else archive.open("rb") as stream:
+            raw = stream.read(ARCHIVE_MAX + 1)
+        if len(raw) > ARCHIVE_MAX:
+            raise ValueError(f"more than {ARCHIVE_MAX:,} bytes")
+        directory.mkdir()
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as members:
+            _create(members, directory)
+    except (ValueError, EOFError, gzip.BadGzipFile, tarfile.TarError, zlib.error) as error:
+        raise ValueError(f"{archive} is no archive of `devhost capture`: {error}") from None
+
+
+def _create(members: tarfile.TarFile, directory: Path) -> None:
+    links: dict[str, str] = {}
+    for member in members:
+        parts = PurePosixPath(member.name).parts
+        path = directory.joinpath(*parts)
+        if {"/", ".."} & set(parts) or len(parts) > ARCHIVE_DEPTH_MAX:
+            raise ValueError(f"it names {member.name!r}")
+        (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
+        if member.issym():
+            links["/".join(("", *parts))] = member.linkname
+        elif member.ischr() or member.isblk():
+            mode = member.mode | (stat.S_IFCHR if member.ischr() else stat.S_IFBLK)
+            number = os.makedev(member.devmajor, member.devminor)
+            path.write_text(node_text(mode, number, member.uid, member.gid))
+        elif member.isreg() and not member.issparse() and (file := members.extractfile(member)):
+            path.write_bytes(file.read())
+        elif not member.isdir():
+            raise ValueError(f"{member.name!r} is no file, link or node")
+    for place, target in links.items():
+        os.symlink(_relative(place, target), f"{directory}{place}")
