@@ -44,12 +44,14 @@ class _Root(click.Path):
             return path
         from devhost.drafts.capture import unpack
 
-        temporary = ctx.with_resource(tempfile.TemporaryDirectory(prefix="devhost-"))
-        directory = Path(temporary).resolve() / "root"
+        temporary = tempfile.TemporaryDirectory(prefix="devhost-")
+        directory = Path(temporary.name).resolve() / "root"
         try:
             unpack(Path(path), directory)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
+            temporary.cleanup()
             self.fail(str(error), param, ctx)
+        ctx.with_resource(temporary)
         ctx.meta[ARCHIVE] = value
         return str(directory)
 
@@ -144,8 +146,8 @@ config_argument = click.argument(
 )
 root_option = option(
     "--root",
-    "Directory where the host's files are mounted, or an archive of `devhost capture`. Paths in the "
-    "configuration are the host's, without it.",
+    "Directory where the host's files are mounted, or what `devhost capture` has written. Paths in "
+    "the configuration are the host's, without it.",
     default="/",
     type=_Root(exists=True, resolve_path=True),
 )

@@ -1,37 +1,36 @@
 """A machine as an archive: what devhost reads of it, for ``--root`` elsewhere.
 
-It has names, links, small public files of /sys, numbers, modes and owners of nodes, and what is
-read of /proc and of CDI; nothing from within a device. In place of a node is a file that stands for
-it (`node_text`), as not everybody can make nodes.
+It has names, links, small public files of /sys, and what is read of /proc and of CDI; nothing from
+within a device. In place of a node is a file that stands for it: not everybody can make nodes.
 """
 
 import contextlib
 import gzip
 import io
 import os
+import posixpath
 import re
 import stat
 import tarfile
 import zlib
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from devhost.hostfs.files import HostFiles, node_text
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import VALUE_MAX
-from devhost.model.limits import ARCHIVE_DEPTH_MAX, ARCHIVE_MAX, CDI_SPEC_MAX
+from devhost.model.limits import ARCHIVE_MAX, CDI_SPEC_MAX
 from devhost.sources.base import NOT_DEVICES
 
-Contents = dict[str, bytes | str | None]
-"""By path: the content of a file, the target of a link, ``None`` for a directory."""
+Contents = dict[str, bytes | str | None]  # by path: of a file, a link's target, or a directory
 
 _TOPS: Final = (
     *("/sys/devices", "/sys/class", "/sys/bus", "/sys/dev", "/sys/fs/btrfs", "/dev"),
     *("/proc/driver/nvidia", "/etc/cdi", "/var/run/cdi"),
 )
 _LEFT_OUT: Final = {
-    *NOT_DEVICES,
-    *("/sys/devices/system", "drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues"),
+    *(*NOT_DEVICES, "/sys/devices/system"),
+    *("drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues", "statistics"),
 }
 _IDENTIFYING: Final = re.compile(
     "/sys/.*/(cid|eui|hostid|hostnqn|nguid|node_guid|phys_(port|switch)_id|serial|serial_number"
@@ -52,8 +51,7 @@ def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
             contents[f"{top}{below}"] = None
             for name in (*directories, *others):
                 with contextlib.suppress(OSError):  # it has just been unplugged
-                    content = _content(f"{base}{below}/{name}", files)
-                    if content is not None:
+                    if (content := _content(f"{base}{below}/{name}", files)) is not None:
                         contents[f"{top}{below}/{name}"] = content
             paths = {name: f"{base}{below}/{name}" for name in directories}
             directories[:] = [name for name in paths if _LEFT_OUT.isdisjoint((name, paths[name]))]
@@ -61,22 +59,21 @@ def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
     for path in ("/proc/consoles", "/proc/devices", "/proc/swaps", "/proc/1/mountinfo"):
         lines = dict.fromkeys(use.lines(path, path.replace("/1/", "/self/")))
         of_disks = (line for line in lines if " /dev/" in line or " 0:" not in line)
-        text = "".join(f"{line.replace(f' {files.root} ', ' / ')}\n" for line in of_disks)
-        contents[path] = text.encode("utf-8", "surrogateescape")
+        text = "\n".join(line.replace(f" {files.root} ", " / ") for line in of_disks)
+        contents[path] = os.fsencode(text)
     return _anonymous(contents) if anonymous else contents
 
 
 def _content(path: str, files: HostFiles) -> bytes | str | None:
     """Return the content of a file, or the target of a link; ``None`` to leave it out."""
     local, status = files.to_local(path), files.lstat(path)
-    if stat.S_ISLNK(status.st_mode):
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFLNK:
         return _relative(path, os.readlink(local))
-    if path.startswith("/dev/") and not stat.S_ISDIR(status.st_mode):
-        owner = status.st_uid, status.st_gid
-        is_file = stat.S_ISREG(status.st_mode)
-        return b"" if is_file else node_text(status.st_mode, status.st_rdev, *owner).encode()
-    is_public = stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_IROTH
-    if not is_public or path.startswith("/sys/fs/"):
+    if path.startswith("/dev/") and kind != stat.S_IFDIR:
+        node = node_text(status.st_mode, status.st_rdev, status.st_uid, status.st_gid)
+        return b"" if kind == stat.S_IFREG else node
+    if kind != stat.S_IFREG or not status.st_mode & stat.S_IROTH or path.startswith("/sys/fs/"):
         return None
     limit = VALUE_MAX if path.startswith("/sys/") else CDI_SPEC_MAX
     with Path(local).open("rb") as file:
@@ -87,7 +84,7 @@ def _content(path: str, files: HostFiles) -> bytes | str | None:
 def _relative(path: str, target: str) -> str:
     """Return the target of a link from its directory; however it was written, below the root."""
     directory = os.path.dirname(path)
-    return os.path.relpath(os.path.join(directory, target), directory)
+    return os.path.relpath(posixpath.join(directory, target), directory)
 
 
 def _anonymous(contents: Contents) -> Contents:
@@ -95,7 +92,7 @@ def _anonymous(contents: Contents) -> Contents:
     names = {path.rpartition("/")[2] for path in contents}  # a root hub's is its controller's
     texts: set[str] = set()
     for path, content in contents.items():
-        value = content.decode().strip() if isinstance(content, bytes) else ""
+        value = os.fsdecode(content or "").strip()
         if _IDENTIFYING.fullmatch(path) and value not in names:
             name = re.sub(r"[^\w#+.:=@-]", "_", " ".join(value.split()))  # as udev has it in links
             texts |= {value, name, value.replace(":", ""), re.split(r"[.\s]", value)[-1]}
@@ -112,14 +109,11 @@ def _anonymous(contents: Contents) -> Contents:
 
     replaced: Contents = {}
     for path, content in sorted(contents.items()):
-        name = pattern.sub(replace, path)
-        if isinstance(content, str):
-            content = pattern.sub(replace, content)  # noqa: PLW2901
-        elif content is not None and not path.startswith("/dev/"):
-            text = pattern.sub(replace, content.decode("utf-8", "surrogateescape"))
-            content = text.encode("utf-8", "surrogateescape")  # noqa: PLW2901
-        if name != path or not _OF_MEDIUM.fullmatch(path):  # else a number that no file has
-            replaced[name] = content
+        name, is_node = pattern.sub(replace, path), path.startswith("/dev/")
+        if name == path and _OF_MEDIUM.fullmatch(path):
+            continue  # a number that no file has
+        text = content if content is None or is_node else pattern.sub(replace, os.fsdecode(content))
+        replaced[name] = os.fsencode(text) if text and isinstance(content, bytes) else text
     return replaced
 
 
@@ -132,14 +126,14 @@ def pack(contents: Contents) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path, content in sorted(contents.items()):
-            member = tarfile.TarInfo(path[1:])
-            if isinstance(content, str):
-                member.type, member.linkname = tarfile.SYMTYPE, content
-            elif content is None:
-                member.type, member.mode = tarfile.DIRTYPE, 0o755
+            member, file = tarfile.TarInfo(path[1:]), io.BytesIO()
+            member.mode = 0o755
+            if isinstance(content, bytes):
+                member.size, file = len(content), io.BytesIO(content)
             else:
-                member.size = len(content)
-            archive.addfile(member, io.BytesIO(content) if isinstance(content, bytes) else None)
+                member.type = tarfile.DIRTYPE if content is None else tarfile.SYMTYPE
+                member.linkname = content or ""
+            archive.addfile(member, file)
     if raw.tell() > ARCHIVE_MAX:
         raise ValueError(f"the archive would have more than {ARCHIVE_MAX:,} bytes")
     return gzip.compress(raw.getvalue(), mtime=0)
@@ -148,43 +142,38 @@ def pack(contents: Contents) -> bytes:
 def unpack(archive: Path, directory: Path) -> None:
     """Create the files of an archive, or of a tree that `tar` packed, in a new directory.
 
-    Links are made last, and lead nowhere out of it: nothing is written through a link.
-
-    Raises:
-        ValueError: It is none, is too large, or has what is not below the directory.
-        OSError: It cannot be read, or a file cannot be created.
+    All are below it, whatever their names; no link leads out of it, and none is written through.
+    Raises `ValueError` if it is no such archive, is too large or cannot be read.
     """
     try:
         with archive.open("rb") as file:
-            is_packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(archive) if is_packed else archive.open("rb") as stream:
-            raw = stream.read(ARCHIVE_MAX + 1)
+            raw = file.read(ARCHIVE_MAX + 1)
+        if raw.startswith(b"\x1f\x8b"):
+            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(ARCHIVE_MAX + 1)
         if len(raw) > ARCHIVE_MAX:
-            raise ValueError(f"more than {ARCHIVE_MAX:,} bytes")
+            raise ValueError(f"more than {ARCHIVE_MAX:,} bytes")  # noqa: TRY301
         directory.mkdir()
         with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as members:
             _create(members, directory)
-    except (ValueError, EOFError, gzip.BadGzipFile, tarfile.TarError, zlib.error) as error:
+    except (OSError, ValueError, EOFError, RecursionError, tarfile.TarError, zlib.error) as error:
         raise ValueError(f"{archive} is no archive of `devhost capture`: {error}") from None
 
 
 def _create(members: tarfile.TarFile, directory: Path) -> None:
     links: dict[str, str] = {}
     for member in members:
-        parts = PurePosixPath(member.name).parts
-        path = directory.joinpath(*parts)
-        if {"/", ".."} & set(parts) or len(parts) > ARCHIVE_DEPTH_MAX:
-            raise ValueError(f"it names {member.name!r}")
-        (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
+        path = os.path.normpath(f"/{member.name.lstrip('/')}")
+        local = Path(f"{directory}{path}")
+        (local if member.isdir() else local.parent).mkdir(parents=True, exist_ok=True)
         if member.issym():
-            links["/".join(("", *parts))] = member.linkname
+            links[path] = member.linkname
         elif member.ischr() or member.isblk():
             mode = member.mode | (stat.S_IFCHR if member.ischr() else stat.S_IFBLK)
             number = os.makedev(member.devmajor, member.devminor)
-            path.write_text(node_text(mode, number, member.uid, member.gid))
+            local.write_bytes(node_text(mode, number, member.uid, member.gid))
         elif member.isreg() and not member.issparse() and (file := members.extractfile(member)):
-            path.write_bytes(file.read())
+            local.write_bytes(file.read())
         elif not member.isdir():
             raise ValueError(f"{member.name!r} is no file, link or node")
-    for place, target in links.items():
-        os.symlink(_relative(place, target), f"{directory}{place}")
+    for path, target in links.items():
+        Path(f"{directory}{path}").symlink_to(_relative(path, target))

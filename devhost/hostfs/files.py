@@ -45,7 +45,7 @@ _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the f
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
 # A file that stands for a node in a copy of a machine, where not everybody can make nodes.
-_NODE: Final = re.compile(rb"devhost node ([0-7]+) ([0-9]+):([0-9]+) ([0-9]+):([0-9]+)\n")
+_NODE: Final = re.compile(rb"devhost node (0o[0-7]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+)\n")
 # The path leads nowhere: it does not exist, or a part of it is not a directory.
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -64,23 +64,10 @@ def filesystem_magic(path: str) -> int | None:
     return int.from_bytes(buffer.raw[:4], sys.byteorder)
 
 
-def node_text(mode: int, number: int, user: int = 0, group: int = 0) -> str:
-    """Return the content of a file that stands for a node with a type and mode, and a number."""
-    return f"devhost node {mode:o} {os.major(number)}:{os.minor(number)} {user}:{group}\n"
-
-
-def _node_status(file: str, status: os.stat_result) -> os.stat_result:
-    """Return the status of the node that a file stands for; its own if it stands for none."""
-    with open(file, "rb") as stream:  # noqa: PTH123 (a path takes longer)
-        match = _NODE.fullmatch(stream.read(80))
-    if match is None:
-        return status
-    major, minor, user, group = map(int, match.groups()[1:])
-    times = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
-    return os.stat_result(
-        (int(match[1], 8), *status[1:4], user, group, *status[6:10]),
-        {"st_rdev": os.makedev(major, minor), **times},
-    )
+def node_text(mode: int, number: int, user: int = 0, group: int = 0) -> bytes:
+    """Return the content of a file that stands for a node in a copy of a machine."""
+    numbers = (mode, os.major(number), os.minor(number), user, group)
+    return "devhost node {:#o} {} {} {} {}\n".format(*numbers).encode()
 
 
 def _state(realpath: str, status: os.stat_result, former: FileState | None) -> FileState | None:
@@ -164,7 +151,7 @@ class HostFiles:
 
     @property
     def is_copy(self) -> bool:
-        """Whether the root is a copy of a machine's files: it has a /sys that is not the kernel's."""
+        """Whether the root is a copy of a machine's files: its /sys is not the kernel's."""
         places = () if self.is_host else ("/sys/dev", "/sys/devices")
         kinds = {filesystem_magic(self.to_local(place)) for place in places} - {None}
         return bool(kinds) and _SYSFS_MAGIC not in kinds
@@ -181,9 +168,16 @@ class HostFiles:
         """Return the status of a file; in a copy of a machine, of the node that it stands for."""
         local = self.to_local(path)
         status = os.lstat(local)
-        if stat.S_ISREG(status.st_mode) and is_in_dev(path) and self.is_copy:
-            return _node_status(local, status)
-        return status
+        if not stat.S_ISREG(status.st_mode) or not is_in_dev(path) or not self.is_copy:
+            return status
+        with open(local, "rb") as file:  # noqa: PTH123 (a path takes longer)
+            match = _NODE.fullmatch(file.read(80))
+        if match is None:
+            return status
+        mode, major, minor, user, group = (int(number, 0) for number in match.groups())
+        values = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
+        values["st_rdev"] = os.makedev(major, minor)
+        return os.stat_result((mode, *status[1:4], user, group, *status[6:]), values)
 
     def resolve(self, path: str) -> str:
         """Return the `realpath`, or the path itself, normalized, where that fails."""

@@ -11,9 +11,7 @@ from typing import Final
 from devhost.drafts.capture import unpack
 from devhost.hostfs.files import HostFiles, node_text
 
-
 _KINDS: Final = {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
-_CONTROLLER: Final = "/sys/devices/pci0000:00/0000:00:14.0"
 
 
 class HostTree:
@@ -70,6 +68,10 @@ class HostTree:
         """Create a symbolic link; its target is relative or a host path."""
         self._new(path).symlink_to(target)
 
+    def relative_link(self, path: str, target: str) -> None:
+        """Create a symbolic link to a host path as udev and the kernel make them: relative."""
+        self.link(path, os.path.relpath(target, os.path.dirname(path)))
+
     def char(self, path: str, major: int = 1, minor: int = 3, mode: int = 0o666) -> None:
         """Create a character device, by default with the numbers of ``/dev/null``."""
         self._node(path, "char", os.makedev(major, minor), mode)
@@ -77,15 +79,6 @@ class HostTree:
     def block(self, path: str, major: int, minor: int, mode: int = 0o660) -> None:
         """Create a block device; majors 240 to 254 are for local use."""
         self._node(path, "block", os.makedev(major, minor), mode)
-
-    def numa(self, major: int, minor: int, node: int, *, block: bool = False) -> None:
-        """Set the NUMA node of a device in sysfs (-1: none)."""
-        kind = "block" if block else "char"
-        device = f"devices/devhost/{kind}-{major}-{minor}"
-        self.file(f"/sys/{device}/numa_node", f"{node}\n")
-        link = f"/sys/dev/{kind}/{major}:{minor}"
-        if not self.at(link).is_symlink():
-            self.link(link, f"../../{device}")
 
     def remove(self, path: str) -> None:
         """Remove a file, a node, a link (not its target), or a directory with its content."""
@@ -95,124 +88,73 @@ class HostTree:
         else:
             local.unlink()
 
-    def device(
-        self,
-        path: str,
-        subsystem: str,
-        /,
-        *,
-        bus: bool = False,
-        driver: str = "",
-        number: str = "",
-        node: str = "",
-        uevent: str = "",
-        **files: str,
-    ) -> None:
-        """Create a device of the kernel: its directory below ``/sys/devices``, files and node.
+    def device(self, path: str, subsystem: str, /, node: str = "", **files: str) -> str:
+        """Create a device of the kernel below ``/sys/devices`` with its files; return its path.
 
-        The subsystem is a class, or with `bus` a bus. With a number (``188:0``) it has a node, at a
-        path below ``/dev`` that by default is its name.
+        The subsystem is one below ``/sys``: ``class/tty``, ``bus/usb``. With a number as `dev` it
+        has a node, below ``/dev`` and by default of its name. A `driver` is no file, but a link.
         """
-        name = path.rpartition("/")[2]
-        if number:
-            kind, node = "block" if subsystem == "block" else "char", node or name
+        name, driver = path.rpartition("/")[2], files.pop("driver", "")
+        if number := files.get("dev"):
+            node, kind = node or name, "block" if subsystem == "class/block" else "char"
             self._node(f"/dev/{node}", kind, os.makedev(*map(int, number.split(":"))), 0o660)
-            self._relative(f"/sys/dev/{kind}/{number}", path)
-            files, uevent = {**files, "dev": number}, f"{uevent}DEVNAME={node}\n"
-        for file, text in files.items():
+            self.relative_link(f"/sys/dev/{kind}/{number}", path)
+            files["uevent"] = f"DEVNAME={node}\n{files.get('uevent', '')}"
+        for file, text in {"uevent": "", **files}.items():
             self.file(f"{path}/{file}", f"{text}\n")
-        self.file(f"{path}/uevent", uevent)
-        owner = f"/sys/{'bus' if bus else 'class'}/{subsystem}"
-        self._relative(f"{owner}/{'devices/' * bus}{name}", path)
-        self._relative(f"{path}/subsystem", owner)
+        members = f"{subsystem}/devices" if subsystem.startswith("bus/") else subsystem
+        self.relative_link(f"/sys/{members}/{name}", path)
+        self.relative_link(f"{path}/subsystem", f"/sys/{subsystem}")
         if driver:
-            self._relative(f"{path}/driver", f"/sys/bus/{subsystem}/drivers/{driver}")
+            self.relative_link(f"{path}/driver", f"/sys/{subsystem}/drivers/{driver}")
+        return path
 
     def pci(
-        self,
-        address: str,
-        ids: str,
-        /,
-        *,
-        below: str = "",
-        code: str = "000000",
-        driver: str = "",
-        nodes: Iterable[str] = (),
-        **files: str,
+        self, address: str, ids: str, /, below: str = "", nodes: Iterable[str] = (), **files: str
     ) -> str:
-        """Create a PCI function (``8086:9bc8``) of a class, and its nodes; return its directory.
+        """Create a PCI function (``8086:9bc8``) with nodes and files; return its path in sysfs.
 
-        Nodes are subsystems with paths below ``/dev``: ``["drm/dri/card0"]``. The function is
-        below another device, or a root complex.
+        ``tree.pci("0000:00:02.0", "8086:9bc8", driver="i915", nodes=["drm/dri/renderD128"])``: a
+        node is its class, and its path below ``/dev``.
         """
-        path = f"{below or f'/sys/devices/pci{address[:7]}'}/{address}"
         vendor, device = (f"0x{number}" for number in ids.split(":"))
-        values = {"vendor": vendor, "device": device, "class": f"0x{code}", **files}
-        uevent = f"PCI_ID={ids.upper()}\n"
-        self.device(path, "pci", bus=True, driver=driver, uevent=uevent, **values)
-        self._nodes(path, nodes)
-        return path
+        values = {"vendor": vendor, "device": device, "uevent": f"PCI_ID={ids.upper()}"}
+        above = below or f"/sys/devices/pci{address[:7]}"
+        path = self.device(f"{above}/{address}", "bus/pci", **values | files)
+        return self._nodes(path, nodes)
 
     def usb(
-        self,
-        name: str,
-        ids: str,
-        /,
-        *,
-        below: str = "",
-        code: str = "000000",
-        driver: str = "",
-        nodes: Iterable[str] = (),
-        **files: str,
+        self, name: str, ids: str, /, below: str = "", nodes: Iterable[str] = (), **files: str
     ) -> str:
-        """Create a USB device, and nodes of its first interface; return its directory.
+        """Create a USB device with files, and an interface with nodes; return its path in sysfs.
 
         ``tree.usb("1-2", "0403:6001", serial="A1", driver="ftdi_sio", nodes=["tty/ttyUSB0"])``: in
-        port 2 of the first bus, below a hub (``1-2.1``) or a controller, which is made.
+        port 2 of a root hub that is made, if it is not `below` a hub.
         """
-        path = f"{below}/{name}" if below else _usb_directory(name)
-        above, _, hub = os.path.dirname(path).rpartition("/")
-        if not below and not self.at(f"{above}/{hub}").is_dir():
-            if hub.startswith("0000:"):
-                self.pci(hub, "8086:06ed", code="0c0330", driver="xhci_hcd")
-            else:
-                self.usb(hub, "1d6b:0002", code="090001")
-        bus = int(files.get("busnum", name.removeprefix("usb").partition("-")[0]))
-        others = self._resolved(f"/dev/bus/usb/{bus:03}")
-        number = int(files.get("devnum", len(list(others.glob("*"))) + 1))
-        vendor, product = ids.split(":")
-        values = {"idVendor": vendor, "idProduct": product, "busnum": f"{bus}", "devnum": f"{number}"}
-        self.device(
-            path,
-            "usb",
-            bus=True,
-            driver="usb",
-            number=f"189:{(bus - 1) * 128 + number - 1}",
-            node=f"bus/usb/{bus:03}/{number:03}",
-            **{**values, **_codes("bDevice", code), **files},
-        )
-        nodes = list(nodes)
-        if driver or nodes:
-            self._nodes(self.interface(f"{path}/{name}:1.0", "ffffff", driver), nodes)
+        bus = int(name.removeprefix("usb").partition("-")[0])
+        above = below or f"/sys/devices/pci0000:00/0000:00:{0x13 + bus:02x}.0/usb{bus}"
+        if not below and not self.at(above).is_dir():
+            self.pci(above.split("/")[-2], "8086:06ed", **{"class": "0x0c0330"})
+            self.usb(f"usb{bus}", "1d6b:0002", os.path.dirname(above), bDeviceClass="09")
+        others = self._resolved(f"/dev/bus/usb/{bus:03}").glob("*")
+        number = int(files.get("devnum", 1 + sum(1 for _ in others)))
+        values = dict(zip(("idVendor", "idProduct"), ids.split(":"), strict=True))
+        values |= {"busnum": f"{bus}", "devnum": f"{number}"}
+        values["dev"], driver = f"189:{(bus - 1) * 128 + number - 1}", files.pop("driver", "")
+        node = f"bus/usb/{bus:03}/{number:03}"
+        path = self.device(f"{above}/{name}", "bus/usb", node, driver="usb", **values | files)
+        if driver:
+            codes = {"bInterfaceNumber": "00", "bInterfaceClass": "ff", "driver": driver}
+            self._nodes(self.device(f"{path}/{name}:1.0", "bus/usb", **codes), nodes)
         return path
 
-    def interface(self, path: str, code: str, driver: str = "") -> str:
-        """Create an interface of a USB device (``…/1-2/1-2:1.0``); return its directory."""
-        number = f"{int(path.rpartition('.')[2]):02x}"
-        values = {"bInterfaceNumber": number, **_codes("bInterface", code)}
-        self.device(path, "usb", bus=True, driver=driver, **values)
-        return path
-
-    def _nodes(self, path: str, nodes: Iterable[str]) -> None:
+    def _nodes(self, path: str, nodes: Iterable[str]) -> str:
         for node in nodes:
             subsystem, _, file = node.partition("/")
-            kind = "block" if subsystem == "block" else "char"
-            minor = len(list(self.at(f"/sys/dev/{kind}").iterdir()))
-            name = file.rpartition("/")[2]
-            self.device(f"{path}/{subsystem}/{name}", subsystem, number=f"240:{minor}", node=file)
-
-    def _relative(self, path: str, target: str) -> None:
-        self.link(path, os.path.relpath(target, os.path.dirname(path)))
+            number = f"240:{sum(1 for _ in self.at('/sys/dev').glob('*/*'))}"
+            place = f"{path}/{subsystem}/{file.rpartition('/')[2]}"
+            self.device(place, f"class/{subsystem}", file, dev=number)
+        return path
 
     def _node(self, path: str, kind: str, number: int, mode: int) -> None:
         local = self._new(path)
@@ -222,7 +164,7 @@ class HostTree:
             if os.path.lexists(local):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(local)) from None
             file = self.root / ".node"
-            file.write_text(node_text(_KINDS[kind] | mode, number), encoding="utf-8")
+            file.write_bytes(node_text(_KINDS[kind] | mode, number))
             file.rename(local)
         else:
             local.chmod(mode)  # not in mknod, which applies the umask
@@ -237,19 +179,6 @@ class HostTree:
         local = self.at(path)
         _make(local.parent)
         return local
-
-
-def _usb_directory(name: str) -> str:
-    """Return the directory of a USB device of the usual controller."""
-    if name.startswith("usb"):
-        return f"{_CONTROLLER}/{name}"
-    hub = name.rpartition(".")[0] or f"usb{name.partition('-')[0]}"
-    return f"{_usb_directory(hub)}/{name}"
-
-
-def _codes(prefix: str, code: str) -> dict[str, str]:
-    parts = ("Class", "SubClass", "Protocol")
-    return {f"{prefix}{part}": code[2 * at : 2 * at + 2] for at, part in enumerate(parts)}
 
 
 def _make(directory: Path) -> None:

@@ -104,7 +104,6 @@ class HostTree(testing.HostTree):
 
         Raises:
             ValueError: A line is invalid.
-            NotPermittedError: This process may not create device nodes.
         """
         for device in _devices(self, text):
             if not self.at(device.path).is_dir():
@@ -134,7 +133,8 @@ class HostTree(testing.HostTree):
         place = link.resolve()
         place.rename(place.with_name(new))
         link.unlink()
-        _relative(self, f"/sys/class/net/{new}", f"/{place.relative_to(self.root)}/../{new}")
+        target = place.with_name(new).relative_to(self.root)
+        self.relative_link(f"/sys/class/net/{new}", f"/{target}")
 
 
 class Kernel:
@@ -220,59 +220,63 @@ def _link(tree: HostTree, name: str, target: str) -> None:
     if not name.startswith("/"):
         name, target = f"/dev/{name}", f"/dev/{target}"
     if not tree.at(name).is_symlink():
-        tree.link(name, os.path.relpath(target, os.path.dirname(name)))
+        tree.relative_link(name, target)
 
 
 def _create(tree: HostTree, device: _Device) -> None:
     tree.directory(device.path)
-    above, options = os.path.dirname(device.path), device.options
-    driver, code = device.option("driver", ""), device.option("class", "000000")
+    options, above, code = device.options, os.path.dirname(device.path), device.option("class", "")
     files = {key: value for key, value in options.items() if key not in _RESERVED}
+    if driver := options.get("driver"):
+        files["driver"] = driver
     match device.subsystem:
         case "dir":
             return
         case "pci":
+            sub_vendor, sub_device = device.option("sub", "0000:0000").split(":")
             files["subsystem_vendor"], files["subsystem_device"] = (
-                f"0x{number}" for number in device.option("sub", "0000:0000").split(":")
+                f"0x{sub_vendor}",
+                f"0x{sub_device}",
             )
-            files["numa_node"] = device.option("numa", "-1")
-            tree.pci(device.name, device.words[0], below=above, code=code, driver=driver, **files)
+            files["class"], files["numa_node"] = (
+                f"0x{code or '000000'}",
+                device.option("numa", "-1"),
+            )
+            tree.pci(device.name, device.words[0], above, **files)
             if group := options.get("group"):
-                tree.link(f"{device.path}/iommu_group", f"/sys/kernel/iommu_groups/{group}")
+                tree.relative_link(
+                    f"{device.path}/iommu_group", f"/sys/kernel/iommu_groups/{group}"
+                )
         case "usb":
-            files |= {"busnum": options["bus"], "devnum": options["dev"]}
-            files["bcdDevice"] = device.option("rev", "0100")
+            files |= {"devnum": options["dev"], "bcdDevice": device.option("rev", "0100")}
             files["version"] = f" {device.option('version', '2.00')}"
             files["authorized"] = device.option("authorized", "1")
-            tree.usb(device.name, device.words[0], below=above, code=code, **files)
+            tree.usb(device.name, device.words[0], above, **_codes("bDevice", code), **files)
         case "if":
-            tree.interface(device.path, *device.words)
+            code, *drivers = device.words
+            number = f"{int(device.name.rpartition('.')[2]):02x}"
+            codes = {**_codes("bInterface", code), "driver": "".join(drivers)}
+            tree.device(device.path, "bus/usb", bInterfaceNumber=number, **codes)
         case _:
-            _plain(tree, device, driver, files)
+            _plain(tree, device, files)
 
 
-def _relative(tree: HostTree, path: str, target: str) -> None:
-    tree.link(path, os.path.relpath(target, os.path.dirname(path)))
+def _codes(prefix: str, code: str) -> dict[str, str]:
+    parts = ("Class", "SubClass", "Protocol")
+    return {f"{prefix}{part}": code[2 * at :][:2] or "00" for at, part in enumerate(parts)}
 
 
-def _plain(tree: HostTree, device: _Device, driver: str, files: dict[str, str]) -> None:
-    number, uevent = "".join(device.words), {}
-    if number and not _NUMBER.fullmatch(number):
-        raise ValueError(f"{number!r} should be a device number such as 188:0")
+def _plain(tree: HostTree, device: _Device, files: dict[str, str]) -> None:
+    if number := "".join(device.words):
+        if not _NUMBER.fullmatch(number):
+            raise ValueError(f"{number!r} should be a device number such as 188:0")
+        files["dev"] = number
     if device.subsystem == "net":
-        uevent["INTERFACE"] = device.name
+        files["uevent"] = f"INTERFACE={device.name}"
     if "DEVTYPE" in files or device.subsystem == "drm":
-        uevent["DEVTYPE"] = files.pop("DEVTYPE", "drm_minor")
-    tree.device(
-        device.path,
-        device.subsystem,
-        bus=device.subsystem in _BUSES,
-        driver=driver,
-        number=number,
-        node=_node_name(device),
-        uevent="".join(f"{key}={value}\n" for key, value in uevent.items()),
-        **files,
-    )
+        files["uevent"] = f"DEVTYPE={files.pop('DEVTYPE', 'drm_minor')}"
+    kind = "bus" if device.subsystem in _BUSES else "class"
+    tree.device(device.path, f"{kind}/{device.subsystem}", _node_name(device), **files)
 
 
 def _node_name(device: _Device) -> str:
