@@ -1,7 +1,9 @@
 """Options that several commands share, with their environment variables."""
 
+import atexit
 import functools
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable
@@ -36,7 +38,7 @@ def _socket_path(path: str) -> Path:
 
 
 class _Root(click.Path):
-    """A directory, or an archive, which is unpacked until the command ends."""
+    """A directory, or an archive, which is unpacked until the process ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
@@ -44,20 +46,18 @@ class _Root(click.Path):
             return path
         from devhost.drafts.capture import unpack
 
-        temporary = tempfile.TemporaryDirectory(prefix="devhost-")
-        directory = Path(temporary.name).resolve() / "root"
+        temporary = Path(tempfile.mkdtemp(prefix="devhost-")).resolve()
+        atexit.register(shutil.rmtree, temporary)
         try:
-            unpack(Path(path), directory)
+            unpack(Path(path), temporary / "root")
         except ValueError as error:
-            temporary.cleanup()
             self.fail(str(error), param, ctx)
-        ctx.with_resource(temporary)
         ctx.meta[ARCHIVE] = value
-        return str(directory)
+        return f"{temporary}/root"
 
 
 FILE: Final = _PathName("file")
-ARCHIVE: Final = "devhost.archive"  # in a context: what --root named
+ARCHIVE: Final = "devhost.archive"  # in a context: the archive that --root named
 _DIRECTORY: Final = _PathName("directory", Path)
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -144,12 +144,13 @@ DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
 config_argument = click.argument(
     "config", envvar="DEVHOST_CONFIG", default=DEFAULT_CONFIG, metavar="[CONFIG]", type=FILE
 )
+ROOT: Final = _Root(exists=True, resolve_path=True)
 root_option = option(
     "--root",
     "Directory where the host's files are mounted, or what `devhost capture` has written. Paths in "
     "the configuration are the host's, without it.",
     default="/",
-    type=_Root(exists=True, resolve_path=True),
+    type=ROOT,
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname

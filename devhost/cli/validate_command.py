@@ -10,7 +10,11 @@ from devhost.cli import options
 from devhost.cli import output as printer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from devhost.allocation.policy import Policy
+    from devhost.config.loader import Loaded
+    from devhost.errors import Problem
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
@@ -19,10 +23,20 @@ if TYPE_CHECKING:
 @click.option(
     "--enforce", is_flag=True, help="Treat a flag --allow-… or --dra that is missing as an error."
 )
+@click.option(
+    "--root",
+    type=options.ROOT,
+    help="With --enforce: also of what is found on a host, as `devhost capture` has written it.",
+)
 @options.output_option("text", "json")
 @options.trust_options
 def command(
-    configs: tuple[str, ...], strict: bool, enforce: bool, output: str, policy: "Policy"
+    configs: tuple[str, ...],
+    strict: bool,
+    enforce: bool,
+    root: str | None,
+    output: str,
+    policy: "Policy",
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
@@ -40,6 +54,8 @@ def command(
     printer.print_warnings(policy.warnings)
     results = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
     problems = [problem for _, loaded in results for problem in loaded.problems]
+    if enforce and root is not None:
+        problems += [each for file, loaded in results for each in _refusals(file, loaded, root)]
     valid = not any(problem.severity == "error" or strict for problem in problems)
     if output == "json":
         values = [problem.as_json() for problem in problems]
@@ -50,6 +66,21 @@ def command(
             for file, loaded in results:
                 printer.note(f"{file}{loaded.name and f': {loaded.name}'} is valid")
     sys.exit(0 if valid else 1)
+
+
+def _refusals(file: str, loaded: "Loaded", root: str) -> "Iterator[Problem]":
+    """Yield the devices of a host that may not be handed out."""
+    from devhost.devices.dry_run import report
+    from devhost.errors import Problem
+    from devhost.hostfs.files import HostFiles
+    from devhost.model.device import Cause
+
+    files, policy = HostFiles(root, loaded.policy.shown_paths), loaded.policy
+    for shown in report(loaded.config, files, policy, "") if loaded.config else ():
+        for device in shown.snapshot.devices.values():
+            if device.verdict is not None and device.verdict.cause is Cause.REFUSED:
+                message = f"{shown.resource.name}: device {device.id}: {device.reason}"
+                yield Problem("error", file, 1, 1, "", message, shown.resource.name)
 
 
 @click.command("schema")

@@ -103,9 +103,7 @@ def _anonymous(contents: Contents) -> Contents:
 
     def replace(match: re.Match[str]) -> str:
         number = numbers.setdefault(_digits(match[2]), len(numbers) + 1)
-        digits = reversed(f"{number:0{len(match[2])}}")
-        filled = [next(digits) if sign.isalnum() else sign for sign in reversed(match[2])]
-        return match[1] + "".join(reversed(filled))
+        return f"{match[1]}{number:0{len(match[2])}}"
 
     replaced: Contents = {}
     for path, content in sorted(contents.items()):
@@ -126,14 +124,12 @@ def pack(contents: Contents) -> bytes:
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w") as archive:
         for path, content in sorted(contents.items()):
-            member, file = tarfile.TarInfo(path[1:]), io.BytesIO()
-            member.mode = 0o755
-            if isinstance(content, bytes):
-                member.size, file = len(content), io.BytesIO(content)
-            else:
+            member, data = tarfile.TarInfo(path[1:]), content if isinstance(content, bytes) else b""
+            member.mode, member.size = 0o755, len(data)
+            if not isinstance(content, bytes):
                 member.type = tarfile.DIRTYPE if content is None else tarfile.SYMTYPE
                 member.linkname = content or ""
-            archive.addfile(member, file)
+            archive.addfile(member, io.BytesIO(data))
     if raw.tell() > ARCHIVE_MAX:
         raise ValueError(f"the archive would have more than {ARCHIVE_MAX:,} bytes")
     return gzip.compress(raw.getvalue(), mtime=0)

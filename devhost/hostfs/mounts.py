@@ -56,8 +56,6 @@ class HostUse:
 
     def __init__(self, files: HostFiles) -> None:
         self._files, self._sysfs = files, sysfs_by_number(files)
-        # A container has the host's /sys below its root, and in its own /sys and /proc more of it.
-        self._is_another_machine = files.is_copy
 
     @functools.cached_property
     def used(self) -> frozenset[Number]:
@@ -118,7 +116,7 @@ class HostUse:
         still show the disks that they come from.
         """
         yield self._files.to_local(path), self._files
-        if not self._is_another_machine:
+        if not self._files.is_copy:
             yield process_path, HostFiles()
 
     def _mounted(self, points: Sequence[str] = ()) -> Iterator[Number | None]:
@@ -136,7 +134,7 @@ class HostUse:
     def _joined(self) -> Iterator[Number | None]:
         """Yield the disks of each mounted btrfs, whose mount has the number of none of them."""
         files, top = self._files, "/sys/fs/btrfs"  # the chart does not mount it
-        has_top = os.path.isdir(files.to_local(top)) or self._is_another_machine
+        has_top = os.path.isdir(files.to_local(top)) or self._files.is_copy
         sysfs = SysfsTree(files if has_top else HostFiles())
         for uuid in sysfs.names(top):
             for device in sysfs.names(f"{top}/{uuid}/devices"):
