@@ -2,7 +2,6 @@
 
 import atexit
 import functools
-import os
 import shutil
 import socket
 import tempfile
@@ -41,15 +40,15 @@ class _Root(click.Path):
     """A directory, or an archive, which is unpacked until the process ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
-        if ctx is None or os.path.isdir(path):
-            return path
+        path = Path(str(super().convert(value, param, ctx)))
+        if ctx is None or path.is_dir():
+            return str(path)
         from devhost.drafts.capture import unpack
 
         temporary = Path(tempfile.mkdtemp(prefix="devhost-")).resolve()
         atexit.register(shutil.rmtree, temporary)
         try:
-            unpack(Path(path), temporary / "root")
+            unpack(path, temporary / "root")
         except ValueError as error:
             self.fail(str(error), param, ctx)
         ctx.meta[ARCHIVE] = value

@@ -8,13 +8,13 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from devhost.allocation.policy import Policy
     from devhost.config.loader import Loaded
-    from devhost.errors import Problem
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--root",
     type=options.ROOT,
-    help="With --enforce: also of what is found on a host, as `devhost capture` has written it.",
+    help="With --enforce: also judge the devices of a host, such as one of `devhost capture`.",
 )
 @options.output_option("text", "json")
 @options.trust_options
@@ -69,18 +69,17 @@ def command(
 
 
 def _refusals(file: str, loaded: "Loaded", root: str) -> "Iterator[Problem]":
-    """Yield the devices of a host that may not be handed out."""
+    """Yield a problem for each device of a host that needs a right."""
     from devhost.devices.dry_run import report
-    from devhost.errors import Problem
     from devhost.hostfs.files import HostFiles
     from devhost.model.device import Cause
 
-    files, policy = HostFiles(root, loaded.policy.shown_paths), loaded.policy
-    for shown in report(loaded.config, files, policy, "") if loaded.config else ():
-        for device in shown.snapshot.devices.values():
+    files = HostFiles(root, loaded.policy.shown_paths)
+    for result in report(loaded.config, files, loaded.policy, "") if loaded.config else ():
+        for device in result.snapshot.devices.values():
             if device.verdict is not None and device.verdict.cause is Cause.REFUSED:
-                message = f"{shown.resource.name}: device {device.id}: {device.reason}"
-                yield Problem("error", file, 1, 1, "", message, shown.resource.name)
+                text, name = f"device {device.id}: {device.reason}", result.resource.name
+                yield Problem("error", file, 1, 1, "", f"{name}: {text}", name)
 
 
 @click.command("schema")

@@ -74,15 +74,15 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
         assert secret.encode() not in content, secret
     shown = json.loads(called("devices", "--all", "-o", "json", "--root", file).stdout)["usb"]
     assert [(one["usb"], one["serial"], one["nodes"]) for one in shown] == [
-        ("1-2", "00000 000/2", ["enx000000000003", "/dev/ttyUSB0"]),
+        ("1-2", "00000000002", ["enx000000000003", "/dev/ttyUSB0"]),
         ("1-3", "0001", []),
         ("usb1", "0000:00:14.0", []),
     ]
     again = HostTree.of(file, tmp_path / "again")
-    assert {path.name for path in again.at("/dev").rglob("*-*") if path.is_symlink()} == {
-        "00000000-0000-0000-0000-000000000001",
+    assert {path.name for path in again.at("/dev").rglob("*") if path.is_symlink()} == {
+        f"{1:036}",
         "pci-0000:00:17.0",
-        "usb-X_00000_000_2-if00",
+        "usb-X_00000000002-if00",
     }
 
 
@@ -172,3 +172,13 @@ def test_nodes_in_a_tree_that_tar_packed_are_nodes(tmp_path: Path) -> None:
     state = files.stat("/dev/x")
     assert state is not None
     assert (state.number, state.mode) == ((188, 3), 0o660)
+
+
+def test_validate_with_an_archive_names_the_devices_that_need_a_right(tmp_path: Path) -> None:
+    tree, file = HostTree(tmp_path / "host"), tmp_path / "any.yaml"
+    tree.usb("1-2", "0403:6001", driver="usbhid", nodes=["hidraw/hidraw0", "tty/ttyUSB0"])
+    file.write_text(ENTRY.replace(".*", "(tty|hid).*"))
+    command = ["validate", "--enforce", "--root", archive(tree), file]
+    assert "error: example.com/any: device hidraw0: " in (done := called(*command)).stdout
+    assert (done.returncode, "ttyUSB0: " in done.stdout) == (1, False)
+    assert called(*command, "--allow-device", "hidraw").returncode == 0
