@@ -20,7 +20,6 @@ from devhost.hostfs.files import HostFiles, node_text
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import VALUE_MAX
 from devhost.model.limits import ARCHIVE_MAX, CDI_SPEC_MAX
-from devhost.sources.base import NOT_DEVICES
 
 Contents = dict[str, bytes | str | None]  # by path: of a file, a link's target, or a directory
 
@@ -28,16 +27,16 @@ _TOPS: Final = (
     *("/sys/devices", "/sys/class", "/sys/bus", "/sys/dev", "/sys/fs/btrfs", "/dev"),
     *("/proc/driver/nvidia", "/etc/cdi", "/var/run/cdi"),
 )
-_LEFT_OUT: Final = {
-    *(*NOT_DEVICES, "/sys/devices/system"),
-    *("drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues", "statistics"),
+_LEFT_OUT: Final = {  # directories, by name
+    *("fd", "hugepages", "mqueue", "pts", "shm"),
+    *("drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues", "statistics", "system"),
 }
 _IDENTIFYING: Final = re.compile(
     "/sys/.*/(cid|eui|hostid|hostnqn|nguid|node_guid|phys_(port|switch)_id|serial|serial_number"
     "|subsysnqn|sys_image_guid|uniq|unique_id|uuid|wwid|wwn|net/[^/]+/address)"
 )
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_DIGITS_MIN: Final = 5  # a shorter number identifies nothing, and is part of many names
+_LONG: Final = re.compile(r"(\w\W*){5}")  # a shorter number identifies nothing
 _OF_MEDIUM: Final = re.compile("/dev/disk/by-(?!path/).*/.*")
 
 
@@ -53,8 +52,7 @@ def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
                 with contextlib.suppress(OSError):  # it has just been unplugged
                     if (content := _content(f"{base}{below}/{name}", files)) is not None:
                         contents[f"{top}{below}/{name}"] = content
-            paths = {name: f"{base}{below}/{name}" for name in directories}
-            directories[:] = [name for name in paths if _LEFT_OUT.isdisjoint((name, paths[name]))]
+            directories[:] = [name for name in directories if name not in _LEFT_OUT]
     use = HostUse(files)
     for path in ("/proc/consoles", "/proc/devices", "/proc/swaps", "/proc/1/mountinfo"):
         lines = dict.fromkeys(use.lines(path, path.replace("/1/", "/self/")))
@@ -96,27 +94,25 @@ def _anonymous(contents: Contents) -> Contents:
         if _IDENTIFYING.fullmatch(path) and value not in names:
             name = re.sub(r"[^\w#+.:=@-]", "_", " ".join(value.split()))  # as udev has it in links
             texts |= {value, name, value.replace(":", ""), re.split(r"[.\s]", value)[-1]}
-    chosen = sorted((text for text in texts if len(_digits(text)) >= _DIGITS_MIN), reverse=True)
+    chosen = sorted(filter(_LONG.search, texts), reverse=True)
     either = "|".join((_UUID, *map(re.escape, chosen)))
     pattern = re.compile(rf"(?<![0-9A-Za-z])((?:0x|enx)?)({either})(?![0-9A-Za-z])")
     numbers: dict[str, int] = {}
 
     def replace(match: re.Match[str]) -> str:
-        number = numbers.setdefault(_digits(match[2]), len(numbers) + 1)
+        number = numbers.setdefault(re.sub(r"\W|_", "", match[2]).lower(), len(numbers) + 1)
         return f"{match[1]}{number:0{len(match[2])}}"
 
     replaced: Contents = {}
     for path, content in sorted(contents.items()):
-        name, is_node = pattern.sub(replace, path), path.startswith("/dev/")
-        if name == path and _OF_MEDIUM.fullmatch(path):
-            continue  # a number that no file has
-        text = content if content is None or is_node else pattern.sub(replace, os.fsdecode(content))
-        replaced[name] = os.fsencode(text) if text and isinstance(content, bytes) else text
+        name = pattern.sub(replace, path)
+        if isinstance(content, str):
+            content = pattern.sub(replace, content)  # noqa: PLW2901
+        elif content is not None and not path.startswith("/dev/"):
+            content = os.fsencode(pattern.sub(replace, os.fsdecode(content)))  # noqa: PLW2901
+        if name != path or not _OF_MEDIUM.fullmatch(path):  # else a number that no file has
+            replaced[name] = content
     return replaced
-
-
-def _digits(text: str) -> str:
-    return "".join(filter(str.isalnum, text)).lower()
 
 
 def pack(contents: Contents) -> bytes:

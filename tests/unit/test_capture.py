@@ -12,6 +12,7 @@ import pytest
 
 from devhost.drafts import capture
 from devhost.hostfs.files import HostFiles
+from devhost.model.device import FileKind
 from devhost.testing import HostTree
 from tests.support import hardware
 from tests.support.command import called
@@ -62,6 +63,9 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     tree.file("/sys/devices/pci0000:00/0000:00:14.0/usb1/serial", "0000:00:14.0\n")
     tree.usb("1-3", "0403:6001", serial="0001")
     tree.relative_link("/dev/serial/by-id/usb-X_A5028_5BI_x-if00", "/dev/ttyUSB0")
+    tree.relative_link("/dev/modem", "/dev/serial/by-id/usb-X_A5028_5BI_x-if00")
+    tree.file("/sys/devices/virtual/dmi/id/product_serial", "PF2ABCDE", 0o400)  # of root alone
+    tree.file("/dev/kmsg", "content")
     net = tree.device(f"{stick}/net/enx02c0ffee0001", "class/net", address="02:c0:ff:ee:00:01")
     tree.file(f"{net}/device_name", "02c0ffee0001")
     tree.file("/proc/driver/nvidia/gpus/0000:06:00.0/information", f"GPU UUID: GPU-{UUID}\n")
@@ -70,7 +74,7 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
         tree.relative_link(f"/dev/disk/{name}", "/dev/ttyUSB0")
     file = archive(tree, "--anonymous")
     content = gzip.decompress(file.read_bytes()).lower()
-    for secret in ("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj"):
+    for secret in ("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj", "pf2a", "content"):
         assert secret.encode() not in content, secret
     shown = json.loads(called("devices", "--all", "-o", "json", "--root", file).stdout)["usb"]
     assert [(one["usb"], one["serial"], one["nodes"]) for one in shown] == [
@@ -79,7 +83,10 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
         ("usb1", "0000:00:14.0", []),
     ]
     again = HostTree.of(file, tmp_path / "again")
+    assert again.at("/sys/devices/pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.0/uevent").is_file()
+    assert again.at("/dev/modem").resolve() == again.at("/dev/ttyUSB0")
     assert {path.name for path in again.at("/dev").rglob("*") if path.is_symlink()} == {
+        "modem",
         f"{1:036}",
         "pci-0000:00:17.0",
         "usb-X_00000000002-if00",
@@ -111,6 +118,11 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
         [member("a", tarfile.SYMTYPE, "{outside}"), member("b", tarfile.SYMTYPE, "a/x")],
         [member("a", tarfile.SYMTYPE, "b/.."), member("b", tarfile.SYMTYPE, "../../../outside")],
         [member("a", tarfile.LNKTYPE, "{outside}/secret")],
+        [
+            member("a", tarfile.SYMTYPE, "."),
+            member("a/b/c", tarfile.SYMTYPE, "/outside"),
+            member("b/c/x"),
+        ],
     ],
 )
 def test_archive_never_leaves_its_directory(members: list[tarfile.TarInfo], tmp_path: Path) -> None:
@@ -172,6 +184,10 @@ def test_nodes_in_a_tree_that_tar_packed_are_nodes(tmp_path: Path) -> None:
     state = files.stat("/dev/x")
     assert state is not None
     assert (state.number, state.mode) == ((188, 3), 0o660)
+    Path(f"{files.root}/sys").rename(tmp_path / "sys")
+    state = files.stat("/dev/x")  # in a root that is no copy of a machine
+    assert state is not None
+    assert state.kind is FileKind.FILE
 
 
 def test_validate_with_an_archive_names_the_devices_that_need_a_right(tmp_path: Path) -> None:
