@@ -45,6 +45,7 @@ _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the f
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
 # A file that stands for a node in a copy of a machine, where not everybody can make nodes.
+_NODE_MAX: Final = 80
 _NODE: Final = re.compile(rb"devhost node (0o[0-7]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+)\n")
 # The path leads nowhere: it does not exist, or a part of it is not a directory.
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
@@ -168,10 +169,10 @@ class HostFiles:
         """Return the status of a file; in a copy of a machine, of the node that it stands for."""
         local = self.to_local(path)
         status = os.lstat(local)
-        if not stat.S_ISREG(status.st_mode) or not is_in_dev(path) or not self.is_copy:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _NODE_MAX or not self.is_copy:
             return status
         with open(local, "rb") as file:  # noqa: PTH123 (a path takes longer)
-            match = _NODE.fullmatch(file.read(80))
+            match = _NODE.fullmatch(file.read(_NODE_MAX))
         if match is None:
             return status
         mode, major, minor, user, group = (int(number, 0) for number in match.groups())
