@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-slow e2e hardware mutants bench lint format generate .generate-offline audit docs clean
+.PHONY: help setup demo test test-slow e2e hardware gpu mutants bench lint format generate .generate-offline audit docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
@@ -77,6 +77,10 @@ e2e: .venv/.stamp ## Test chart and image on a real one-node cluster, as root (t
 hardware: .venv/.stamp ## Test USB sticks that come and go on an emulated computer, as root (5 minutes and more)
 	@kubelets="$$($(BUILD_KUBELETS) $(KUBELET))" && \
 		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m tests.e2e.emulated $(PYTEST_ARGS)
+
+gpu: .venv/.stamp ## Test containers that compute on a GPU of NVIDIA's driver, as root, where there is one
+	@kubelets="$$($(BUILD_KUBELETS) $(KUBELET))" && \
+		DEVHOST_TEST_KUBELET="$$kubelets" $(BIN)/python -m pytest -v -rs tests/e2e/test_gpu.py $(PYTEST_ARGS)
 
 mutants: .venv/.stamp ## Plant the defects of tools/mutants.yaml one by one: the tests have to notice (10 minutes)
 	@$(BIN)/python -m tools.mutants $(WORDS)

@@ -75,7 +75,7 @@ class AllocationError(DevhostError):
 
 
 class MissingRightError(AllocationError):
-    """What a right would allow that is missing; the message names it."""
+    """A right that is missing; the message names it, and what it would allow."""
 
 
 class PreStartError(DevhostError):

@@ -9,7 +9,6 @@ pkg/parser, pkg/cdi and specs-go; tests/support/go/cdi runs that code on our fil
 """
 
 import contextlib
-import hashlib
 import json
 import re
 import threading
@@ -25,6 +24,7 @@ from devhost.hostfs.files import THREAD
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.device import Cause, FileKind, Snapshot, Verdict
 from devhost.model.limits import CDI_SPEC_MAX, CDI_SPECS_MAX
+from devhost.model.names import text_hash
 
 _HASH: Final = 12
 _READABLE: Final = 52  # of a name; a file's has at most 255 bytes
@@ -80,8 +80,7 @@ def _device_name(device_id: str) -> str:
 def _made(text: str) -> str:
     """Return what names may have after a letter: what is readable of a text, and its hash."""
     readable = re.sub(r"[^A-Za-z0-9-]", "_", text)[:_READABLE]
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{readable}-{digest[:_HASH]}"
+    return f"{readable}-{text_hash(text, _HASH)}"
 
 
 # ── the file ───────────────────────────────────────────────────────────────────────────
@@ -211,11 +210,11 @@ class SpecBudget:
     def take(self, rescan: Callable[[], None], resource: str, size: int) -> bool:
         """Return whether a resource's spec may have a size; what it had before, it may keep."""
         with self._lock:
-            more = size - self._sizes.get(resource, 0)
-            if more > 0 and sum(self._sizes.values()) + more > CDI_SPECS_MAX:
+            growth = size - self._sizes.get(resource, 0)
+            if growth > 0 and sum(self._sizes.values()) + growth > CDI_SPECS_MAX:
                 self._refused[resource] = rescan
                 return False
-            if more > 0:
+            if growth > 0:
                 self._sizes[resource] = size
             return True
 

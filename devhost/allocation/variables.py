@@ -28,10 +28,8 @@ USB_VARIABLES: Final = frozenset(
         *("busnum", "devnum", "hub", "name"),
     )
 )
-PCI_VARIABLES: Final = frozenset(
-    f"pci.{name}"
-    for name in ("device", "subsystem", "class", "driver", "address", "group", "pf", "vf")
-)
+_OF_PCI: Final = "device subsystem class driver address group pf vf uuid model"
+PCI_VARIABLES: Final = frozenset(f"pci.{name}" for name in _OF_PCI.split())
 SYSFS_VARIABLES: Final = frozenset(
     {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
 )

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
 from devhost.allocation.cdi import CdiNode, OwnedEdits
+from devhost.backends.podresources import PodResources
 from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
-from devhost.model.resource_state import PodHoldings, PodList, PublicationStatus, SetState
+from devhost.model.resource_state import PublicationStatus, SetState
 from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
 
@@ -110,6 +111,7 @@ class ResourceHooks:
         holders_changed: Returns an event that is set when `other_holders` may have another answer.
         holders_known: Returns whether kubelet has told of all devices that device plugins gave.
         refresh: Asks again which pods hold devices.
+        on_locked: Called when this process has taken the lock of the resource.
         on_left: Called when IDs have left the list.
         save: Writes what was given, which only who has the lock of the resource may do.
         exclusive: Whether to wait while a program other than devhost serves the resource.
@@ -123,6 +125,7 @@ class ResourceHooks:
     holders_changed: Callable[[], asyncio.Event]
     holders_known: Callable[[], bool]
     refresh: Callable[[], Awaitable[None]]
+    on_locked: Callable[[], None]
     on_left: Callable[[], None]
     save: Callable[[], Awaitable[None]]
     exclusive: bool
@@ -133,22 +136,6 @@ class ResourceHooks:
         while (reason := self.other_holders()) is not None:
             waiting(reason)
             await wait_at_most(FREE_POLL_S, self.holders_changed().wait)
-
-
-class PodLister(Protocol):
-    """Tells which pods hold devices."""
-
-    may_hold: Callable[[str, str], bool]  # of a resource, an advertised ID; in any thread
-
-    @property
-    def allocating(self) -> bool:
-        """Whether kubelet waits for an Allocate."""
-
-    async def list_pods(self) -> PodList:
-        """Return the pods, and which devices they hold; raise `KubeletError`."""
-
-    async def covers_checkpoint(self, held: PodHoldings) -> bool:
-        """Whether these are all devices that kubelet has allocated and that pods may hold."""
 
 
 class ClaimRecords(Protocol):
@@ -259,7 +246,7 @@ class Backend(Publisher, Protocol):
     """The offer of the devices of a process, with what is known of pods and other instances."""
 
     @property
-    def pods(self) -> PodLister:
+    def pods(self) -> PodResources:
         """Tells which pods hold devices."""
 
     def lock_of(self, resource: str) -> LockState:

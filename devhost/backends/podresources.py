@@ -181,14 +181,14 @@ def _by_resource(claimed: Claimed, answer: bytes) -> tuple[AbstractSet[str], Pod
                 for device_id in entry.device_ids:
                     holders[entry.resource_name][offered_id(device_id)].add(name)
             for dynamic in container.dynamic_resources if claimed else ():
-                for given in dynamic.claim_resources:
-                    place = given.driver_name, given.pool_name, given.device_name
-                    recorded = claimed.get(ClaimedId(*place, given.share_id))
+                for allocated in dynamic.claim_resources:
+                    place = allocated.driver_name, allocated.pool_name, allocated.device_name
+                    recorded = claimed.get(ClaimedId(*place, allocated.share_id))
                     if device := recorded or claimed.get(ClaimedId(*place, None)):
                         resource, offered = device
                         claim = f"{dynamic.claim_namespace}/{dynamic.claim_name}"
                         holders[resource][offered].add(name)
-                        claims[offered.name(resource)].add((given.driver_name, claim))
+                        claims[offered.name(resource)].add((allocated.driver_name, claim))
     held = {
         resource: {offered: frozenset(names) for offered, names in pods_by_id.items()}
         for resource, pods_by_id in holders.items()

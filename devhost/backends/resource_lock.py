@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.backends.backend import LockState
-from devhost.model.names import printable
+from devhost.model.names import printable, text_hash
 from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import wait_at_most
 
@@ -268,7 +268,7 @@ class ResourceLocks:
 
 def resource_hash(resource: str) -> str:
     """Return what stands for a resource in the names of files."""
-    return hashlib.sha256(resource.encode()).hexdigest()[:_HASH_LENGTH]
+    return text_hash(resource, _HASH_LENGTH)
 
 
 def publisher_number(driver: str) -> int:

@@ -69,13 +69,13 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     from devhost.node.node import Host, Settings
     from devhost.node.state_dir import LastGoodConfig
 
-    asked = replace(flags["policy"], node_name=flags["node_name"])
-    policy = replace(asked, enforced=True)
+    file_policy = replace(flags["policy"], node_name=flags["node_name"])
+    policy = replace(file_policy, enforced=True)
     state_dir = flags["state_dir"]
     copy = LastGoodConfig(state_dir, flags["last_good"]) if state_dir else None
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
     to_log = flags["log_format"] == "json" or not on_terminal
-    source, first = load_config(config, asked, copy, to_log=to_log)
+    source, first = load_config(config, file_policy, copy, to_log=to_log)
     raise_descriptor_limit(len(first.resources) + len(plugins))
     settings = Settings(
         flags["node_name"],

@@ -227,11 +227,11 @@ def read_instance(values: Mapping[str, Any], profile: int | None) -> InstanceVal
         return None
 
 
-def _merged(base: Any, own: Any) -> Any:
+def _merged(base: Any, override: Any) -> Any:
     """Merge mappings as the chart does: null removes a key, and lists are replaced."""
-    if not isinstance(base, dict) or not isinstance(own, dict):
-        return own
-    merged = base | {key: _merged(base.get(key), value) for key, value in own.items()}
+    if not isinstance(base, dict) or not isinstance(override, dict):
+        return override
+    merged = base | {key: _merged(base.get(key), value) for key, value in override.items()}
     return {key: value for key, value in merged.items() if value is not None}
 
 

@@ -200,7 +200,7 @@ def _device(name: str, nodes: Sequence[Node], result: Identified) -> tuple[Rank,
             settling = _SETTLING
         elif not is_offered and any(node.hardware and node.hardware.grows for node in nodes):
             settling = _SETTLING_UNIT
-    if settling is not None and result.is_settling(f"\0group\0{name}" if is_group else name):
+    if settling is not None and result.is_settling(f"group {name}" if is_group else name):
         result.skip(nodes, Cause.SETTLING, settling, unit)
         if settling == _SETTLING_UNIT and device_id is not None:
             result.incomplete[device_id] = Verdict(Cause.SETTLING, settling)

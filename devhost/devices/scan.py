@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -14,11 +14,18 @@ from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
 from devhost.errors import AllocationError, MissingRightError
 from devhost.hostfs.files import THREAD
-from devhost.hostfs.sysfs import sysfs_by_number
+from devhost.hostfs.sysfs import SysfsTree, sysfs_by_number
 from devhost.model import names
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource
-from devhost.model.device import Cause, FileKind, HostDevice, Snapshot, Verdict
+from devhost.model.device import (
+    Cause,
+    FileKind,
+    HostDevice,
+    Snapshot,
+    Verdict,
+    no_explanation,
+)
 from devhost.model.limits import SKIPPED_MAX
 from devhost.sources.base import Listings, Location
 from devhost.sources.selection import CompiledSource, Selection, select
@@ -95,7 +102,7 @@ class Scanner(Declaration):
         full = full or not self.self_contained
         selection, previous = identified.selection, identified.context.previous
         devices, invisible = self._verified(identified, full=full)
-        devices, partly_numa = self.with_numa_nodes(devices, previous, full=full)
+        devices, partly_numa = self.with_places(devices, previous, full=full)
         notes = [*selection.notes, *_invisible_mounts(invisible, self.files.root)]
         if truncated := identified.truncated:
             notes.append(f"{truncated} devices left out: {identity.ID_LIMIT_REACHED}")
@@ -107,7 +114,7 @@ class Scanner(Declaration):
             skipped_count=len(identified.skipped),
             error="; ".join(selection.failed_sources.values()) or None,
             notes=tuple(notes),
-            explain_empty=tuple if devices else selection.explain_empty,
+            explain_empty=no_explanation if devices else selection.explain_empty,
             settling=identified.settling,
             again_at=self._again_at(devices, identified),
             partly_numa=partly_numa,
@@ -185,45 +192,49 @@ class Scanner(Declaration):
         devices = identified.devices.values()
         return {node.key: device.id for device in devices for node in device.nodes if node.state}
 
-    def with_numa_nodes(
+    def with_places(
         self, devices: Mapping[str, HostDevice], previous: Snapshot, *, full: bool
     ) -> tuple[dict[str, HostDevice], bool]:
-        """Return the devices with their NUMA nodes, and whether only some have any: then none has.
+        """Return the devices with their places in sysfs and their NUMA nodes.
 
+        Also returns whether only some are attached to NUMA nodes: then none is shown with any.
         Those without would never satisfy a hint (k8s.io/kubernetes v1.37.1
         pkg/kubelet/cm/devicemanager/topology_hints.go). Blocks.
         """
         topology = self.resource.topology
         sysfs = functools.cache(lambda: sysfs_by_number(self.files))
 
-        def numa_nodes(device: HostDevice) -> tuple[int, ...]:
-            if topology != "auto":
-                return () if topology == "none" else (topology,)
+        def locate(device: HostDevice) -> tuple[tuple[str, ...], tuple[int, ...]]:
             former = previous.devices.get(device.id)
-            is_kept = not device.is_present or (device is former and not full)
-            if former is not None and is_kept and not previous.partly_numa:
-                return former.numa_nodes
-            numbers: set[int | None] = set()
-            for node in device.nodes:
-                if node.hardware is not None:
-                    numbers.add(sysfs().numa_node(node.hardware.numa))
-                elif node.state is not None and node.state.number is not None:
-                    kind = "block" if node.state.kind is FileKind.BLOCK else "char"
-                    place = sysfs().device_by_number(kind, node.state.number)
-                    numbers |= set(map(sysfs().numa_node, sysfs().parts(place) if place else ()))
-            return tuple(sorted(number for number in numbers if number is not None))
+            if previous.partly_numa or (device.is_present and (device is not former or full)):
+                former = None
+            places = former.places if former else tuple(sorted({*self._places(device, sysfs)}))
+            if topology != "auto":
+                return places, () if topology == "none" else (topology,)
+            if former is not None:
+                return places, former.numa_nodes
+            numbers = {sysfs().numa_node(place) for place in places}
+            return places, tuple(sorted(number for number in numbers if number is not None))
 
-        by_device = {device_id: numa_nodes(device) for device_id, device in devices.items()}
-        is_partial = any(by_device.values()) and not all(by_device.values())
-        if is_partial:
-            by_device = dict.fromkeys(devices, ())
-        placed = {
-            device_id: device
-            if device.numa_nodes == by_device[device_id]
-            else replace(device, numa_nodes=by_device[device_id])
-            for device_id, device in devices.items()
-        }
+        by_device = {device_id: locate(device) for device_id, device in devices.items()}
+        has_numa_nodes = {bool(numbers) for _, numbers in by_device.values()}
+        is_partial = len(has_numa_nodes) > 1
+        placed = dict[str, HostDevice]()
+        for device_id, (places, numbers) in by_device.items():
+            device, numa_nodes = devices[device_id], () if is_partial else numbers
+            if (places, numa_nodes) != (device.places, device.numa_nodes):
+                device = replace(device, places=places, numa_nodes=numa_nodes)
+            placed[device_id] = device
         return placed, is_partial
+
+    def _places(self, device: HostDevice, sysfs: Callable[[], SysfsTree]) -> Iterator[str]:
+        for node in device.nodes:
+            if node.hardware is not None:
+                yield node.hardware.numa
+            elif node.state is not None and node.state.number is not None:
+                kind = "block" if node.state.kind is FileKind.BLOCK else "char"
+                place = sysfs().device_by_number(kind, node.state.number)
+                yield from sysfs().parts(place) if place else ()
 
     def _again_at(self, devices: Mapping[str, HostDevice], identified: Identified) -> float | None:
         """Return when to scan again even if nothing happens, by these devices."""

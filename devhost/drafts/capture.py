@@ -16,6 +16,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from devhost.drafts import kinds
+from devhost.drafts.entries import LIBRARIES
 from devhost.hostfs.files import HostFiles, node_text
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import VALUE_MAX
@@ -53,6 +55,9 @@ def capture(files: HostFiles, *, anonymous: bool = False) -> Contents:
                     if (content := _content(f"{base}{below}/{name}", files)) is not None:
                         contents[f"{top}{below}/{name}"] = content
             directories[:] = [name for name in directories if name not in _LEFT_OUT]
+    for name in {name for row in kinds.rows().values() for name in row.libraries}:
+        libraries = (f"{directory}/{name}" for directory in LIBRARIES)
+        contents |= {path: b"" for path in libraries if files.stat(path) is not None}
     use = HostUse(files)
     for path in ("/proc/consoles", "/proc/devices", "/proc/swaps", "/proc/1/mountinfo"):
         lines = dict.fromkeys(use.lines(path, path.replace("/1/", "/self/")))

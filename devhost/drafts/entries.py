@@ -38,6 +38,11 @@ _OWN_NODES: Final = (
     *("console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm"),
     *("stderr", "stdin", "stdout", "tty", "urandom", "zero"),
 )
+# Where a driver's libraries are: in a directory of their own, or beside all others.
+LIBRARIES: Final = (
+    *("/usr/local/nvidia/lib64", "/home/kubernetes/bin/nvidia/lib64"),
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+)
 _OF_KIND: Final = ("class", "interface", "driver", "node", "split")  # what an entry keeps of it
 _UNSTABLE: Final = (
     "only a name that the kernel counts tells it from others, and after a reboot another device "
@@ -192,7 +197,7 @@ class EntryWriter:
 
     def _entry(self, draft: _Draft, domain: str) -> DraftEntry:
         first, reason = draft.devices[0], draft.reason
-        kind, resource = first.kind, dict(first.kind.resource)
+        kind, resource = first.kind, self._with_libraries(first.kind)
         resource["sources"] = [resource["sources"][index] for index in first.sources]
         owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
         identity: _Options = {}
@@ -226,6 +231,23 @@ class EntryWriter:
         ]
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
         return DraftEntry(resource, (*titles, *notes), not reason, rights)
+
+    def _with_libraries(self, kind: DeviceKind) -> _Options:
+        """Return a kind's resource, with mounts of the libraries from where the host has them."""
+        resource, has = dict(kind.resource), self._files.stat
+        for directory in LIBRARIES if kind.row.libraries else ():
+            target = resource["allocate"]["env"]["LD_LIBRARY_PATH"]
+            names = [name for name in kind.row.libraries if has(f"{directory}/{name}")]
+            mounts = {f"{directory}/{name}": f"{target}/{name}" for name in names}
+            if names and not directory.startswith("/usr/lib"):
+                mounts = {posixpath.dirname(directory): posixpath.dirname(target)}
+            rules = [
+                {"hostPath": path, "containerPath": mounts[path], "readOnly": True}
+                for path in mounts
+            ]
+            if rules:
+                return {**resource, "allocate": {**resource["allocate"], "mounts": rules}}
+        return resource
 
     def _add_container_path(self, draft: _Draft, resource: _Options) -> None:
         """Set a path in the container that stays, where programs have it in a setting."""

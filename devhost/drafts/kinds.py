@@ -25,6 +25,7 @@ class KindRow(BaseModel):
     about: str = ""
     init: Literal["always", "named", "never"] = "always"
     whole: bool = False
+    libraries: tuple[str, ...] = ()
     note: str = ""
     reason: str = ""
 

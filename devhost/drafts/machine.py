@@ -208,7 +208,6 @@ class Machine:
             variables |= {"subsystem": node.subsystem, "name": node.name}
             variables |= node_variables(node, self.sysfs)
             variables |= self._udev.udev.get(f"/dev/{node.file}", {})
-            variables["syspath"] = node.syspath
         state = self._files.stat(f"/dev/{node.file}") if node and node.file else None
         device = node or owner
         parents = tuple(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy, device_problem, device_right
+from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
 from devhost.hostfs.files import HostFiles
@@ -61,8 +62,11 @@ class Rights:
         allow: dict[str, list[str]] = {}
         for option, value in self.rights:
             allow.setdefault(_WORDS[option][1], []).append(value)
+        directories = dict.fromkeys(map(fixed_directory, allow.get("paths", ())))
+        unseen = [path for path in directories if not InstanceValues().sees(path)]
         return {
             **({"allow": allow} if allow else {}),
+            **({"hostPaths": unseen} if unseen else {}),
             **({"cdi": {"enabled": True}} if self.writes_specs else {}),
         }
 
@@ -102,7 +106,7 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
         if named_class is not None:
             yield "allow_devices", device_right(path, named_class) or path
     for mount in allocate.mounts:
-        yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path))
+        yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path, files))
     policy = Policy()
     for name in allocate.env:
         if policy.name_problem("env", name) is not None:
@@ -139,9 +143,11 @@ def _identities(source: Source, ids: Iterable[str] = ()) -> Iterator[str]:
     return (word for word in words if device_problem(word) is None)
 
 
-def _mounted(resource: Resource, path: Template) -> Iterator[str]:
+def _mounted(resource: Resource, path: Template, files: HostFiles) -> Iterator[str]:
     if not path.names:
-        yield str(path)
+        text, state = str(path), files.stat(str(path))
+        is_file = state is not None and state.kind is FileKind.FILE
+        yield f"{text.rstrip('.0123456789')}*" if is_file else text  # all versions of a library
         return
     for source in resource.sources:
         if isinstance(source.kind, Glob):

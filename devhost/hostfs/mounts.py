@@ -84,8 +84,8 @@ class HostUse:
         sysfs = self._sysfs
         place = sysfs.device_by_number(kind, number) or f"/sys/dev/{kind}/{number[0]}:{number[1]}"
         if sysfs.link_name(f"{place}/subsystem") == "tty":
-            own = {posixpath.basename(place), "{}:{}".format(*number)}
-            return None if own.isdisjoint(self._consoles) else "a console"
+            names = {posixpath.basename(place), "{}:{}".format(*number)}
+            return None if names.isdisjoint(self._consoles) else "a console"
         if any(f"{disk}/".startswith(self._system) for disk in sysfs.parts(place)):
             return "the system's disk"
         if kind == "char":

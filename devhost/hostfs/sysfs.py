@@ -1,7 +1,8 @@
 """The kernel's devices, and their attributes, below the root's /sys.
 
 A file that cannot be read counts as absent, because a device may go at any time. Nothing here opens
-a device, wakes one up, or takes a lock of one.
+a device, wakes one up, or takes a lock of one. Of NVIDIA's driver there is a class that it does not
+make.
 """
 
 import errno
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.nvidia import NAME, NvidiaClass
 from devhost.model import names
 
 Number = tuple[int, int]
@@ -42,7 +44,7 @@ class SysfsFiles:
     """Reads files and links of /sys, each once. All methods block."""
 
     def __init__(self, files: HostFiles) -> None:
-        self._files = files
+        self._files, self.nvidia = files, NvidiaClass(files)
         self._texts: dict[str, str | None] = {}
         self._links: dict[str, str | None] = {}
 
@@ -76,7 +78,7 @@ class SysfsFiles:
             with open(self._files.to_local(path), "rb", buffering=0) as file:  # noqa: PTH123 (a path takes longer)
                 raw = file.read(VALUE_MAX + 1)
         except (OSError, ValueError):
-            return b""
+            return self.nvidia.contents.get(path, b"")
         return raw if len(raw) <= VALUE_MAX else b""
 
     def link(self, path: str) -> str | None:
@@ -85,7 +87,7 @@ class SysfsFiles:
             try:
                 target = os.readlink(self._files.to_local(path))
             except OSError:
-                self._links[path] = None
+                self._links[path] = self.nvidia.links.get(path)
             else:
                 joined = posixpath.join(posixpath.dirname(path), target)
                 self._links[path] = posixpath.normpath(joined)
@@ -112,12 +114,15 @@ class SysfsFiles:
 
     def list(self, directory: str) -> list[str] | None:
         """Return the names in a directory; ``None`` where there is none, or an `OSError`."""
+        paths = map(posixpath.split, self.nvidia.links)
+        extra = [name for above, name in paths if above == directory]
         try:
-            return names.natural(os.listdir(self._files.to_local(directory)))  # noqa: PTH208
+            present = os.listdir(self._files.to_local(directory))  # noqa: PTH208
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return None
+                return extra or None
             raise
+        return names.natural({*present, *extra})
 
     def names(self, directory: str) -> Sequence[str]:
         """Return the names in a directory; none where a device is being unplugged."""
@@ -373,6 +378,9 @@ def _pci_function(syspath: str, sysfs: SysfsTree) -> SysfsDevice:
         "group": sysfs.link_name(f"{syspath}/iommu_group") or "",
         "pf": sysfs.link_name(f"{syspath}/physfn") or "",
         "vf": str(count) if link else "",
+        "uuid": "",
+        "model": "",
+        **sysfs.nvidia.facts.get(syspath, {}),
     }
     return SysfsDevice(syspath, sysfs, facts, address, "pci.")
 
@@ -413,6 +421,7 @@ def node_variables(node: KernelNode, sysfs: SysfsTree) -> dict[str, str]:
         "place": sysfs.place(node.syspath),
         "parent": posixpath.basename(parent),
         "driver": sysfs.driver(node.syspath),
+        "syspath": node.syspath.removesuffix(f"/{NAME}/{node.name}"),  # what sysfs really has
     }
     path = sysfs.interface(node.syspath)
     if path is not None and (interface := _interface(path, sysfs)) is not None:

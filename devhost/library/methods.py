@@ -81,8 +81,8 @@ class PluginMethods:
 
 def defines(plugin: DevicePlugin, method: str) -> bool:
     """Return whether a plugin has a method of its own, of its class or given as a function."""
-    own = getattr(plugin, method)
-    return getattr(own, "__func__", own) is not getattr(DevicePlugin, method)
+    defined = getattr(plugin, method)
+    return getattr(defined, "__func__", defined) is not getattr(DevicePlugin, method)
 
 
 # ── results ──

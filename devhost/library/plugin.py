@@ -178,9 +178,9 @@ def build_resource(name: str, options: Mapping[str, Any]) -> tuple[Resource, tup
         raise TypeError(f"{name}: only a device plugin offers devices from code; leave out backend")
     for option in options:
         if option not in Options.__annotations__:
-            known = f"; known options: {', '.join(Options.__annotations__)}"
+            options_text = f"; known options: {', '.join(Options.__annotations__)}"
             hint = did_you_mean(to_snake(option), Options.__annotations__)
-            raise TypeError(f"unknown option {option!r}{hint or known}")
+            raise TypeError(f"unknown option {option!r}{hint or options_text}")
     values = {to_camel(key): value for key, value in options.items() if value is not None}
     values.pop("interval", None)
     entry = {"name": name, "sources": [_PLACEHOLDER], **values}

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 _NUMBERED: Final = ("char ", "block ")  # entities
 LINK_VARIABLES: Final = {"byId": "by-id", "byPath": "by-path"}  # udev's directories below /dev/*
+NO_FILE: Final = "token "  # begins the key of a node that is no file
 # From a path of the host to the path at which a reader sees it.
 ToLocal = Callable[[str], str]
 
@@ -177,7 +178,7 @@ class Node:
     id: NodeId = field(init=False, compare=False, repr=False)  # each event needs those of all
 
     def __post_init__(self) -> None:
-        place = self.hardware.place if self.hardware else f"\0{self.name}"
+        place = self.hardware.place if self.hardware else f"{NO_FILE}{self.name}"
         object.__setattr__(self, "key", self.state.realpath if self.state else place)
         object.__setattr__(self, "id", self._id())
 
@@ -198,7 +199,7 @@ class Node:
         state = self.state
         if state is None or state.kind is FileKind.DIRECTORY or state.number or state.links < 2:
             return self.key
-        return "\0file\0{} {}".format(*state.inode)
+        return "file {} {}".format(*state.inode)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -305,6 +306,7 @@ class HostDevice:
         swapped_at: When (on the host's clock) another device node was found in its place.
         is_rendered: Whether what it brings into a container was put together without an error; a
             scan does not do it again for the same nodes.
+        places: The directories in sysfs above which the PCI functions of its nodes are sought.
         cdi_name: The name under which its CDI spec, as it is on the disk, has it.
     """
 
@@ -315,6 +317,7 @@ class HostDevice:
     swapped_at: float | None = None
     is_rendered: bool = False
     numa_nodes: tuple[int, ...] = ()
+    places: tuple[str, ...] = ()
     checked: Checked | None = None
     cdi_name: str | None = None
 
@@ -409,6 +412,11 @@ class Skipped:
         return self.verdict.text
 
 
+def no_explanation() -> tuple[str, ...]:
+    """Return nothing: there are devices, or a failure says why there are none."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The devices of a resource at a time.
@@ -434,7 +442,7 @@ class Snapshot:
     skipped_count: int = 0
     error: str | None = None
     notes: tuple[str, ...] = ()
-    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    explain_empty: Callable[[], tuple[str, ...]] = field(default=no_explanation, compare=False)
     settling: Mapping[str, float] = field(default_factory=dict)
     again_at: float | None = None
     partly_numa: bool = False

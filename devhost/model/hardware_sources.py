@@ -38,6 +38,7 @@ _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NVIDIA: Final = re.compile(r"(?=(nvidia)[*?[])([^/]+)")  # a glob of names of its nodes
 # Reading them is slow, has effects, or gives no text.
 _REFUSED_ATTRIBUTES: Final = re.compile(
     r"(.*/)?(config|rom|vpd|resource[^/]*|descriptors|eeprom|uevent|remove|rescan|reset)"
@@ -83,7 +84,7 @@ def _any_case(letter: str) -> str:
 def _node(value: object) -> object:
     if not isinstance(value, str):
         return value
-    parts = re.fullmatch("([^/]+)/(.+)", value)
+    parts = re.fullmatch("([^/]+)/(.+)", value) or _NVIDIA.fullmatch(value)
     return {"subsystem": parts[1], "name": parts[2]} if parts else {"subsystem": value}
 
 
@@ -137,7 +138,9 @@ _A_SUBSYSTEM: Final = "a subsystem, such as tty"
 Subsystem = Annotated[
     str, refuses(_subsystem_problem), matching(f"^{_SUBSYSTEM.pattern}$", _A_SUBSYSTEM)
 ]
-_NodeText = Annotated[str, matching(f"^{_SUBSYSTEM.pattern}(/.+)?$", _A_SUBSYSTEM)]
+_NodeText = Annotated[
+    str, matching(rf"^({_SUBSYSTEM.pattern}(/.+)?|nvidia[*?\[][^/]*)$", _A_SUBSYSTEM)
+]
 Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 
@@ -210,6 +213,10 @@ class PciSelector(ConfigModel):
     """Globs of its address, such as 0000:3b:00.0."""
     pf: Globs | None = None
     """Only virtual functions: globs of the address or network interface of the physical one."""
+    uuid: Globs | None = None
+    """Globs of the UUID of a GPU of NVIDIA's driver."""
+    model: Globs | None = None
+    """Globs of the model of a GPU of NVIDIA's driver."""
 
 
 class Pci(PciSelector):

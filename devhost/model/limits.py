@@ -47,8 +47,8 @@ IDLE_CONNECTION_S: Final = 30.0
 
 # A value of a device's attribute (resource.k8s.io/v1): backends/dra/pool.py leaves out longer ones.
 ATTRIBUTE_BYTES_MAX: Final = 64
-# Of a device, beside its resource, ID and NUMA node: 32 in all.
-ATTRIBUTES_MAX: Final = 29
+# Of a device, beside its resource, ID, NUMA node and the two of PCI: 32 in all.
+ATTRIBUTES_MAX: Final = 27
 
 # ── the size of a configuration, and of what is found ──
 

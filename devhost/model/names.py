@@ -160,8 +160,13 @@ def device_id(name: str) -> str:
     """Return ``name`` as a device ID: itself up to 63 characters, else a prefix and a hash."""
     if len(name) <= DEVICE_ID_MAX:
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_HASH_LENGTH]
-    return f"{name[: DEVICE_ID_MAX - _ID_HASH_LENGTH - 1]}-{digest}"
+    kept = DEVICE_ID_MAX - _ID_HASH_LENGTH - 1
+    return f"{name[:kept]}-{text_hash(name, _ID_HASH_LENGTH)}"
+
+
+def text_hash(text: str, length: int) -> str:
+    """Return so many hexadecimal digits of the hash of a text, which name files and objects."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:length]
 
 
 def natural_key(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from devhost.model.advertised import OfferedId
 from devhost.model.allocation import Allocation, DeviceSpec
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
+from devhost.model.names import text_hash
 from devhost.model.records import RecordedNodes
 from devhost.node.custody import Custody
 from devhost.node.pre_start import PRE_START_TIMEOUT_S, PreStart
@@ -113,7 +113,7 @@ class ResourceAnswers:
         """The definition of their IDs, as a hash: by another one, IDs may be exchanged."""
         resource = self.offer.scanner.resource
         made_by = repr((resource.sources, resource.id, resource.group))
-        return hashlib.sha256(made_by.encode()).hexdigest()[:12]
+        return text_hash(made_by, 12)
 
     async def _current(self) -> Offer:
         """Return the offer; after a change of the configuration, wait a while for it."""

@@ -55,7 +55,7 @@ class CdiFiles:
         self.writes += 1
 
     async def follow(self, watcher: Watcher) -> None:
-        """Have what was removed written again, until cancelled."""
+        """Write again what was removed, until cancelled."""
         async for _ in follow_directory(watcher, self.directory):
             files = await run_in_thread("cdi files", lambda: [*self.directory.glob("*.json")])
             names = {path.name for path in files}

@@ -125,8 +125,8 @@ class Rivals:
             return None
         name, keys = advertised_name(self._resource, device), owned_keys(device)
         if not keys:  # a token has a name alone
-            given = (holding for index in self._indexes for holding in index.by_name(name))
-            return next((held for held in given if held.driver != self._publisher), None)
+            holdings = (holding for index in self._indexes for holding in index.by_name(name))
+            return next((held for held in holdings if held.driver != self._publisher), None)
         for holding in (holding for key in keys for holding in self._find_stray(key)):
             if holding.name == name:
                 if holding.driver != self._publisher:

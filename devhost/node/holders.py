@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from devhost.backends.backend import PodLister
+from devhost.backends.podresources import PodResources
 from devhost.errors import KubeletError
 from devhost.model.advertised import AdvertisedName, OfferedId
 from devhost.model.resource_state import HeldBy, PodHoldings, PodList
@@ -45,7 +45,7 @@ class _List:
 class Holders:
     """One per process. While pod-resources is unavailable, the last list remains in force."""
 
-    def __init__(self, pod_resources: PodLister, node_name: str) -> None:
+    def __init__(self, pod_resources: PodResources, node_name: str) -> None:
         self._pod_resources = pod_resources
         # Of the names of static pods (k8s.io/kubernetes v1.37.1 pkg/kubelet/config/common.go,
         # generatePodName).

@@ -8,7 +8,6 @@ added is kept.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from devhost.backends.backend import LockState
+from devhost.model.names import text_hash
 from devhost.model.records import CLAIM, Changes, ClaimRecord, Handout, Record, RecordKey
 from devhost.node.state_dir import (
     CLAIMS,
@@ -47,7 +47,7 @@ def file_of(key: RecordKey) -> str:
         return f"{CLAIMS}/{name.replace(' ', '_')}.json"
     name = resource.replace("/", "_")
     if len(name) > _NAME_MAX:
-        name = f"{name[:_NAME_MAX]}-{hashlib.sha256(resource.encode()).hexdigest()[:12]}"
+        name = f"{name[:_NAME_MAX]}-{text_hash(resource, 12)}"
     return f"{RECORDS}/{name}.json"
 
 

@@ -65,6 +65,7 @@ class ServedResource:
             holders_changed=lambda: parts.custody.holders_changed,
             holders_known=lambda: parts.holders.complete,
             refresh=parts.holders.refresh,
+            on_locked=self._take_over,
             on_left=self._publish_again,
             save=parts.records.flush,
             exclusive=code is None and self.name not in scanner.policy.allow_resources,
@@ -174,11 +175,12 @@ class ServedResource:
             self._parts.metrics.registrations.labels(self.name, result).inc()
         if self.answers.code is not None and state is State.REGISTERED:
             self.answers.code.registered()
-        if state is State.SERVING and reason is None:
-            # Another instance may have served it until now.
-            self._parts.records.sync_soon()
-            if self.scanner.has_cdi_file:
-                self.scan.request()
+
+    def _take_over(self) -> None:
+        """Read what another instance has recorded, which may have served it until now."""
+        self._parts.records.sync_soon()
+        if self.scanner.has_cdi_file:
+            self.scan.request()
 
     # ── its devices ──
 

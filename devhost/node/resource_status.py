@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.devices.identify import ID_LIMIT_REACHED
 from devhost.model.config import Resource
-from devhost.model.device import Cause, Snapshot, Verdict
+from devhost.model.device import Cause, Snapshot, Verdict, no_explanation
 from devhost.model.resource_state import State, Status
 
 _REPEATS_MAX: Final = 3  # of one state with one reason in the log, until registered again
@@ -129,7 +129,7 @@ class ChangeLog:
 
     def repeat_empty(self) -> None:
         """Log again why there are no devices, if there are none either next time."""
-        self._logged = replace(self._logged, explain_empty=tuple)
+        self._logged = replace(self._logged, explain_empty=no_explanation)
 
     def _write(self) -> None:
         self._timer, before, self._logged = None, self._logged, self._latest
@@ -170,7 +170,7 @@ def log_changes(resource: str, before: Snapshot, after: Snapshot) -> None:
         _CHANGES.warning("devices left out", extra=left_out)
     for note in set(after.notes) - set(before.notes):
         _CHANGES.info("host path missing", extra=fields(reason=note))
-    for reason in after.explain_empty() if before.explain_empty is tuple else ():
+    for reason in after.explain_empty() if before.explain_empty is no_explanation else ():
         _CHANGES.info("no devices", extra=fields(reason=reason))
     if after.error is not None and after.error != before.error:
         _CHANGES.warning("source failed", extra=fields(reason=after.error))

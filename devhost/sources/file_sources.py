@@ -57,7 +57,7 @@ class FileListing(Listing):
 
     @functools.cached_property
     def host_use(self) -> HostUse:
-        """What the host itself uses."""
+        """The use that the host itself makes of its disks and ports."""
         return HostUse(self._files)
 
     def path(self, name: str) -> str:

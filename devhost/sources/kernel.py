@@ -261,7 +261,6 @@ class _Search:
             **{name: device.fact(name) for name in source.attributes},
             "name": node.name,
             "subsystem": node.subsystem,
-            "syspath": node.syspath,
             "place": device.place,
             **links,
             **node_variables(node, device.sysfs),

@@ -8,7 +8,16 @@ from typing import Final
 
 from devhost.hostfs.files import HostFiles, describe_read_error
 from devhost.model import names
-from devhost.model.device import Cause, FileKind, FileState, Hardware, Node, Skipped, Verdict
+from devhost.model.device import (
+    Cause,
+    FileKind,
+    FileState,
+    Hardware,
+    Node,
+    Skipped,
+    Verdict,
+    no_explanation,
+)
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.sources import Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
@@ -34,7 +43,7 @@ class Selection:
         notes: What is not there yet.
         explain_empty: Returns why nothing is found, where nothing is missing and no source finds
             anything; of a group, which needs a node of each, why a source finds nothing. Else
-            `tuple`.
+            `no_explanation`.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -42,7 +51,7 @@ class Selection:
     failed_sources: Mapping[int, str] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    explain_empty: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    explain_empty: Callable[[], tuple[str, ...]] = field(default=no_explanation, compare=False)
 
 
 def list_all(locations: Iterable[Location], files: HostFiles) -> Listings:
@@ -66,7 +75,7 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
         unreadable |= selection.unreadable
     notes = tuple(note for selection in selections for note in selection.notes)
     empty = [selection.explain_empty for selection in selections]
-    if ((nodes or skipped) and not grouped) or all(explain is tuple for explain in empty):
+    if ((nodes or skipped) and not grouped) or all(explain is no_explanation for explain in empty):
         return Selection(nodes, skipped, failed_sources, unreadable, notes)
 
     def explain_empty() -> tuple[str, ...]:

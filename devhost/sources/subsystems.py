@@ -9,6 +9,7 @@ from typing import Final
 
 from devhost.hostfs.device_classes import SAFE_CLASSES
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
+from devhost.hostfs.nvidia import NAME as NVIDIA
 from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
@@ -34,8 +35,13 @@ class SubsystemLocation(Location):
 
     @property
     def subsystems(self) -> frozenset[str]:
-        """Its own, and the extra ones."""
-        return self.extra_subsystems | {self.subsystem}
+        """Its own, and the extra ones; of NVIDIA's driver, only its functions have events."""
+        return self.extra_subsystems | ({"pci"} if self.subsystem == NVIDIA else {self.subsystem})
+
+    @property
+    def watched(self) -> WatchedDirectory | None:
+        """The directory in which a program makes NVIDIA's nodes, some time after any event."""
+        return WatchedDirectory("/dev") if self.subsystem == NVIDIA else None
 
     def list(self, files: HostFiles, _tally: Tally | None = None) -> "SubsystemListing":
         """List the subsystem."""

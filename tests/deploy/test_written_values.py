@@ -109,7 +109,8 @@ def test_helm_accepts_the_values_that_init_writes(helm: Helm, path: Path, tmp_pa
     container = pod["containers"][0]
     allowed = [one["value"] for one in container["env"] if one["name"] == "DEVHOST_ALLOW_DEVICE"]
     named = shlex.split(flags.read_text().partition(FLAGS)[2])
-    rights = [word for word in named if word != "--allow-device"]
+    pairs = zip(named[::2], named[1::2], strict=True)
+    rights = [value for flag, value in pairs if flag == "--allow-device"]
     assert " ".join(allowed).split() == rights
     assert ("inject: cdi" in flags.read_text()) == any(
         "--cdi-dir" in one for one in container["args"]

@@ -36,8 +36,8 @@ _BLOCK: Final = re.compile(
 # Devices of the hosts on which the commands of pages run, in the notation of
 # tests/support/hardware.py.
 _HOSTS: Final = Path(__file__).with_name("hosts")
-_SHELL: Final = re.compile(r"(mkdir|touch|ln|rm)\b")
-_OURS: Final = re.compile(r"devhost (validate|plan|devices|schema)\b")
+_SHELL: Final = re.compile(r"(mkdir|touch|ln|rm|cat)\b")
+_OURS: Final = re.compile(r"devhost (validate|plan|devices|schema|init|convert)\b")
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,10 @@ def run(page: str) -> Iterator[tuple[Command, str]]:
             if block.language != "console":
                 continue
             for one in commands(block):
-                if (printed := _printed(one.command, root=devices is not None)) is not None:
+                input_file = re.fullmatch(r"cat (\S+)", one.command)
+                if input_file and not Path(input_file[1]).exists():
+                    Path(input_file[1]).write_text(one.shown, encoding="utf-8")
+                elif (printed := _printed(one.command, root=devices is not None)) is not None:
                     yield one, printed
 
 
@@ -107,17 +110,20 @@ def _printed(command: str, *, root: bool) -> str | None:
         shell = ["sh", "-ec", command]
         return subprocess.run(shell, check=True, stdout=subprocess.PIPE, text=True).stdout
     arguments = shlex.split(command)[1:]
-    files = [Path(one) for one in arguments if one.endswith(".yaml")]
+    inputs = arguments[: arguments.index("-o")] if "-o" in arguments else arguments
+    files = [Path(one) for one in inputs if one.endswith(".yaml")]
     if not _OURS.match(command) or not all(file.exists() for file in files):
         return None
-    if arguments[0] in ("plan", "devices") and not {"--root", "--against"} & set(arguments):
-        if not root:
+    reads_host = arguments[0] not in ("validate", "schema")
+    if reads_host and not {"--root", "--against"} & set(arguments):
+        if not root and arguments[0] != "convert":
             return None
-        arguments += ["--root", "host"]
+        arguments += ["--root", "host"] if root else []
     # The environment of the pages: no variables of ours.
     ours = {name: None for name in os.environ if name.startswith("DEVHOST_")}
     output = CliRunner().invoke(cli, arguments, env=ours).output
-    return output.replace(os.path.realpath("host"), "") if root else output
+    host_path = os.path.realpath("host")
+    return output.replace(f" --root {host_path}", "").replace(host_path, "")
 
 
 def main() -> None:

@@ -26,7 +26,10 @@ _VALUES: Final = json.loads((ROOT / "deploy/helm/devhost/values.schema.json").re
 RUNNING: Final = [
     "README.md",
     "docs/configuration.md",
+    "docs/from-gdp.md",
     "docs/how-it-works.md",
+    "docs/init.md",
+    "docs/migrating.md",
     "docs/start/laptop.md",
     *(page for page in PAGES if page.startswith("docs/tasks/")),
 ]

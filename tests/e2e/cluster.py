@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,11 +80,12 @@ class Cluster:
         command = configuration.commands(self._directory)[name]
         self._spawn(name, [*self._inside("--pid"), *command])
 
-    def kill(self, name: str) -> None:
-        """End a program by SIGKILL."""
+    def restart(self, name: str) -> None:
+        """End a program by SIGKILL, and start it again."""
         process = self._processes[name]
         os.kill(_child(process.pid), 9)
         process.wait(PATIENCE)
+        self.run(name)
 
     def _start_node(self) -> None:
         command = [sys.executable, "-m", "tests.e2e.node", str(self._programs.debian)]
@@ -124,13 +125,12 @@ class Cluster:
         if not self.items("serviceaccounts", "--field-selector=metadata.name=default"):
             return False
         node = self.get("node", NODE)
-        conditions = {one["type"]: one["status"] for one in node["status"]["conditions"]}
-        return conditions["Ready"] == "True" and not node["spec"].get("taints")
+        return is_ready(node) and not node["spec"].get("taints")
 
     # ── what the tests do ──
 
     def host(self, path: str) -> Path:
-        """Where this process sees a path of the node."""
+        """Return where this process sees a path of the node."""
         return Path(f"/proc/{self._init}/root{path}")
 
     def command(self, *command: str, stdin: str = "") -> str:
@@ -139,7 +139,7 @@ class Cluster:
         Raises:
             CommandError: It failed.
         """
-        done = subprocess.run(
+        completed = subprocess.run(
             [*self._inside(), *command],
             check=False,
             capture_output=True,
@@ -148,9 +148,9 @@ class Cluster:
             env=self._environment,
             timeout=PATIENCE,
         )
-        if done.returncode != 0:
-            raise CommandError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        if completed.returncode != 0:
+            raise CommandError(f"{' '.join(command)}\n{completed.stdout}{completed.stderr}")
+        return completed.stdout
 
     def kubectl(self, *arguments: str, stdin: str = "") -> str:
         return self.command("kubectl", *arguments, stdin=stdin)
@@ -161,7 +161,7 @@ class Cluster:
         return self.command("ctr", address, "--namespace=k8s.io", *arguments)
 
     def cgroup(self, controller: str) -> Path:
-        """Where the cgroup of all pods is."""
+        """Return the cgroup of all pods."""
         return next(
             cgroup
             for cgroup in cgroups(self._directory.name)
@@ -170,24 +170,24 @@ class Cluster:
 
     def get(self, *arguments: str) -> Json:
         """Return an object of the API, as ``kubectl get`` names it."""
-        found: Json = json.loads(self.kubectl("get", "--output=json", *arguments))
-        return found
+        content: Json = json.loads(self.kubectl("get", "--output=json", *arguments))
+        return content
 
     def items(self, *arguments: str) -> list[Json]:
         """Return the objects of a list."""
-        found: list[Json] = self.get(*arguments)["items"]
-        return found
+        objects: list[Json] = self.get(*arguments)["items"]
+        return objects
 
     def apply(self, *documents: Json) -> None:
         listed = {"apiVersion": "v1", "kind": "List", "items": documents}
         self.kubectl("apply", "--filename=-", stdin=json.dumps(listed))
 
-    def until(self, what: str, seen: Callable[[], object]) -> None:
+    def until(self, text: str, condition: Callable[[], object]) -> None:
         """Wait until a condition is true.
 
         Args:
-            what: The condition, for the message.
-            seen: Evaluates it. A failed command or a missing object counts as false.
+            text: The condition, for the message.
+            condition: Evaluates it. A failed command or a missing object counts as false.
 
         Raises:
             AssertionError: It does not become true.
@@ -196,22 +196,22 @@ class Cluster:
         last: object = None
         while time.monotonic() < deadline:
             try:
-                if last := seen():
+                if last := condition():
                     return
             except (CommandError, LookupError, ValueError) as error:
                 last = error
             time.sleep(0.2)
-        raise AssertionError(f"not in {PATIENCE:.0f} s: {what}; last: {last!r}")
+        raise AssertionError(f"not in {PATIENCE:.0f} s: {text}; last: {last!r}")
 
     def explain(self) -> str:
         """Return pods, events and the log of devhost, for the report of a failed test."""
         ours = "--selector=app.kubernetes.io/name=devhost"
-        found = self.items("pods", "--all-namespaces", ours)
-        namespaces = {one["metadata"]["namespace"] for one in found}
+        pods = self.items("pods", "--all-namespaces", ours)
+        namespaces = {pod["metadata"]["namespace"] for pod in pods}
         commands = [
             ("get", "pods", "--all-namespaces"),
             ("events", "--all-namespaces"),
-            *(("logs", ours, f"--namespace={one}", "--tail=100") for one in namespaces),
+            *(("logs", ours, f"--namespace={name}", "--tail=100") for name in namespaces),
         ]
         texts = []
         for command in commands:
@@ -225,7 +225,24 @@ class Cluster:
         return ["nsenter", f"--target={self._init}", "--mount", "--net", *more, "--"]
 
 
+def is_ready(entry: Json) -> bool:
+    """Whether a node or a pod has the condition ``Ready``."""
+    conditions = entry["status"].get("conditions", ())
+    return ("Ready", "True") in [
+        (condition["type"], condition["status"]) for condition in conditions
+    ]
+
+
+def names_of(objects: Iterable[Json]) -> list[str]:
+    return [entry["metadata"]["name"] for entry in objects]
+
+
+def without_deleted(objects: Iterable[Json]) -> list[Json]:
+    """Return the objects that are not being deleted."""
+    return [entry for entry in objects if "deletionTimestamp" not in entry["metadata"]]
+
+
 def _child(pid: int) -> int:
-    """Return the one child of a process."""
+    """Return the only child of a process."""
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return int(child)

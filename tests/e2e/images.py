@@ -14,14 +14,14 @@ from tests.deploy.container import ARCHITECTURES
 
 DEVHOST: Final = "localhost/devhost"
 TAG: Final = "e2e"
-# Both the container that keeps a pod's namespaces, and the one of the tests' pods: it has a shell.
+# For the sandboxes, and for the tests' pods: it has a shell.
 BUSYBOX: Final = f"localhost/busybox:{TAG}"
 
 DIRECTORIES: Final = ("bin", "dev", "etc", "proc", "run", "sys", "tmp", "var")
 
 
 def devhost(image: Image, archive: Path) -> None:
-    """Write the project's image, which is in the OCI layout, with the name that it is to have."""
+    """Write the project's image, an OCI layout, with its name."""
     index = json.loads((image.directory / "oci" / "index.json").read_text())
     (manifest,) = index["manifests"]
     manifest["annotations"] = {"io.containerd.image.name": f"{DEVHOST}:{TAG}"}

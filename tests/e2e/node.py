@@ -53,7 +53,7 @@ def make_cgroups(name: str) -> None:
 def remove_cgroups(name: str) -> None:
     deadline = time.monotonic() + PATIENCE
     for cgroup in cgroups(name):
-        for directory in [Path(each) for each, _, _ in os.walk(cgroup, topdown=False)]:
+        for directory in [Path(path) for path, _, _ in os.walk(cgroup, topdown=False)]:
             while directory.exists():
                 try:
                     directory.rmdir()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tests.e2e.cluster import Cluster, Json
+from tests.e2e.cluster import Cluster, Json, names_of
 from tests.e2e.images import BUSYBOX
 
 NAMESPACE: Final = "work"
@@ -23,11 +23,11 @@ class Pods:
     def run(self, *pods: Json) -> None:
         """Create pods, and wait until all of them run."""
         self.create(*pods)
-        for one in pods:
-            self.wait_for(one["metadata"]["name"], "condition=Ready")
+        for name in names_of(pods):
+            self.wait_for(name, "condition=Ready")
 
-    def wait_for(self, name: str, what: str) -> None:
-        self.kubectl("wait", f"--for={what}", f"pod/{name}", "--timeout=100s")
+    def wait_for(self, name: str, condition: str) -> None:
+        self.kubectl("wait", f"--for={condition}", f"pod/{name}", "--timeout=100s")
 
     def wait_restarted(self, name: str) -> None:
         """Wait until a pod's container has started once more."""
@@ -54,22 +54,47 @@ class Pods:
     def kubectl(self, *arguments: str) -> str:
         return self.cluster.kubectl(f"--namespace={NAMESPACE}", *arguments)
 
+    def health(self, name: str) -> dict[str, str]:
+        """Return the health of devices, from a pod's status."""
+        return {
+            device["resourceID"]: device["health"]
+            for status in container(self.get(name)).get("allocatedResourcesStatus", ())
+            for device in status["resources"]
+        }
+
     def containers(self) -> dict[str, tuple[str, str, int]]:
         """Return the phase, the container and its restarts of each pod."""
+        pods = self.cluster.items("pods", f"--namespace={NAMESPACE}")
+        statuses = [container(pod) for pod in pods]
         return {
-            one["metadata"]["name"]: (
-                one["status"]["phase"],
-                one["status"]["containerStatuses"][0].get("containerID", ""),
-                one["status"]["containerStatuses"][0]["restartCount"],
+            pod["metadata"]["name"]: (
+                pod["status"]["phase"],
+                status.get("containerID", ""),
+                status["restartCount"],
             )
-            for one in self.cluster.items("pods", f"--namespace={NAMESPACE}")
+            for pod, status in zip(pods, statuses, strict=True)
         }
 
     def failed(self) -> list[str]:
         """Name the pods of all namespaces that have failed, refused ones among them."""
         failed = "--field-selector=status.phase=Failed"
-        pods = self.cluster.items("pods", "--all-namespaces", failed)
-        return [one["metadata"]["name"] for one in pods]
+        return names_of(self.cluster.items("pods", "--all-namespaces", failed))
+
+
+def container(pod: Json) -> Json:
+    """Return the status of a pod's only container."""
+    (status,) = pod["status"]["containerStatuses"]
+    return dict(status)
+
+
+def container_id(pod: Json) -> str:
+    """Return the ID that containerd has for a pod's only container."""
+    return str(container(pod)["containerID"]).removeprefix("containerd://")
+
+
+def kill(cluster: Cluster, pod: Json) -> None:
+    """End a pod's only container by SIGKILL."""
+    cluster.ctr("tasks", "kill", "--signal=SIGKILL", container_id(pod))
 
 
 def pod(

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
-from tests.e2e.cluster import NODE, Cluster, Json
+from tests.e2e.cluster import NODE, Cluster, Json, without_deleted
 from tests.e2e.images import DEVHOST, TAG
 from tools import helm
 
@@ -72,11 +72,16 @@ VALUES: Final[Json] = {
 OFFERED: Final = {COLA: 3, DICE: 2, COIN: 2, BOOK: 2, SLOT: 6, DISK: 2}
 
 
+def config(*resources: Json) -> Json:
+    """Return the values of a configuration."""
+    return {"config": {"version": "v1", "resources": resources}}
+
+
 class Release:
     """An installation in a namespace of its own.
 
     Attributes:
-        values: Those that are installed; none are known after a failure.
+        values: The installed values; none after a failure.
     """
 
     def __init__(self, cluster: Cluster, major: int, namespace: str) -> None:
@@ -97,7 +102,7 @@ class Release:
             self.values = copy.deepcopy(values)
 
     def uninstall(self) -> None:
-        """Remove what is installed, if something is, and what a refused release has left."""
+        """Remove the release, and the Job of a refused release; nothing may be installed."""
         self.helm("uninstall", "devhost", "--wait", "--ignore-not-found")
         self.kubectl("delete", "jobs", "--all", "--cascade=foreground")
         self.values = None
@@ -110,11 +115,14 @@ class Release:
         return self.cluster.kubectl(f"--namespace={self.namespace}", *arguments, stdin=stdin)
 
     def pod(self) -> Json:
-        """Return the one pod of devhost that is not being deleted."""
-        labels = "--selector=app.kubernetes.io/name=devhost"
-        pods = self.cluster.items("pods", f"--namespace={self.namespace}", labels)
-        (pod,) = [one for one in pods if "deletionTimestamp" not in one["metadata"]]
+        """Return the only pod of devhost that is not being deleted."""
+        (pod,) = without_deleted(self.pods())
         return pod
+
+    def pods(self) -> list[Json]:
+        """Return the pods of devhost."""
+        labels = "--selector=app.kubernetes.io/name=devhost"
+        return self.cluster.items("pods", f"--namespace={self.namespace}", labels)
 
     def execute(self, *command: str) -> str:
         """Run a command in the pod."""
@@ -122,26 +130,23 @@ class Release:
 
     def status(self) -> Json:
         """Return devhost's /status, which only the pod itself can ask for."""
-        found: Json = json.loads(self.execute(PYTHON, "-c", _STATUS))
-        return found
+        status: Json = json.loads(self.execute(PYTHON, "-c", _STATUS))
+        return status
 
     def well(self) -> bool:
         """Whether devhost reports no trouble and each resource has one stream."""
         status = self.status()
-        return not status["troubles"] and {one["streams"] for one in status["resources"]} == {1}
+        streams = {resource["streams"] for resource in status["resources"]}
+        return not status["troubles"] and streams == {1}
 
     def noticed(self, restarts: int) -> bool:
-        """Whether devhost has seen so many restarts of the kubelet."""
-        seen: int = self.status()["kubelet"]["restarts"]
-        return seen >= restarts
+        """Whether devhost has noticed so many restarts of the kubelet."""
+        return int(self.status()["kubelet"]["restarts"]) >= restarts
 
     def offers(self, expected: dict[str, int]) -> bool:
         """Whether the node offers these numbers, all healthy, and devhost reports no trouble."""
-        return (
-            offered(self.cluster, expected)
-            == {name: (count, count) for name, count in expected.items()}
-            and self.well()
-        )
+        healthy = {name: (count, count) for name, count in expected.items()}
+        return offered(self.cluster, expected) == healthy and self.well()
 
     def wait(self, expected: dict[str, int] = OFFERED) -> None:
         self.cluster.until(f"the node offers {expected}", lambda: self.offers(expected))

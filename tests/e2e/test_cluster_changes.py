@@ -1,31 +1,25 @@
 """Edits of the configuration while pods hold devices."""
 
-import copy
-
-from tests.e2e.pods import Pods, pod
-from tests.e2e.release import COLA, DICE, OFFERED, SLOT, VALUES, Release, offered, sockets
+from tests.e2e.pods import Pods, container, pod
+from tests.e2e.release import COLA, DICE, OFFERED, SLOT, VALUES, Release, config, offered, sockets
 
 MORE = "e2e.test/more"
 
 
 def test_edit_by_values_leaves_other_resources_alone(release: Release, pods: Pods) -> None:
     pods.run(pod("holder", {COLA: 1, DICE: 1, SLOT: 1}))
-    before, process = sockets(release.cluster), release.pod()["status"]["containerStatuses"]
-    since = {one["name"]: one["since"] for one in release.status()["resources"]}
+    before, process, since = sockets(release.cluster), container(release.pod()), starts(release)
 
-    edited = copy.deepcopy(VALUES)
-    cola, *_ = edited["config"]["resources"]
-    cola["allocate"]["env"] = {"DRINKS": "${id}"}
-    edited["config"]["resources"].append({"name": MORE, "sources": [{"static": 4}]})
-    release.install(edited)
+    cola, *rest = VALUES["config"]["resources"]
+    edited = cola | {"allocate": {"env": {"DRINKS": "${id}"}}}
+    release.install(VALUES | config(edited, *rest, {"name": MORE, "sources": [{"static": 4}]}))
     release.wait(OFFERED | {MORE: 4})
 
     after = sockets(release.cluster)
     assert before.items() < after.items(), "a resource has registered again"
     assert len(after) == len(before) + 1
-    assert release.pod()["status"]["containerStatuses"] == process
-    now = {one["name"]: one["since"] for one in release.status()["resources"]}
-    assert since.items() < now.items()
+    assert container(release.pod()) == process
+    assert since.items() < starts(release).items()
     pods.run(pod("second", {COLA: 1}))
     assert "DRINKS" in pods.env("second")
     assert "COLAS" in pods.env("holder")
@@ -37,3 +31,8 @@ def test_edit_by_values_leaves_other_resources_alone(release: Release, pods: Pod
     )
     release.cluster.until("its socket is gone", lambda: sockets(release.cluster) == before)
     assert pods.failed() == []
+
+
+def starts(release: Release) -> dict[str, str]:
+    """Return since when each resource is registered."""
+    return {resource["name"]: resource["since"] for resource in release.status()["resources"]}

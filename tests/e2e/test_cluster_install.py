@@ -1,13 +1,12 @@
 """Installing, upgrading and uninstalling with both Helms."""
 
-import copy
 import json
 from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e import devices
-from tests.e2e.cluster import Cluster, CommandError
+from tests.e2e.cluster import Cluster, CommandError, names_of
 from tests.e2e.pods import CRASHES, Pods, pod
 from tests.e2e.release import (
     COIN,
@@ -18,6 +17,7 @@ from tests.e2e.release import (
     STATE,
     VALUES,
     Release,
+    config,
     offered,
     sockets,
 )
@@ -29,7 +29,7 @@ KINDS = "daemonsets,pods,configmaps,serviceaccounts,secrets"
 
 @pytest.fixture(params=PACKAGES, ids=[f"helm{major}" for major in PACKAGES])
 def fresh(cluster: Cluster, bare: None, request: pytest.FixtureRequest) -> Iterator[Release]:
-    """A release by each Helm, the only one on the node."""
+    """The only release on the node, by each Helm."""
     release = Release(cluster, request.param, f"by-helm{request.param}")
     try:
         release.install(VALUES)
@@ -45,12 +45,11 @@ def test_release_refuses_a_mistake_and_leaves_nothing_offered(fresh: Release, po
     pods.run(pod("holder", {COLA: 1, DICE: 1}))
 
     # A mistake changes nothing.
-    config = fresh.kubectl("get", "configmap", "devhost", "--output=jsonpath={.data}")
-    wrong = copy.deepcopy(VALUES)
-    wrong["config"]["resources"][0]["sauces"] = []
+    before = fresh.kubectl("get", "configmap", "devhost", "--output=jsonpath={.data}")
+    wrong = VALUES | config({"name": COLA, "sauces": []})
     with pytest.raises(CommandError, match="sauces"):
         fresh.install(wrong)
-    assert fresh.kubectl("get", "configmap", "devhost", "--output=jsonpath={.data}") == config
+    assert fresh.kubectl("get", "configmap", "devhost", "--output=jsonpath={.data}") == before
 
     # A running pod keeps what it has; the node offers nothing any more.
     running = pods.containers()
@@ -61,8 +60,7 @@ def test_release_refuses_a_mistake_and_leaves_nothing_offered(fresh: Release, po
     )
 
     def left() -> list[str]:
-        items = cluster.items(KINDS, f"--namespace={fresh.namespace}")
-        return [one["metadata"]["name"] for one in items]
+        return names_of(cluster.items(KINDS, f"--namespace={fresh.namespace}"))
 
     # The pod's object outlives its container for a moment.
     cluster.until("nothing is left", lambda: left() == ["kube-root-ca.crt", "default"])
@@ -96,8 +94,8 @@ def test_release_that_the_node_would_not_serve_as_a_whole_is_not_installed(
     cluster: Cluster, bare: None, major: int
 ) -> None:
     release = Release(cluster, major, f"refused-by-helm{major}")
-    values = copy.deepcopy(VALUES)
-    values["config"]["resources"].append({"name": RADIO, "sources": [{"usb": "10c4:ea60"}]})
+    radio = {"name": RADIO, "sources": [{"usb": "10c4:ea60"}]}
+    values = VALUES | config(*VALUES["config"]["resources"], radio)
     text = "raw USB nodes need allow"
     try:
         with pytest.raises(CommandError, match=text):
@@ -125,7 +123,7 @@ def test_existing_configuration_is_validated_if_it_is_there(cluster: Cluster, ba
     release.kubectl("create", "configmap", "theirs", "--from-literal=config.yaml=resources: [")
     with pytest.raises(CommandError, match=r"config\.yaml of ConfigMap theirs: .*line 1"):
         hook()
-    text = json.dumps({"version": "v1", "resources": [{"name": RADIO, "sources": [{}]}]})
+    text = json.dumps(config({"name": RADIO, "sources": [{}]})["config"])
     patch = json.dumps({"data": {"config.yaml": text}})
     release.kubectl("patch", "configmap", "theirs", f"--patch={patch}")
     assert f"name: {RADIO}" in hook()

@@ -1,16 +1,16 @@
-"""What devhost's pod uses of the node, and what it can access there."""
+"""Limits of devhost's pod: its memory, and its access to the node."""
 
 import json
 from pathlib import Path
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.init import SYSCTLS
-from tests.e2e.pods import Pods, pod
-from tests.e2e.release import VALUES, Release
+from tests.e2e.pods import Pods, container, container_id, pod
+from tests.e2e.release import VALUES, Release, config
 from tools.helm import PACKAGES
 
-# Prints what the pod sees of the host's sysfs, whether the links in it lead anywhere, and what is
-# mounted writable there, or is a cgroup anywhere.
+# Prints the directories of the host's sysfs in the pod, whether a link in there leads to its target,
+# and which mounts of it, or of any cgroup, are writable.
 LOOK = """
 import json, os
 mounts = [line.split() for line in open("/proc/self/mounts")]
@@ -28,7 +28,7 @@ print(json.dumps({
 
 
 def test_pod_of_devhost_sees_sysfs_without_a_writable_cgroup(release: Release) -> None:
-    """Not even where the runtime knows no recursive read-only mounts."""
+    """Nor where the runtime has no recursive read-only mounts."""
     daemonset = release.cluster.get("daemonset", "devhost", f"--namespace={release.namespace}")
     spec = daemonset["spec"]["template"]["spec"] | {"restartPolicy": "Never"}
     (container,) = spec["containers"]
@@ -41,10 +41,10 @@ def test_pod_of_devhost_sees_sysfs_without_a_writable_cgroup(release: Release) -
     release.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     try:
         release.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/look")
-        found = json.loads(release.kubectl("logs", "look"))
+        access = json.loads(release.kubectl("logs", "look"))
     finally:
         release.kubectl("delete", "pod", "look")
-    assert found == {
+    assert access == {
         "parts": ["block", "bus", "class", "dev", "devices"],
         "links": True,
         "writable": [],
@@ -58,27 +58,22 @@ def test_pod_of_devhost_with_a_hundred_resources_stays_below_its_memory(
     many = {f"e2e.test/many-{number}": 4 for number in range(100)}
     resources = [{"name": name, "sources": [{"static": 4}]} for name in many]
     try:
-        release.install(
-            {"image": VALUES["image"], "config": {"version": "v1", "resources": resources}}
-        )
+        release.install({"image": VALUES["image"]} | config(*resources))
         release.wait(many)
         pods.run(pod("holder", dict.fromkeys(list(many)[:20], 1)))
-        cluster.kill("kubelet")
-        cluster.run("kubelet")
-        cluster.until("it is noticed", lambda: release.noticed(1))
+        cluster.restart("kubelet")
+        cluster.until("the restart is noticed", lambda: release.noticed(1))
         release.wait(many)
         peak, limit = memory(release)
-        assert release.pod()["status"]["containerStatuses"][0]["restartCount"] == 0
+        assert container(release.pod())["restartCount"] == 0
         assert peak < limit
     finally:
         release.uninstall()
 
 
 def memory(release: Release) -> tuple[int, int]:
-    """Return the most bytes that devhost had, and its limit, from its cgroup."""
-    (status,) = release.pod()["status"]["containerStatuses"]
-    container = status["containerID"].removeprefix("containerd://")
-    (cgroup,) = release.cluster.cgroup("memory").rglob(container)
+    """Return the peak and the limit of devhost's memory in bytes, from its cgroup."""
+    (cgroup,) = release.cluster.cgroup("memory").rglob(container_id(release.pod()))
     names = ("memory.max_usage_in_bytes", "memory.limit_in_bytes")
     if (cgroup / "memory.peak").exists():
         names = ("memory.peak", "memory.max")
@@ -87,7 +82,6 @@ def memory(release: Release) -> tuple[int, int]:
 
 
 def test_machine_of_the_cluster_keeps_its_settings(cluster: Cluster) -> None:
-    """The kubelet writes sysctls that belong to no namespace: here, to files in their place."""
-    # The file in its place is what the kubelet wants, whether the machine has that already or not.
+    """The kubelet writes sysctls that belong to no namespace: here, to files mounted over them."""
     assert int(cluster.host("/proc/sys/vm/overcommit_memory").read_text()) == 1
     assert {name: Path("/proc/sys", name).read_text() for name in SYSCTLS} == cluster.sysctls

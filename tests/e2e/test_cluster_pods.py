@@ -1,4 +1,4 @@
-"""What containers receive."""
+"""Variables, nodes, mounts and steps of containers."""
 
 from tests.e2e import devices
 from tests.e2e.pods import CRASHES, Pods, pod
@@ -13,11 +13,10 @@ def test_containers_have_their_variables_numbered_nodes_read_only_mounts_and_sha
         pod("one", {COLA: 1, BOOK: 1, SLOT: 2}),
         pod("share", {SLOT: 2}),
     )
-    found = {name: pods.env(name) for name in ("two", "one", "share")}
-    assert [one["SLOTS"] for one in found.values()] == ["0,1"] * 3
-    given = [found[name]["COLAS"] for name in ("two", "one")]
-    assert sorted(",".join(given).split(",")) == ["cherry", "classic", "vanilla"]
-    assert given[0].count(",") == 1
+    variables = {name: pods.env(name) for name in ("two", "one", "share")}
+    assert [env["SLOTS"] for env in variables.values()] == ["0,1"] * 3
+    pair, single = (variables[name]["COLAS"] for name in ("two", "one"))
+    assert sorted([*pair.split(","), single]) == ["cherry", "classic", "vanilla"]
     assert pods.execute("two", "sh", "-c", "head -c 4 /dev/die0 /dev/die1 | wc -c") != "0\n"
     numbers = pods.execute("two", "stat", "-c", "%t:%T", "/dev/die0", "/dev/die1")
     assert numbers.split() == ["1:8", "1:9"]

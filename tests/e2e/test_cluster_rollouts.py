@@ -1,7 +1,5 @@
 """Rollouts while pods hold devices."""
 
-import copy
-
 import pytest
 
 from tests.e2e import devices
@@ -17,10 +15,9 @@ def test_rollout_with_or_without_surge_harms_no_pod(
 ) -> None:
     pods.run(pod("holder", {COLA: 1, DICE: 1, SLOT: 1, DISK: 1}))
     held, before = pods.containers(), release.pod()["metadata"]["uid"]
-    values = copy.deepcopy(VALUES)
-    values["podAnnotations"] = {"e2e.test/rollout": str(surge)}
-    values["updateStrategy"] = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
-    release.install(values)
+    update = {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
+    annotations = {"e2e.test/rollout": str(surge)}
+    release.install(VALUES | {"updateStrategy": update, "podAnnotations": annotations})
     release.kubectl("rollout", "status", "daemonset/devhost", "--timeout=100s")
     release.wait()
     assert release.pod()["metadata"]["uid"] != before
@@ -29,10 +26,10 @@ def test_rollout_with_or_without_surge_harms_no_pod(
     assert pods.failed() == []
 
 
-def test_profile_that_takes_over_a_node_knows_what_was_prepared(
+def test_profile_that_takes_over_a_node_knows_the_prepared_devices(
     release: Release, pods: Pods
 ) -> None:
-    """A node label moves the node to another DaemonSet, which must know who was prepared."""
+    """A label moves the node to another DaemonSet."""
     cluster = release.cluster
     profile = {
         "name": "lab",

@@ -12,10 +12,18 @@ import pytest
 
 from devhost.backends.dra.pool import device_name
 from tests.e2e import devices
-from tests.e2e.cluster import NODE, Cluster, CommandError, Json
+from tests.e2e.cluster import (
+    NODE,
+    Cluster,
+    CommandError,
+    Json,
+    is_ready,
+    names_of,
+    without_deleted,
+)
 from tests.e2e.init import NODE_IP
-from tests.e2e.pods import NAMESPACE, Pods, pod
-from tests.e2e.release import PYTHON, STATE, VALUES, Release, offered
+from tests.e2e.pods import NAMESPACE, Pods, kill, pod
+from tests.e2e.release import PYTHON, STATE, VALUES, Release, config, offered
 from tools.helm import PACKAGES
 
 SERIAL: Final = "e2e.test/serial"
@@ -38,7 +46,7 @@ SERIALS: Final[Json] = {
     "image": VALUES["image"],
     "cdi": {"enabled": True},
     "dra": {"enabled": True},
-    "config": {"version": "v1", "resources": [RESOURCE]},
+    **config(RESOURCE),
     # The cluster has no proxy for its services.
     "extraArgs": [f"--api-server=https://{NODE_IP}:6443"],
     "validation": {"enabled": False},  # it would wait for a node
@@ -48,7 +56,7 @@ NOWHERE: Final = SERIALS | {"nodeSelector": {"e2e.test/no-node-has": "this"}}
 
 @pytest.fixture(scope="module")
 def installed_dra(cluster: Cluster, installed: Release) -> Iterator[Release]:
-    """A release of its own: it has the driver `devhost`, and so one directory with the state."""
+    """A release with the driver `devhost`, the only one on the node."""
     installed.uninstall()
     release = Release(cluster, max(PACKAGES), "dra")
     yield release
@@ -71,24 +79,28 @@ def serials(installed_dra: Release, pods: Pods) -> Release:
 
 def offering(resource: Json) -> Json:
     """Return the values by which devhost offers a resource alone."""
-    config = {"version": "v1", "resources": [resource | {"backend": "dra"}]}
-    return SERIALS | {"config": config}
+    return SERIALS | config(resource | {"backend": "dra"})
 
 
-# ── what is seen ──
+# ── the state of cluster, node and pods ──
 
 
 def slices(cluster: Cluster) -> dict[str, str]:
     """Return the UID of each ResourceSlice of the driver."""
-    found = [one for one in cluster.items("resourceslices") if one["spec"]["driver"] == "devhost"]
-    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
+    return {
+        entry["metadata"]["name"]: entry["metadata"]["uid"]
+        for entry in cluster.items("resourceslices")
+        if entry["spec"]["driver"] == "devhost"
+    }
 
 
 def published(cluster: Cluster) -> list[str]:
-    """Return the names of the devices in all slices that pods may be given."""
-    found = (one["spec"].get("devices", ()) for one in cluster.items("resourceslices"))
+    """Return the names of the devices in all slices but the tainted ones."""
     return sorted(
-        device["name"] for listed in found for device in listed if not device.get("taints")
+        device["name"]
+        for entry in cluster.items("resourceslices")
+        for device in entry["spec"].get("devices", ())
+        if not device.get("taints")
     )
 
 
@@ -111,22 +123,11 @@ def serial_pods(*names: str, count: int = 2) -> list[Json]:
     return [pod(name, {SERIAL: count}) for name in names]
 
 
-def kill(cluster: Cluster, status: Json) -> None:
-    """End a container by SIGKILL."""
-    (container,) = status["status"]["containerStatuses"]
-    name = container["containerID"].removeprefix("containerd://")
-    cluster.ctr("tasks", "kill", "--signal=SIGKILL", name)
-
-
 def take_away(release: Release) -> None:
-    """Kill devhost, and have no pod of it."""
+    """Kill devhost, and remove its pod."""
     kill(release.cluster, release.pod())
     release.install(NOWHERE)
-    labels = "--selector=app.kubernetes.io/name=devhost"
-    namespace = f"--namespace={release.namespace}"
-    release.cluster.until(
-        "devhost has gone", lambda: not release.cluster.items("pods", namespace, labels)
-    )
+    release.cluster.until("devhost has gone", lambda: not release.pods())
 
 
 # ── pods ──
@@ -141,18 +142,18 @@ def test_pod_that_asks_by_name_gets_its_devices(serials: Release, pods: Pods) ->
         (resource,) = serials.status()["resources"]
         return [name for names in resource["holders"].values() for name in names]
 
-    serials.cluster.until("the pod is known", lambda: held() == [f"{NAMESPACE}/reader"] * 2)
+    serials.cluster.until("the pod is a holder", lambda: held() == [f"{NAMESPACE}/reader"] * 2)
 
 
 @pytest.fixture
 def beside_bare_devices(serials: Release) -> Iterator[Release]:
-    """Devices for all nodes that the scheduler looks at first, as of a driver of another version."""
-    others = [
+    """Devices as of a driver of another version, for all nodes; the scheduler tries them first."""
+    bare = [
         {"name": "bare"},
         {"name": "typed", "attributes": {"resource": {"int": 1}, "port": {"bool": True}}},
     ]
     pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": "devhost", "allNodes": True, "pool": pool, "devices": others}
+    spec = {"driver": "devhost", "allNodes": True, "pool": pool, "devices": bare}
     serials.cluster.apply(slice_of("bare", spec))
     yield serials
     serials.cluster.kubectl("delete", "resourceslice", "bare")
@@ -188,7 +189,7 @@ def test_pods_choose_devices_beside_those_without_the_attribute(
 def test_pod_that_lost_its_device_is_replaced_and_gets_it_when_it_is_back(
     serials: Release, pods: Pods
 ) -> None:
-    """With another number; a pod that asks by name is not evicted by Kubernetes 1.36."""
+    """The device has another number then. Kubernetes 1.36 evicts no pod that asks by name."""
     cluster = serials.cluster
     template = third_port(cluster, "meter")
     labels = {"app": "meter"}
@@ -200,19 +201,12 @@ def test_pod_that_lost_its_device_is_replaced_and_gets_it_when_it_is_back(
 
     def meters() -> list[Json]:
         """Return the pods of the deployment that are not being deleted, if there is one."""
-        listed = cluster.items("pods", f"--namespace={NAMESPACE}", "--selector=app=meter")
-        return [one for one in listed if "deletionTimestamp" not in one["metadata"]]
+        return without_deleted(
+            cluster.items("pods", f"--namespace={NAMESPACE}", "--selector=app=meter")
+        )
 
-    def conditions(meter: Json) -> dict[str, str]:
-        return {one["type"]: one["status"] for one in meter["status"].get("conditions", ())}
-
-    def ready() -> list[Json]:
-        return [one for one in meters() if conditions(one).get("Ready") == "True"]
-
-    def healths() -> list[str]:
-        (status,) = ready()[0]["status"]["containerStatuses"]
-        shown = status.get("allocatedResourcesStatus", ())
-        return [device["health"] for resource in shown for device in resource["resources"]]
+    def ready() -> list[str]:
+        return names_of(filter(is_ready, meters()))
 
     serials.install(offering(RESOURCE | {"evict": True, "evictAfter": "3s"}))
     cluster.apply(
@@ -220,21 +214,19 @@ def test_pod_that_lost_its_device_is_replaced_and_gets_it_when_it_is_back(
     )
     try:
         cluster.until("the pod runs", ready)
-        cluster.until("its device is healthy", lambda: healths() == ["Healthy"])
+        (before,) = ready()
+        cluster.until(
+            "its device is healthy", lambda: [*pods.health(before).values()] == ["Healthy"]
+        )
         pods.run(*serial_pods("reader", count=3))  # the others
-        before = ready()[0]["metadata"]["name"]
         for name in ("ttyFAKE2", "ttyFAKE3"):
             cluster.host(f"/dev/{name}").unlink()
-        cluster.until(
-            "it is evicted", lambda: [one["metadata"]["name"] for one in meters()] != [before]
-        )
-        (replacement,) = meters()
-        assert conditions(replacement).get("Ready") != "True"
-        number = (1, 3)
-        os.mknod(cluster.host("/dev/ttyFAKE3"), stat.S_IFCHR | 0o600, os.makedev(*number))
+        cluster.until("it is replaced", lambda: meters() and before not in names_of(meters()))
+        assert not ready()
+        os.mknod(cluster.host("/dev/ttyFAKE3"), stat.S_IFCHR | 0o600, os.makedev(1, 3))
         cluster.until("it runs again", ready)
         (replacement,) = ready()
-        assert nodes(pods, replacement["metadata"]["name"]) == ["1:3"]
+        assert nodes(pods, replacement) == ["1:3"]
         assert pods.get("reader")["status"]["phase"] == "Running"
     finally:
         cluster.kubectl("delete", "deployment", "meter", f"--namespace={NAMESPACE}")
@@ -259,7 +251,7 @@ def test_pods_share_one_device(installed_dra: Release, pods: Pods) -> None:
         assert pods.execute(name, "ls", "/dev/ttyFAKE0")
     claims = cluster.items("resourceclaims", f"--namespace={NAMESPACE}")
     results = [
-        result for one in claims for result in one["status"]["allocation"]["devices"]["results"]
+        result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]
     ]
     assert len({result["shareID"] for result in results}) == len(results) == 2
 
@@ -268,7 +260,7 @@ def test_pods_share_one_device(installed_dra: Release, pods: Pods) -> None:
         assert resource["warnings"] == []
         return dict(resource["holders"])
 
-    cluster.until("both pods are known", lambda: len(holders()) == 2)
+    cluster.until("both pods are holders", lambda: len(holders()) == 2)
     assert sorted(holders()) == ["ttyFAKE0::0", "ttyFAKE0::1"]
     assert cluster.items("resourceslices") == before, "the API server keeps what is written"
 
@@ -279,7 +271,7 @@ def test_pools_of_several_slices_change_with_the_number_of_devices(
     cluster = installed_dra.cluster
 
     def is_whole(pool: Json) -> bool:
-        pools = [one["spec"]["pool"] for one in cluster.items("resourceslices")]
+        pools = [entry["spec"]["pool"] for entry in cluster.items("resourceslices")]
         return pools == [pool] * pool["resourceSliceCount"]
 
     for number, (count, size) in enumerate(((70, 2), (60, 1), (70, 2)), 1):
@@ -300,8 +292,7 @@ def test_kubelet_killed_has_the_slices_again(serials: Release, pods: Pods) -> No
     cluster = serials.cluster
     pods.run(*serial_pods("reader", "other"))
     before, running = slices(cluster), pods.containers()
-    cluster.kill("kubelet")
-    cluster.run("kubelet")
+    cluster.restart("kubelet")
 
     def are_new() -> bool:
         now = slices(cluster)
@@ -351,12 +342,11 @@ def test_container_starts_again_after_its_cdi_files_were_lost(serials: Release, 
 def test_device_that_a_pod_has_is_withheld_under_another_id(serials: Release, pods: Pods) -> None:
     pods.run(*serial_pods("reader"))
     held = nodes(pods, "reader")
-    renamed = [RESOURCE | {"id": "new-${port}"}]
-    serials.install(SERIALS | {"config": {"version": "v1", "resources": renamed}})
+    serials.install(offering(RESOURCE | {"id": "new-${port}"}))
 
     def withheld() -> list[str]:
-        (shown,) = serials.status()["resources"]
-        reasons = [device["reason"] or "" for device in shown["devices"]]
+        (resource,) = serials.status()["resources"]
+        reasons = [device["reason"] or "" for device in resource["devices"]]
         return [reason for reason in reasons if reason.endswith(f"by {NAMESPACE}/reader")]
 
     serials.cluster.until("two are withheld", lambda: len(withheld()) == len(held))
@@ -389,7 +379,8 @@ def test_second_release_publishes_when_the_first_has_gone(serials: Release, pods
         return (resource["state"], resource["reason"]) == ("Waiting", reason)
 
     def is_published() -> bool:
-        return any(one["spec"]["driver"] == "second" for one in cluster.items("resourceslices"))
+        drivers = [entry["spec"]["driver"] for entry in cluster.items("resourceslices")]
+        return "second" in drivers
 
     try:
         classes = {"create": False}  # there are those of the first
@@ -421,13 +412,12 @@ def test_node_goes_to_dra_and_back_while_pods_hold(
 
     def install(backend: str) -> None:
         resource = RESOURCE | {"backend": backend, "preStart": [*steps]}
-        config = {"version": "v1", "resources": [resource]}
-        installed_dra.install(SERIALS | {"allow": {"exec": True}, "config": config})
+        installed_dra.install(SERIALS | {"allow": {"exec": True}} | config(resource))
 
     def waits_for(reason: str) -> None:
         def waits() -> bool:
-            (shown,) = installed_dra.status()["resources"]
-            return bool(shown["reason"] == reason)
+            (resource,) = installed_dra.status()["resources"]
+            return bool(resource["reason"] == reason)
 
         cluster.until(reason, waits)
 
@@ -438,14 +428,13 @@ def test_node_goes_to_dra_and_back_while_pods_hold(
         assert not published(cluster)
 
     def run_and_restart_kubelet(name: str) -> None:
-        """Kubelet ends no pod, although it admits them again; the last one is new."""
+        """Run a pod, restart kubelet, which admits all pods again and ends none, and run another."""
         pods.run(*serial_pods(name, count=1))
         running = pods.containers()
-        cluster.kill("kubelet")
-        cluster.run("kubelet")
+        cluster.restart("kubelet")
         cluster.until("devhost is registered", installed_dra.well)
         pods.run(*serial_pods(f"{name}-later", count=1))
-        assert {one: pods.containers()[one] for one in running} == running
+        assert running.items() < pods.containers().items()
 
     install("devicePlugin")
     wait_for_plugin()
@@ -506,13 +495,7 @@ OF_NODE, OF_DRIVER, OF_POOL, OF_NAME = (
         "create ResourceSlices with the name of its own node",
     )
 )
-DEVICE: Final = {"name": "fake-0"}
 TAINT: Final = {"key": "devhost/missing", "effect": "NoExecute"}
-TAINTED: Final[Json] = {"devices": [DEVICE | {"taints": [TAINT]}]}
-COUNTERS: Final[Json] = {
-    "devices": None,
-    "sharedCounters": [{"name": "all", "counters": {"devices": {"value": "0"}}}],
-}
 
 
 def slice_of(name: str, spec: Json) -> Json:
@@ -527,20 +510,20 @@ def slice_of(name: str, spec: Json) -> Json:
 def taken_slice(
     name: str = f"00000-0123456789-{TAKEN_NODE}", pool_node: str = TAKEN_NODE, **fields: Any
 ) -> Json:
-    """Return a slice of the node that is taken over, but for some fields."""
+    """Return a slice of the node that is taken over, with other fields."""
     pool = {"name": f"{pool_node}/{SERIAL}", "generation": 10**9, "resourceSliceCount": 1}
     spec = {
         "driver": "devhost",
         "nodeName": TAKEN_NODE,
         "pool": pool,
-        "devices": [DEVICE],
+        "devices": [{"name": "fake-0"}],
         **fields,
     }
     return slice_of(name, {field: value for field, value in spec.items() if value is not None})
 
 
 class TakenNode:
-    """Sends requests as who has the token of a node; nothing of them is kept."""
+    """Sends requests with the token of a node; the API server keeps none of their content."""
 
     def __init__(self, release: Release) -> None:
         self._cluster = release.cluster
@@ -552,7 +535,7 @@ class TakenNode:
         self._token = release.kubectl("create", "token", "devhost", *bound).strip()
 
     def refusal(self, verb: str, content: Json) -> str:
-        """Return the sentence by which the policy forbids a write, another error, or nothing."""
+        """Return the policy's sentence that forbids a write, another error, or an empty text."""
         path = SLICES_PATH if verb == "create" else f"{SLICES_PATH}/{content['metadata']['name']}"
         flags = [f"--raw={path}?dryRun=All", f"--token={self._token}"]
         flags += [] if verb == "delete" else ["--filename=-"]
@@ -575,10 +558,8 @@ def taken_node(installed_dra: Release) -> Iterator[TakenNode]:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        pytest.param(taken_slice(**TAINTED), "", id="own_tainted"),
-        pytest.param(taken_slice(**COUNTERS), "", id="own_counters"),
-        pytest.param(taken_slice(pool_node=NODE, **TAINTED), OF_POOL, id="pool_tainted"),
-        pytest.param(taken_slice(pool_node=NODE, **COUNTERS), OF_POOL, id="pool_counters"),
+        pytest.param(taken_slice(), "", id="own"),
+        pytest.param(taken_slice(pool_node=NODE), OF_POOL, id="pool"),
         pytest.param(taken_slice(pool_node=f"{TAKEN_NODE}1"), OF_POOL, id="pool_of_longer_name"),
         pytest.param(taken_slice(nodeName=NODE, pool_node=NODE), OF_NODE, id="node"),
         pytest.param(taken_slice(nodeName=NODE), OF_NODE, id="node_with_own_pool"),
@@ -612,8 +593,8 @@ def test_node_changes_slices_of_its_own_alone(
     name = content["metadata"]["name"]
     cluster.apply(content)
     try:
-        present = cluster.get("resourceslice", name)
-        tainted = present | {"spec": present["spec"] | TAINTED}
-        assert taken_node.refusal(verb, tainted) == sentence
+        changed = cluster.get("resourceslice", name)
+        changed["spec"]["devices"][0]["taints"] = [TAINT]
+        assert taken_node.refusal(verb, changed) == sentence
     finally:
         cluster.kubectl("delete", "resourceslice", name)

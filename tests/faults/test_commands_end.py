@@ -54,16 +54,16 @@ resources:
 """
 
     def pids(self) -> list[int]:
-        return [int(one) for one in (self.place / "pids").read_text().split()]
+        return [int(pid) for pid in (self.place / "pids").read_text().split()]
 
     @property
     def left(self) -> list[int]:
-        """What still lives of the run that began last."""
+        """Return what still lives of the run that began last."""
         return [pid for pid in self.pids() if alive(pid)]
 
     @contextlib.asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """Have the step run for a container's start, which fails."""
+        """Run the step for a container's start, which fails."""
         before = self.pids()
         await self.kubelet.wait(DISK, 1, 1)
         self.pods += 1
@@ -102,7 +102,7 @@ async def test_step_ends_with_devhost_at_sigterm(daemon: Daemon, work: Work) -> 
 
 
 def test_command_that_cannot_be_followed_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not go on without anybody who waits for it."""
+    """The command does not go on without anybody who waits for it."""
     monkeypatch.setattr(command, "_KILL_S", 60.0)
     started: list[int] = []
 

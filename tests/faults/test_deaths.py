@@ -76,20 +76,20 @@ async def test_kubelet_socket_dead_moved_or_replaced_is_followed(
     await standin.start()
     await at_rest(standin, daemon, declared)
     before = daemon.sockets()
-    path, other = daemon.plugins / "kubelet.sock", daemon.plugins / "moved"
+    path, moved = daemon.plugins / "kubelet.sock", daemon.plugins / "moved"
     for _ in range(2):
-        path.rename(other)  # the kubelet lives on, and it is the same socket
-        other.rename(path)
+        path.rename(moved)  # the kubelet lives on, and it is the same socket
+        moved.rename(path)
     daemon.write(tokens(a=2, b=3))
     await at_rest(standin, daemon, declared | {B: numbers(3)})
     assert before < daemon.sockets()
-    path.rename(other)
+    path.rename(moved)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     await daemon.logged("kubelet.sock was replaced", resource=A)
     await daemon.logged("nobody listens on kubelet.sock", resource=A)
     assert daemon.found("the kubelet ended the stream") == [], "it lives"
-    other.rename(path)
+    moved.rename(path)
     await at_rest(standin, daemon, declared | {B: numbers(3)})
     for _ in range(2):
         await standin.stop()

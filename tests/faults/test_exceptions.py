@@ -62,7 +62,10 @@ def begins(frame: FrameType) -> bool:
     """Whether a coroutine begins to run: it is neither made, nor resumed after it has waited."""
     if not is_coroutine(frame.f_code):
         return True
-    first = {one.opname: one.offset for one in reversed([*dis.get_instructions(frame.f_code)])}
+    first = {
+        instruction.opname: instruction.offset
+        for instruction in reversed([*dis.get_instructions(frame.f_code)])
+    }
     return bool(first["RETURN_GENERATOR"] <= frame.f_lasti <= first["RESUME"])
 
 
@@ -207,14 +210,15 @@ resources:
                     await asyncio.sleep(0.01)
                     healths = self.kubelet.devices(FAILING)
                     by_health = {
-                        it: {n for n in healths if healths[n] == it} for it in healths.values()
+                        health: {n for n in healths if healths[n] == health}
+                        for health in healths.values()
                     }
                     seen = by_health, await self.run_pod()
         except TimeoutError:
             raise AssertionError(f"not {wanted}, but {seen}") from None
 
     def status_of_other(self) -> Status:
-        return next(each.status for each in self.host.resources if each.name == OTHER)
+        return next(served.status for served in self.host.resources if served.name == OTHER)
 
 
 @pytest.mark.timeout(900)

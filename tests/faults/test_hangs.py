@@ -66,7 +66,7 @@ async def test_source_that_hangs_from_the_start_is_served_without_devices_and_he
 async def test_source_that_is_slow_does_not_hang(
     standin: SimulatedKubelet, daemon: Daemon, place: Path
 ) -> None:
-    """It takes longer to read than the host may take for an answer."""
+    """Reading takes longer than the host may take for an answer."""
     files = [str(number) for number in range(40)]
     with slow(place / "sick", files, 0.1):
         await daemon.start(directories(place, "sick", "well"))

@@ -71,7 +71,10 @@ async def figures(daemon: Daemon) -> Figures:
 
     def calm() -> bool:
         seen.append(daemon.figures())
-        return len(seen) > 30 and len({(one.descriptors, one.threads) for one in seen[-30:]}) == 1
+        return (
+            len(seen) > 30
+            and len({(figure.descriptors, figure.threads) for figure in seen[-30:]}) == 1
+        )
 
     await until(calm, "calm")
     return seen[-1]
@@ -105,10 +108,10 @@ async def grown(daemon: Daemon, file: Path, before: Counter[str]) -> dict[str, i
     clock = asyncio.get_running_loop().time
     end = clock() + PATIENCE
     while True:
-        more = await objects(daemon, file) - before
-        found = {name: count for name, count in more.items() if count >= leak(name)}
-        if not found or clock() > end:
-            return found
+        after = await objects(daemon, file) - before
+        leaks = {name: count for name, count in after.items() if count >= leak(name)}
+        if not leaks or clock() > end:
+            return leaks
         await asyncio.sleep(0.1)
 
 
@@ -129,9 +132,9 @@ async def test_process_after_many_changes_holds_what_it_held_before(
     for number in range(CYCLES):
         await cycle(standin, daemon, directory, number)
     after = await figures(daemon)
-    more = await grown(daemon, directory / "objects", counted)
-    print(f"\nbefore {before}\nafter  {after}\nmore   {more}")  # noqa: T201 (shown by -s)
-    assert not more
+    leaks = await grown(daemon, directory / "objects", counted)
+    print(f"\nbefore {before}\nafter  {after}\nmore   {leaks}")  # noqa: T201 (shown by -s)
+    assert not leaks
     assert after.sockets == before.sockets == 1
     assert after.watches == before.watches
     assert abs(after.descriptors - before.descriptors) <= 1

@@ -33,7 +33,7 @@ async def succeeds(*command: str) -> bool:
 async def test_descriptors_for_a_part_are_retried_until_the_limit_is_raised(
     standin: SimulatedKubelet, daemon: Daemon
 ) -> None:
-    """What does not fit says so and is tried again; with a higher limit all is served."""
+    """A resource that does not fit says so and is tried again; with a higher limit all are served."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     daemon.constants = {}
     daemon.code = f"""
@@ -153,7 +153,7 @@ async def test_plugin_directory_without_room_is_told_and_heals(daemon: Daemon, h
 async def test_process_without_capabilities_serves_what_it_may_read(
     standin: SimulatedKubelet, daemon: Daemon, directory: Path
 ) -> None:
-    """As in the chart's pods: there root may not read what others keep for themselves."""
+    """Root in the chart's pods may not read what others keep for themselves."""
     daemon.wrapper = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
     daemon.flags = ["--allow-path", f"{directory}/b*"]
     for name in ("a", "b"):

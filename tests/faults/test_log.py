@@ -24,7 +24,7 @@ def free_ports(count: int) -> list[int]:
     """Ports that nobody has now: the log cannot say which ones were taken."""
     with contextlib.ExitStack() as stack:
         bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in bound]
+        return [listener.getsockname()[1] for listener in bound]
 
 
 class Unread:
@@ -62,12 +62,12 @@ def unread(daemon: Daemon) -> Iterator[Unread]:
 async def test_log_that_nobody_reads_stops_nothing(
     started: Kubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
-    """It registers, hands out, takes devices on, survives restarts of kubelet, ends at SIGTERM."""
+    """The process registers, hands out, takes devices on, survives restarts of kubelet, ends at SIGTERM."""
     (directory / "d").mkdir()
     (port,) = free_ports(1)
     daemon.flags = ["--listen", f"127.0.0.1:{port}"]
-    more = tokens(**{f"r{number}": 2 for number in range(COUNT)}).partition("resources:")[2]
-    await daemon.start(directories(directory, "d") + more.lstrip("\n"))
+    resources = tokens(**{f"r{number}": 2 for number in range(COUNT)}).partition("resources:")[2]
+    await daemon.start(directories(directory, "d") + resources.lstrip("\n"))
     for number in range(COUNT):
         await started.wait(f"example.com/r{number}", 2, 2)
     (directory / "d" / "cherry").touch()
@@ -85,7 +85,7 @@ async def test_log_that_nobody_reads_stops_nothing(
 async def test_log_lines_that_are_dropped_are_a_metric_and_a_trouble(
     standin: SimulatedKubelet, daemon: Daemon, unread: Unread, directory: Path
 ) -> None:
-    """Who asks over HTTP learns what the log cannot say; the trouble ends with its cause."""
+    """Metrics and status say what the log cannot; the trouble ends with its cause."""
     daemon.constants = SMALL_QUEUE
     metrics, port = free_ports(2)
     daemon.flags = ["--listen", f"127.0.0.1:{metrics}", "--status-listen", f"127.0.0.1:{port}"]
@@ -98,7 +98,7 @@ async def test_log_lines_that_are_dropped_are_a_metric_and_a_trouble(
     assert any("log" in trouble for trouble in status["troubles"])
     samples = Samples((await get(metrics, "/metrics")).body.decode())
     assert samples.value("devhost_log_lines_dropped_total") >= status["log"]["dropped"]
-    await until(lambda: any("dropped" in str(one["msg"]) for one in unread.lines()), "read")
+    await until(lambda: any("dropped" in str(line["msg"]) for line in unread.lines()), "read")
     # The rest of a start may fill the pipe once more before it is read.
     while (after := (await get(port, "/status")).json())["log"]["dropping"]:
         unread.lines()
@@ -133,7 +133,7 @@ async def test_crash_is_in_the_log_with_its_traceback(daemon: Daemon) -> None:
 async def test_crash_whose_log_nobody_reads_ends_the_process(
     daemon: Daemon, unread: Unread
 ) -> None:
-    """It ends all the same: a process that has crashed must not look alive."""
+    """The process ends all the same: one that has crashed must not look alive."""
     daemon.code = CRASH
     await daemon.start(tokens(a=1))
     assert await daemon.ended() == 1

@@ -11,7 +11,9 @@ RUBBISH = bytes(range(255, 200, -1))
 
 
 def is_clean(daemon: Daemon) -> bool:
-    return not [it for it in daemon.lines if "traceback" in it or it["level"] in ("raw", "error")]
+    return not [
+        line for line in daemon.lines if "traceback" in line or line["level"] in ("raw", "error")
+    ]
 
 
 async def test_http_clients_that_misbehave_leave_no_traceback(

@@ -109,9 +109,9 @@ async def test_signals_while_the_process_ends_change_nothing(
     """From the first signal to the last instant of the process: exit 0 and no word of them."""
     count = 30
     for number in SIGNALS:
-        await daemon.start(tokens(**{f"r{each}": 1 for each in range(count)}))
-        for each in range(count):
-            await standin.wait(f"example.com/r{each}", 1, 1)
+        await daemon.start(tokens(**{f"r{index}": 1 for index in range(count)}))
+        for index in range(count):
+            await standin.wait(f"example.com/r{index}", 1, 1)
         while daemon.running:
             send(daemon, number)
             await asyncio.sleep(0.001)

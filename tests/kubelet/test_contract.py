@@ -1,4 +1,4 @@
-"""What a kubelet does to a device plugin: of the stand-in and of real device managers alike."""
+"""The calls of a kubelet to a device plugin: of the stand-in and of real device managers alike."""
 
 import functools
 import socket
@@ -294,7 +294,7 @@ async def test_plugin_away_fails_starts_only_if_it_requires_prestart(node: Node)
 
 
 async def test_pod_resources_list_pods_from_their_admission_on(node: Node) -> None:
-    """What is being allocated is not listed yet; nothing is held during a call of a plugin."""
+    """A device that is being allocated is not listed yet; nothing is held during a call of a plugin."""
     plugin = await node.registered(
         *healthy("a", "b"),
         options=pb.DevicePluginOptions(
@@ -312,7 +312,7 @@ async def test_pod_resources_list_pods_from_their_admission_on(node: Node) -> No
     plugin.on_prefer, plugin.on_allocate = look("prefer"), look("allocate")
     plugin.on_start = look("start")
     answers = await node.kubelet.admit("one", {"x": {COLA: 1}, "y": {COLA: 1}})
-    x, y = ([(COLA, one) for one in answers[name]["deviceIds"][COLA]] for name in "xy")
+    x, y = ([(COLA, token) for token in answers[name]["deviceIds"][COLA]] for name in "xy")
     assert seen == [
         ("prefer", {"one": {"x": [], "y": []}}),
         ("allocate", {"one": {"x": [], "y": []}}),
@@ -347,9 +347,9 @@ async def test_kubelet_killed_leaves_dead_sockets_and_the_next_knows_the_pods(no
     assert before == {"pod": {"main": [(COLA, "a")]}}
     await node.kubelet.kill()
     await plugin.stream_ended.wait()
-    for each in (path, node.kubelet.pod_resources):
+    for socket_path in (path, node.kubelet.pod_resources):
         with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
-            client.connect(str(each))
+            client.connect(str(socket_path))
     await node.kubelet.start()
     assert await listed(node.kubelet) == before
 

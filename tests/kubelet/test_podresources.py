@@ -42,7 +42,7 @@ async def test_holders_are_known_also_after_a_restart(node: Node) -> None:
     await node.registered(*healthy("a", "b"), resource=TEA)
     assert await held(client) == {}
     served = ServedNames(client)
-    assert [await served.is_served(one) for one in (COLA, TEA, "example.com/none")] == [
+    assert [await served.is_served(resource) for resource in (COLA, TEA, "example.com/none")] == [
         True,
         True,
         False,
@@ -86,14 +86,16 @@ async def test_holders_of_one_device_may_be_several(path: Path, client: PodResou
         pb.PodResources(
             name=name,
             namespace="ns",
-            containers=[pb.ContainerResources(name=each, devices=[entry]) for each in "xy"],
+            containers=[
+                pb.ContainerResources(name=container, devices=[entry]) for container in "xy"
+            ],
         )
         for name in ("one", "two")
     ]
     answer = pb.ListPodResourcesResponse(pod_resources=pods)
     server = await answering(path, answer.SerializeToString())
-    both = {"ns/one", "ns/two"}
-    assert await held(client) == {COLA: {"a": both, "b": both}}
+    all_pods = {"ns/one", "ns/two"}
+    assert await held(client) == {COLA: {"a": all_pods, "b": all_pods}}
     await server.stop(None)
 
 
@@ -115,7 +117,7 @@ async def test_checkpoint_has_all_that_kubelet_has_allocated(
 ) -> None:
     """One that cannot be read may have any."""
     pods = frozenset({"ns/one"})
-    held = PodHoldings({COLA: {OfferedId(one, one): pods for one in "ab"}}, {COLA: pods})
+    held = PodHoldings({COLA: {OfferedId(token, token): pods for token in "ab"}}, {COLA: pods})
     assert not await client.covers_checkpoint(held)
     path.parent.mkdir()
     checkpoint = path.parent / "kubelet_internal_checkpoint"
@@ -184,7 +186,7 @@ async def test_list_above_four_mebibytes_is_an_error(path: Path, client: PodReso
 async def test_list_of_a_kubelet_that_was_replaced_meanwhile_is_an_error(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be of either, and one that has just started does not know all pods."""
+    """The list may be of either, and a kubelet that has just started does not know all pods."""
     client = PodResources(node.kubelet.pod_resources, node.kubelet.plugin_dir)
     ask = client.ask
 

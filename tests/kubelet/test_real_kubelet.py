@@ -1,4 +1,4 @@
-"""What only real device managers have here: versions, init containers, NUMA and its hints.
+"""Behaviour that only real device managers have here: versions, init containers, NUMA and its hints.
 
 Much of it is the kubelet's own behaviour, which a plugin that asks for it must know.
 """
@@ -12,6 +12,7 @@ import pytest
 from devhost.api.podresources.v1 import podresources_pb2 as pr
 from devhost.api.v1beta1 import deviceplugin_pb2 as pb
 from devhost.backends.podresources import PodResources
+from tests.support.asking import until_said
 from tests.support.hosting import kubelet_of
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.scripted_plugin import COLA, TEA, Node, healthy, listed, lister, nothing
@@ -31,11 +32,11 @@ def on_nodes(**nodes: list[int]) -> list[pb.Device]:
     """Devices that are attached to NUMA nodes."""
     return [
         pb.Device(
-            ID=each,
+            ID=device,
             health="Healthy",
             topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in of]),
         )
-        for each, of in nodes.items()
+        for device, of in nodes.items()
     ]
 
 
@@ -63,7 +64,7 @@ async def test_sidecars_are_listed_init_containers_not(node: Node, kubelet: Real
     ids = {name: answer["deviceIds"][COLA] for name, answer in answers.items()}
     # What an init container has had goes to those after it, and a sidecar keeps its own.
     assert sorted([*ids["app"], *ids["proxy"]]) == ids["setup"]
-    held = {name: [(COLA, each) for each in ids[name]] for name in ("proxy", "app")}
+    held = {name: [(COLA, token) for token in ids[name]] for name in ("proxy", "app")}
     assert await listed(kubelet) == {"one": held}
 
 
@@ -87,7 +88,7 @@ async def test_pod_ended_during_allocate_frees_a_device_twice(
     new = await kubelet.admit("new", {"x": {COLA: 2}})
     assert new["x"]["deviceIds"][COLA] == ["a", "b"]
     assert await listed(kubelet) == {
-        "stays": {"x": [(COLA, each) for each in stays["x"]["deviceIds"][COLA]]},
+        "stays": {"x": [(COLA, token) for token in stays["x"]["deviceIds"][COLA]]},
         "new": {"x": [(COLA, "a"), (COLA, "b")]},
     }
 
@@ -102,7 +103,7 @@ async def test_checkpoint_tells_of_devices_of_pods_that_are_not_listed(
         return await client.covers_checkpoint((await client.list_pods()).held)
 
     await node.registered(*healthy("a", "b"))
-    assert await lists_all()
+    await until_said(lists_all, bool)  # the checkpoint is written after the capacity is known
     await kubelet.admit("one", {"app": {COLA: 1}})
     assert await lists_all()
     await kubelet.kill()
@@ -132,8 +133,8 @@ async def test_hints_are_the_numa_nodes_that_would_do(node: Node, kubelet: RealK
     assert await hints(kubelet, 2) == node_0
     assert await hints(kubelet, 3) == [Hint((0, 1), True)]
     assert await hints(kubelet, 4) == []
-    both = await kubelet.hints("new", {"x": {TEA: 1}, "y": {}})
-    assert both == {"x": {TEA: None}, "y": {}}
+    aligned = await kubelet.hints("new", {"x": {TEA: 1}, "y": {}})
+    assert aligned == {"x": {TEA: None}, "y": {}}
     assert await listed(kubelet) == {}
     assert plugin.allocated == []
     # What is in use no longer counts, unless the pod is the one that has it.
@@ -149,7 +150,7 @@ async def hints(kubelet: RealKubelet, n: int) -> list[Hint] | None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "size", "asked", "allocated"),
+    ("nodes", "size", "calls", "allocated"),
     [
         # More are aligned than needed: the plugin chooses among those.
         ([0], 1, [(["a0", "b0"], [], 1)], ["b0"]),
@@ -168,7 +169,7 @@ async def test_affinity_comes_before_preference(
     kubelet: RealKubelet,
     nodes: Iterable[int] | None,
     size: int,
-    asked: list[tuple[list[str], list[str], int]],
+    calls: list[tuple[list[str], list[str], int]],
     allocated: list[str],
 ) -> None:
     devices = on_nodes(a0=[0], b0=[0], c1=[1], d1=[1], e1=[1])
@@ -178,5 +179,5 @@ async def test_affinity_comes_before_preference(
         await kubelet.affinity("one", "x", nodes)
     answers = await kubelet.admit("one", {"x": {COLA: size}})
     assert answers["x"]["deviceIds"][COLA] == allocated
-    assert plugin.preferred == asked
+    assert plugin.preferred == calls
     assert plugin.allocated == [allocated]

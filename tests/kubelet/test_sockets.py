@@ -11,7 +11,7 @@ from devhost.fake_kubelet.connections import serve
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_start_cancelled_ends_stopped(directory: Path, turns: int) -> None:
-    """As by Ctrl-C: gRPC cannot stop a server whose start was interrupted."""
+    """Ctrl-C does so: gRPC cannot stop a server whose start was interrupted."""
     server = grpc.aio.server()
     starting = asyncio.create_task(serve(server, directory / "kubelet.sock"))
     for _ in range(turns):

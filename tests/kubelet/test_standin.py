@@ -1,4 +1,4 @@
-"""What is the stand-in's alone: what it tells, and how it starts and ends."""
+"""Behaviour of the stand-in alone: what it tells, and how it starts and ends."""
 
 import asyncio
 import socket
@@ -43,8 +43,8 @@ async def test_list_changed_is_told(node: Node, kubelet: SimulatedKubelet) -> No
     plugin.hang_up()
     await kubelet.wait(COLA, 2, 0)
     looking.cancel()
-    both = {"a": "Healthy", "b": "Unhealthy"}
-    assert seen == [{}, {"a": "Healthy"}, both, dict.fromkeys("ab", "Unhealthy")]
+    devices = {"a": "Healthy", "b": "Unhealthy"}
+    assert seen == [{}, {"a": "Healthy"}, devices, dict.fromkeys("ab", "Unhealthy")]
     assert kubelet.registrations == [COLA]
 
 
@@ -71,7 +71,7 @@ async def test_device_gone_during_allocate_is_a_panic(
 
 
 async def test_socket_registered_twice_is_refused(node: Node, kubelet: SimulatedKubelet) -> None:
-    """As since 1.37."""
+    """Kubelet does so since 1.37."""
     plugin = await node.registered(*healthy("a"))
     expected = f"device plugin already connected: {plugin.socket}"
     assert await refused(kubelet, plugin.socket.name) == (grpc.StatusCode.UNKNOWN, expected)

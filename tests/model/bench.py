@@ -86,11 +86,11 @@ class Listener:
                 self.violations.append(f"{resource}: {gone} left, and was never seen Unhealthy")
         self.lists[resource] = entries
         mine = _offered(entries)
-        for other, listed in self.lists.items():
-            if other == resource or {other, resource} & self.tolerant:
+        for rival, listed in self.lists.items():
+            if rival == resource or {rival, resource} & self.tolerant:
                 continue
             for node in (mine.keys() & _offered(listed).keys()) - self._others():
-                self.violations.append(f"{node} is healthy in {resource} and in {other}")
+                self.violations.append(f"{node} is healthy in {resource} and in {rival}")
 
     def sending(self, streams: ListStreams, entries: dict[str, bool]) -> None:
         """A list is about to be sent."""
@@ -98,22 +98,26 @@ class Listener:
         for gone, since in last.unhealthy.items():
             if gone not in entries and now - since < LEAVE_AFTER_S:
                 self.violations.append(f"{gone} leaves {now - since:.3f} s after its Unhealthy")
-        unhealthy = {one: last.unhealthy.get(one, now) for one, well in entries.items() if not well}
+        unhealthy = {
+            token: last.unhealthy.get(token, now) for token, well in entries.items() if not well
+        }
         fallen = {
-            one
-            for one, since in unhealthy.items()
-            if now - since < _JUST_S and (last.entries.get(one) or one in last.fallen)
+            token
+            for token, since in unhealthy.items()
+            if now - since < _JUST_S and (last.entries.get(token) or token in last.fallen)
         }
         self._sent[streams] = _Sent(entries, unhealthy, fallen)
         for node, ids in _offered(entries).items():
-            bases = {_base(one) for one in ids}
+            bases = {_base(token) for token in ids}
             if len(bases) > 1:
                 self.violations.append(f"{node} is healthy as {bases}")
-            for one in fallen:
-                fewer_shares = {_base(one)} == bases and all("::" in it for it in (one, *ids))
-                if node_of(one) == node and not fewer_shares and node not in self._others():
+            for token in fallen:
+                fewer_shares = {_base(token)} == bases and all(
+                    "::" in part for part in (token, *ids)
+                )
+                if node_of(token) == node and not fewer_shares and node not in self._others():
                     self.violations.append(
-                        f"{node} is healthy as {ids}, {one} just turned Unhealthy"
+                        f"{node} is healthy as {ids}, {token} just turned Unhealthy"
                     )
 
 
@@ -123,9 +127,9 @@ def _base(advertised_id: str) -> str:
 
 def _offered(entries: dict[str, bool]) -> dict[str, set[str]]:
     nodes: dict[str, set[str]] = {}
-    for one, well in entries.items():
-        if well and not is_token(one):
-            nodes.setdefault(node_of(one), set()).add(one)
+    for token, well in entries.items():
+        if well and not is_token(token):
+            nodes.setdefault(node_of(token), set()).add(token)
     return nodes
 
 
@@ -140,7 +144,7 @@ class _Heard:
 
     async def ListAndWatch(self, request: pb2.Empty) -> AsyncIterator[pb2.ListAndWatchResponse]:  # noqa: N802
         async for message in self._stub.ListAndWatch(request):
-            self._hear({one.ID: one.health == "Healthy" for one in message.devices})
+            self._hear({device.ID: device.health == "Healthy" for device in message.devices})
             yield message
 
 
@@ -166,7 +170,7 @@ class HeardKubelet(SimulatedKubelet):
 
     def streams(self) -> list[str]:
         """The resources of all open streams."""
-        return sorted(one.resource for one in self._plugins.connected.values())
+        return sorted(plugin.resource for plugin in self._plugins.connected.values())
 
 
 class StartingLister(PodResourcesLister):
@@ -179,10 +183,10 @@ class StartingLister(PodResourcesLister):
     async def List(  # noqa: N802
         self, request: pods.ListPodResourcesRequest, context: Any
     ) -> pods.ListPodResourcesResponse:
-        found = await super().List(request, context)
+        answer = await super().List(request, context)
         if time.monotonic() < self._complete:
-            del found.pod_resources[:]
-        return found
+            del answer.pod_resources[:]
+        return answer
 
 
 class Errors(logging.Handler):
@@ -238,7 +242,7 @@ class Bench:
         def heard(
             self: ListStreams, stream: Stream, entries: Mapping[str, AdvertisedDevice]
         ) -> None:
-            listener.sending(self, {one: it.healthy for one, it in entries.items()})
+            listener.sending(self, {token: entry.healthy for token, entry in entries.items()})
             list_sent(self, stream, entries)
 
         self._patch = pytest.MonkeyPatch()
@@ -282,9 +286,9 @@ class Bench:
         self.instances.append(Running(host, task))
         self.listener.forget()
 
-    async def stop_host(self, which: int = 0) -> None:
+    async def stop_host(self, index: int = 0) -> None:
         """Stop an instance; another one takes over what it has served."""
-        task = self.instances.pop(which).task
+        task = self.instances.pop(index).task
         self.listener.forget()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -305,25 +309,25 @@ class Bench:
             await self.kubelet.stop()
         me = asyncio.current_task()
         await self._until(
-            "tasks are left", lambda: [one for one in asyncio.all_tasks() if one is not me]
+            "tasks are left", lambda: [task for task in asyncio.all_tasks() if task is not me]
         )
 
     def sockets(self) -> list[str]:
         return sorted(path.name for path in self.plugins.glob("devhost-*.sock"))
 
     def _left_threads(self) -> list[str]:
-        left = {one.name for one in set(threading.enumerate()) - self._threads}
-        return sorted(one for one in left if not any(other in one for other in _NOT_OURS))
+        left = {name.name for name in set(threading.enumerate()) - self._threads}
+        return sorted(name for name in left if not any(part in name for part in _NOT_OURS))
 
-    async def _until(self, what: str, left: Callable[[], list[Any]]) -> None:
+    async def _until(self, problem: str, left: Callable[[], list[Any]]) -> None:
         end = time.monotonic() + REST_S
-        while found := left():
-            assert time.monotonic() < end, f"{what}: {found}"
+        while leftovers := left():
+            assert time.monotonic() < end, f"{problem}: {leftovers}"
             await asyncio.sleep(_POLL_S)
 
     @contextlib.contextmanager
     def slow_allocate(self) -> Iterator[None]:
-        """Let each Allocate take longer than an ID stays in the list that is to leave."""
+        """Make each Allocate take longer than an ID stays in the list that is to leave."""
         allocate = Declaration.allocate
 
         def slow(*arguments: Any) -> object:
@@ -339,27 +343,27 @@ class Bench:
 
     @property
     def hosts(self) -> list[Host]:
-        return [one.host for one in self.instances]
+        return [running.host for running in self.instances]
 
     @property
     def runners(self) -> dict[str, ServedResource]:
         """Each resource as the instance has it that serves it."""
-        found: dict[str, ServedResource] = {}
+        runners: dict[str, ServedResource] = {}
         for host in self.hosts:
-            for one in host.resources:
-                if one.name not in found or one.status.state is State.REGISTERED:
-                    found[one.name] = one
-        return found
+            for served in host.resources:
+                if served.name not in runners or served.status.state is State.REGISTERED:
+                    runners[served.name] = served
+        return runners
 
     def violations(self) -> list[str]:
-        """What has happened that never must."""
+        """Return what has happened that never must."""
         panics = self.kubelet.panics if isinstance(self.kubelet, SimulatedKubelet) else []
         return self.listener.violations + self.errors.texts + panics
 
     def entries(self, resource: str) -> dict[str, bool]:
         """Return what devhost lists."""
         publication = cast("Registration", self.runners[resource].publication)
-        return {one: it.healthy for one, it in publication.offered_ids.entries.items()}
+        return {token: entry.healthy for token, entry in publication.offered_ids.entries.items()}
 
     def configured(self, text: str) -> None:
         """Check that a configuration is in force, and the file has been read."""
@@ -395,11 +399,15 @@ class Bench:
         capacity = await self.kubelet.capacity()
         for name in names:
             entries = self.entries(name)
-            healthy = {one for one, well in entries.items() if well}
+            healthy = {token for token, well in entries.items() if well}
             counts = capacity.get(name)
             if isinstance(self.kubelet, RealKubelet):
                 seen = set(await self.kubelet.healthy_devices(name))
             else:
-                seen = {one for one, it in self.kubelet.devices(name).items() if it == "Healthy"}
+                seen = {
+                    token
+                    for token, health in self.kubelet.devices(name).items()
+                    if health == "Healthy"
+                }
             if counts != (len(entries), len(healthy)) or seen != healthy:
                 raise Problem(f"{name}: the kubelet has {counts} {seen}, devhost lists {entries}")

@@ -1,4 +1,4 @@
-"""What a test declares: the part of the language that the model knows."""
+"""The part of the configuration language that the model knows, as a test declares it."""
 
 import json
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ class Declared:
     group: bool = False  # of all that it finds
 
     def as_yaml(self, root: Path) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        resource: dict[str, Any] = {
             "name": self.name,
             "sources": [_source(root, source) for source in self.sources],
             "replicas": self.replicas,
@@ -59,12 +59,12 @@ class Declared:
             "nodeNames": [NODE if self.here else "elsewhere"],
         }
         if self.grouped:
-            found["group"] = "together"
+            resource["group"] = "together"
         elif self.id is not None:
-            found["id"] = self.id
+            resource["id"] = self.id
         if self.max_devices is not None:
-            found["maxDevices"] = self.max_devices
-        return found
+            resource["maxDevices"] = self.max_devices
+        return resource
 
     @property
     def grouped(self) -> bool:
@@ -72,7 +72,7 @@ class Declared:
 
     @property
     def shown(self) -> int:
-        """Which answer; a token has no path that could be mounted."""
+        """The kind of answer; a token has no path that could be mounted."""
         return 0 if self.answer == 3 and set(self.sources) & TOKENS.keys() else self.answer
 
     def id_of(self, name: str) -> str:
@@ -95,8 +95,8 @@ class Declared:
 
     def expected_answer(self, root: Path, advertised_ids: Iterable[str]) -> dict[str, Any]:
         """Return what a container receives for these IDs."""
-        ids = sorted({one.partition("::")[0] for one in advertised_ids})
-        names = [name_of(one) for one in ids]
+        ids = sorted({token.partition("::")[0] for token in advertised_ids})
+        names = [name_of(token) for token in ids]
         envs: dict[str, str] = {}
         mounts = []
         match self.shown:
@@ -152,5 +152,5 @@ def _matches(source: str, name: str) -> bool:
 
 def text_of(declared: Iterable[Declared], root: Path) -> str:
     """Return the configuration file; JSON is YAML."""
-    resources = [one.as_yaml(root) for one in declared]
+    resources = [resource.as_yaml(root) for resource in declared]
     return json.dumps({"version": "v1", "resources": resources}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""What has to be advertised at rest: from the file tree, the declaration and what was before.
+"""The lists that are right at rest: by the file tree, the declaration and what was before.
 
 The model says only what is certain. What depends on a moment that nobody saw (a file that
 came and went again before anybody looked) may be either way.
@@ -13,7 +13,7 @@ from tests.model.declared import Declared, is_token, name_of, node_of
 
 @dataclass(slots=True)
 class Past:
-    """What is known of one resource's devices, by IDs without share.
+    """The past of one resource's devices, by IDs without share.
 
     Attributes:
         kept: Were offered at the last rest and were there ever since.
@@ -31,27 +31,27 @@ class Past:
     maybe: set[str] = field(default_factory=set)
     orphans: set[str] = field(default_factory=set)
     now: set[str] = field(default_factory=set)
-    found: set[str] = field(default_factory=set)
+    seen: set[str] = field(default_factory=set)
     before: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
 
     @property
     def may_leave(self) -> set[str]:
         """The nodes that a resource behind it keeps, if it had them."""
-        return self.left | (self.found - self.before)
+        return self.left | (self.seen - self.before)
 
     def step(self, declared: Declared, root: Path) -> None:
-        """Note the tree as it is now."""
-        found = declared.found(root)
-        now = {declared.id_of(name) for names in found.values() for name in names}
+        """Take over the tree as it is now."""
+        seen = declared.found(root)
+        now = {declared.id_of(name) for names in seen.values() for name in names}
         self.maybe |= self.now
-        self.lost = {one for one in self.lost | self.kept if one not in now}
-        self.lost = {one for one in self.lost if node_of(one) not in found}
+        self.lost = {device for device in self.lost | self.kept if device not in now}
+        self.lost = {device for device in self.lost if node_of(device) not in seen}
         self.kept &= now
-        self.now, self.found = now, set(found)
+        self.now, self.seen = now, set(seen)
 
     def changed(self, before: Declared, after: Declared) -> None:
-        """Note another declaration."""
+        """Take over another declaration."""
         if (before.sources, before.id, before.here) != (after.sources, after.id, after.here):
             self.maybe |= self.kept | self.lost
             self.orphans |= self.kept | self.lost
@@ -60,29 +60,29 @@ class Past:
             self.kept.clear()
 
     def forget(self) -> None:
-        """Note that whatever was listed may go or stay."""
+        """Allow that whatever was listed goes or stays."""
         self.maybe |= self.kept | self.lost
         self.kept.clear()
         self.lost.clear()
 
     def uncertain(self, names: Collection[str]) -> None:
-        """Note that what was offered of files of these names may go or stay, as missing."""
-        ids = {one for one in self.kept | self.lost if node_of(one) in names}
+        """Allow that what was offered of files of these names goes or stays, as missing."""
+        ids = {device for device in self.kept | self.lost if node_of(device) in names}
         self.kept -= ids
         self.lost -= ids
         self.maybe |= ids
 
     def was_full(self) -> None:
-        """Note that it may have had no seat for what it finds."""
-        self.left = self.left | self.found
+        """Allow that there was no seat for what it finds."""
+        self.left = self.left | self.seen
 
     def rest(self, entries: Mapping[str, bool], behind: set[str], limit: int | None) -> None:
         """Take over what is listed at rest, there and for the resources behind it."""
-        bases = {_base(one) for one in entries}
+        bases = {_base(token) for token in entries}
         if limit is not None and len(bases) >= limit:
             self.was_full()
-        self.left, self.before = self.may_leave & behind, self.found
-        healthy = {_base(one) for one, well in entries.items() if well}
+        self.left, self.before = self.may_leave & behind, self.seen
+        healthy = {_base(token) for token, well in entries.items() if well}
         self.orphans &= bases - healthy
         self.kept, self.lost, self.maybe = healthy, bases - healthy - self.orphans, set(bases)
 
@@ -92,8 +92,8 @@ def listed_for_pods(
 ) -> set[str]:
     """Return the unhealthy IDs that are listed because pods hold them, not as missing devices."""
     listed = set[str]()
-    for base in {_base(one) for one in held if entries.get(one) is False}:
-        shares = {one for one, well in entries.items() if _base(one) == base and not well}
+    for base in {_base(token) for token in held if entries.get(token) is False}:
+        shares = {token for token, well in entries.items() if _base(token) == base and not well}
         if not declared.never:
             listed |= shares & set(held)
         elif base in past.lost and declared.covers(name_of(base)):
@@ -104,7 +104,7 @@ def listed_for_pods(
 
 
 class Problem(Exception):  # noqa: N818 - what is not yet as it should be
-    """What is listed is not what is expected."""
+    """The difference between what is listed and what is expected."""
 
 
 def check(
@@ -133,16 +133,18 @@ def check(
     """
     healthy, unhealthy = _bases(declared, entries)
     # Also under another ID than before.
-    kept = {node_of(one) for one in past.kept | past.maybe} & {node_of(one) for one in healthy}
-    left = behind & past.may_leave - {node_of(one) for one in healthy}
-    found = {
+    kept = {node_of(device) for device in past.kept | past.maybe} & {
+        node_of(device) for device in healthy
+    }
+    left = behind & past.may_leave - {node_of(device) for device in healthy}
+    devices_by_node = {
         node: [declared.id_of(name) for name in names]
         for node, names in declared.found(root).items()
         if declared.overlap or (node not in taken | left) or node in shared & kept
     }
     offered = set()
     for device_id in healthy:
-        ids = found.get(node_of(device_id), [])
+        ids = devices_by_node.get(node_of(device_id), [])
         if device_id not in ids:
             raise Problem(f"{device_id} is offered, but not there, or another's")
         before = past.kept & set(ids)
@@ -152,8 +154,8 @@ def check(
         if node_of(device_id) in offered:
             raise Problem(f"{node_of(device_id)} is offered twice")
         offered.add(node_of(device_id))
-    _seats(declared, healthy, unhealthy, found, past)
-    _missing(declared, unhealthy, found, past)
+    _seats(declared, healthy, unhealthy, devices_by_node, past)
+    _missing(declared, unhealthy, devices_by_node, past)
     return {node for node in offered if not is_token(node)}
 
 
@@ -170,8 +172,8 @@ def _bases(declared: Declared, entries: Mapping[str, bool]) -> tuple[set[str], s
     """Return the healthy and the unhealthy IDs without share; all shares must be there."""
     healthy: set[str] = set()
     unhealthy: set[str] = set()
-    for base in {_base(one) for one in entries}:
-        wells = {entries.get(one) for one in _shares(declared, base)}
+    for base in {_base(token) for token in entries}:
+        wells = {entries.get(token) for token in _shares(declared, base)}
         if len(wells) != 1 or wells == {None}:
             raise Problem(f"{base}: not all shares are listed alike")
         (healthy if wells == {True} else unhealthy).add(base)
@@ -184,34 +186,36 @@ def _seats(
     declared: Declared,
     healthy: set[str],
     unhealthy: set[str],
-    found: Mapping[str, list[str]],
+    devices_by_node: Mapping[str, list[str]],
     past: Past,
 ) -> None:
     limit = declared.max_devices
     if limit is None:
-        if len(healthy) != len(found):
-            raise Problem(f"not all of {sorted(found)} are offered")
+        if len(healthy) != len(devices_by_node):
+            raise Problem(f"not all of {sorted(devices_by_node)} are offered")
         return
     if len(healthy) > limit:
         raise Problem(f"over the limit of {limit}")
-    if len(healthy) < min(len(found), limit - len(unhealthy)):
+    if len(healthy) < min(len(devices_by_node), limit - len(unhealthy)):
         raise Problem(f"there are free seats: {limit}")
-    kept = past.kept & {one for ids in found.values() for one in ids}
+    kept = past.kept & {device for ids in devices_by_node.values() for device in ids}
     if not (kept <= healthy or (len(kept) > limit and healthy <= kept)):
         raise Problem(f"{kept} were offered before others: limit {limit}")
 
 
 def _missing(
-    declared: Declared, unhealthy: set[str], found: Mapping[str, list[str]], past: Past
+    declared: Declared, unhealthy: set[str], devices_by_node: Mapping[str, list[str]], past: Past
 ) -> None:
     if not declared.never:
         if unhealthy:
             raise Problem(f"{unhealthy} are missing, and should have left")
         return
-    lost = {one for one in past.lost if declared.covers(name_of(one))}
-    there = {one for ids in found.values() for one in ids}
+    lost = {device for device in past.lost if declared.covers(name_of(device))}
+    there = {device for ids in devices_by_node.values() for device in ids}
     possible = {
-        one for one in past.maybe | lost if one not in there and declared.covers(name_of(one))
+        device
+        for device in past.maybe | lost
+        if device not in there and declared.covers(name_of(device))
     }
     if not lost <= unhealthy:
         raise Problem(f"{lost - unhealthy} are missing, and left the list")

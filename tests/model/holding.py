@@ -1,4 +1,4 @@
-"""Whatever is edited, restarted and started: no node is given to two living pods.
+"""No node is given to two living pods, whatever is edited, restarted and started.
 
 Unless ``replicas`` or ``overlap`` says so. Without a state directory nothing is promised of pods that
 were there before devhost started.
@@ -34,7 +34,7 @@ DECLARED = st.builds(
     group=st.sampled_from([False, False, True]),
 )
 MOSTLY = st.sampled_from([True, True, True, False])
-CONFIG = st.lists(DECLARED, min_size=1, max_size=2, unique_by=lambda one: one.name)
+CONFIG = st.lists(DECLARED, min_size=1, max_size=2, unique_by=lambda declared: declared.name)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class HoldingMachine(Sequence):
         super().note_lists()
         self.sharing = set(self.bench.listener.tolerant)
         if len(self.bench.hosts) > 1:  # each of them may offer a node that no pod has
-            self.bench.listener.tolerant = {one.name for one in self.here}
+            self.bench.listener.tolerant = {declared.name for declared in self.here}
 
     # ── the configuration, and devices ──
 
@@ -116,9 +116,9 @@ class HoldingMachine(Sequence):
         """At rest, ask for what is on offer: it must be nobody's."""
         await super().after(rest=rest)
         if rest and both_run(self):
-            for one in self.here:
+            for declared in self.here:
                 with contextlib.suppress(AdmissionError):
-                    await self.admitted(one.name, 1)
+                    await self.admitted(declared.name, 1)
             self.never()
 
     @step(both_run, changes=False, index=st.integers(0, 1))
@@ -138,56 +138,62 @@ class HoldingMachine(Sequence):
         process, places = self.bench.hosts[0], self._places()
         answer = await super().admitted(resource, count)
         nodes = {
-            one: self._nodes(answer, one, places) for one in answer["deviceIds"].get(resource, ())
+            token: self._nodes(answer, token, places)
+            for token in answer["deviceIds"].get(resource, ())
         }
         pod = Pod(process, resource, nodes, resource in self.sharing)
         for name in self.pods.keys() & self.living.keys():
-            other = self.living[name]
-            for one, mine in pod.nodes.items():
-                for two, its in other.nodes.items():
-                    free = mine.isdisjoint(its) or self._allowed(pod, one, other, two)
-                    assert free, f"{pod}\n{name}: {other}\n{self.seen()}"
+            rival = self.living[name]
+            for token, mine in pod.nodes.items():
+                for rival_token, rival_nodes in rival.nodes.items():
+                    free = mine.isdisjoint(rival_nodes) or self._allowed(
+                        pod, token, rival, rival_token
+                    )
+                    assert free, f"{pod}\n{name}: {rival}\n{self.seen()}"
         self.living[f"pod-{self.number}"] = pod
         return answer
 
     def _places(self) -> dict[str, Places]:
         """Return where each name leads to, and what is there."""
-        found = dict[str, Places]()
+        places = dict[str, Places]()
         for name in FILES:
             with contextlib.suppress(FileNotFoundError):
                 path = self.path(name).resolve(strict=True)
                 state = path.stat()
                 file = state.st_dev, state.st_ino, state.st_mtime_ns
-                found[name] = found[str(path)] = frozenset({str(path), file})
-        return found
+                places[name] = places[str(path)] = frozenset({str(path), file})
+        return places
 
     def _nodes(self, answer: Answer, device_id: str, places: dict[str, Places]) -> Places:
         named = answer["envs"].get("NODES", name_of(device_id)).split(",")
-        return frozenset(it for one in named for it in places[one])
+        return frozenset(place for name in named for place in places[name])
 
-    def _allowed(self, pod: Pod, one: str, other: Pod, two: str) -> bool:
+    def _allowed(self, pod: Pod, token: str, rival: Pod, rival_token: str) -> bool:
         """Whether two pods may have a node, by these IDs."""
-        if not self.bench.durable and other.process is not pod.process:
+        if not self.bench.durable and rival.process is not pod.process:
             return True
-        if pod.resource == other.resource:
-            return one != two and one.rpartition("::")[0] == two.rpartition("::")[0] != ""
-        if other.resource in {it.name for it in self.here}:
-            return pod.overlap or other.resource in self.sharing
-        return pod.overlap and other.overlap
+        if pod.resource == rival.resource:
+            return (
+                token != rival_token
+                and token.rpartition("::")[0] == rival_token.rpartition("::")[0] != ""
+            )
+        if rival.resource in {declared.name for declared in self.here}:
+            return pod.overlap or rival.resource in self.sharing
+        return pod.overlap and rival.overlap
 
     # ── a second instance ──
 
     @step(second_may_come)
     async def start_second_instance(self) -> None:
-        self.bench.listener.tolerant |= {one.name for one in self.here}
+        self.bench.listener.tolerant |= {declared.name for declared in self.here}
         self.bench.start_host()
 
-    @step(two_run, which=st.integers(0, 1))
-    async def stop_one_instance(self, which: int) -> None:
-        await self._stop_one(which)
+    @step(two_run, index=st.integers(0, 1))
+    async def stop_one_instance(self, index: int) -> None:
+        await self._stop_one(index)
 
-    async def _stop_one(self, which: int) -> None:
-        await self.bench.stop_host(which)
+    async def _stop_one(self, index: int) -> None:
+        await self.bench.stop_host(index)
         self.orphaned |= (await self.bench.kubelet.capacity()).keys()
 
     # ── the end ──
@@ -208,7 +214,7 @@ class HoldingMachine(Sequence):
         runners = self.bench.runners.values()
         return [
             device
-            for one in runners
-            for device, held in one.devices.offered.devices.items()
+            for runner in runners
+            for device, held in runner.devices.offered.devices.items()
             if held.is_withheld
         ]

@@ -1,4 +1,4 @@
-"""What the fuzzing feeds: bytes, texts and values that are nearly, or not at all, right."""
+"""Inputs of the fuzzing: bytes, texts and values that are nearly, or not at all, right."""
 
 import datetime as dt
 import math

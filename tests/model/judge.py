@@ -1,4 +1,4 @@
-"""What holds of whatever a file is loaded to."""
+"""The properties of whatever a file is loaded to."""
 
 import json
 import os
@@ -58,5 +58,5 @@ def use(config: Config) -> None:
         tokens += max([1, sum(counts)]) * resource.replicas
     if tokens <= 200:
         wanted = {resource.name: "1" for resource in config.resources}
-        for one in report(config, FILES, Policy(), "node", wanted):
-            json.dumps(one.as_json())
+        for planned in report(config, FILES, Policy(), "node", wanted):
+            json.dumps(planned.as_json())

@@ -32,7 +32,7 @@ DECLARED = st.builds(
     answer=st.integers(0, 3),
     here=st.sampled_from([True, True, True, True, False]),
 )
-BEGINNING = st.lists(DECLARED, min_size=1, max_size=3, unique_by=lambda one: one.name)
+BEGINNING = st.lists(DECLARED, min_size=1, max_size=3, unique_by=lambda declared: declared.name)
 FIELDS = st.sampled_from(
     ["sources", "id", "replicas", "max_devices", "overlap", "never", "answer", "here"]
 )
@@ -58,38 +58,38 @@ class Machine(Sequence):
     # ── the model's side ──
 
     def note_change(self) -> None:
-        for one in self.here:
-            self.past.setdefault(one.name, Past()).step(one, self.root)
+        for declared in self.here:
+            self.past.setdefault(declared.name, Past()).step(declared, self.root)
 
     def note_restart(self) -> None:
         self.past.clear()
 
     def note_lists(self) -> None:
         super().note_lists()
-        behind = {one.name: self.behind(one, new=True) for one in self.here}
-        for one in self.here:
-            entries = self.entries(one)
-            self.past[one.name].rest(entries, behind[one.name], one.max_devices)
-        self.past = {one.name: self.past[one.name] for one in self.here}
+        behind = {declared.name: self.behind(declared, new=True) for declared in self.here}
+        for declared in self.here:
+            entries = self.entries(declared)
+            self.past[declared.name].rest(entries, behind[declared.name], declared.max_devices)
+        self.past = {declared.name: self.past[declared.name] for declared in self.here}
 
     def check_lists(self) -> None:
         taken, alone = set[str](), set[str]()
-        for one in self.here:
-            entries = self.entries(one)
+        for declared in self.here:
+            entries = self.entries(declared)
             try:
-                past, behind = self.past[one.name], self.behind(one)
-                offered = check(one, self.root, entries, past, taken, taken - alone, behind)
+                past, behind = self.past[declared.name], self.behind(declared)
+                offered = check(declared, self.root, entries, past, taken, taken - alone, behind)
             except Problem as problem:
-                raise Problem(f"{one.name}: {problem}: {entries}") from None
+                raise Problem(f"{declared.name}: {problem}: {entries}") from None
             taken |= offered
-            alone |= set[str]() if one.overlap else offered
+            alone |= set[str]() if declared.overlap else offered
 
-    def entries(self, one: Declared) -> dict[str, bool]:
+    def entries(self, declared: Declared) -> dict[str, bool]:
         """Return what devhost lists, but for what has left that pods hold: those must be there."""
-        entries, held = self.bench.entries(one.name), self.held(one.name)
+        entries, held = self.bench.entries(declared.name), self.held(declared.name)
         if not held <= entries.keys():
-            raise Problem(f"{one.name}: {held - entries.keys()} are held, and left: {entries}")
-        left = listed_for_pods(one, entries, self.past[one.name], held)
+            raise Problem(f"{declared.name}: {held - entries.keys()} are held, and left: {entries}")
+        left = listed_for_pods(declared, entries, self.past[declared.name], held)
         return {device_id: well for device_id, well in entries.items() if device_id not in left}
 
     def held(self, name: str) -> set[str]:
@@ -101,19 +101,19 @@ class Machine(Sequence):
             for device_id in answer["deviceIds"][resource]
         }
 
-    def behind(self, one: Declared, *, new: bool = False) -> set[str]:
+    def behind(self, declared: Declared, *, new: bool = False) -> set[str]:
         """Return the nodes that resources behind one offer and do not share.
 
         Since some time, or also `new`: at rest, what one had no seat for stays with who took it.
         """
         return {
             node_of(device_id)
-            for other in self.here[self.here.index(one) + 1 :]
-            for device_id, well in self.bench.entries(other.name).items()
-            if well and not other.overlap and not is_token(device_id)
+            for rival in self.here[self.here.index(declared) + 1 :]
+            for device_id, well in self.bench.entries(rival.name).items()
+            if well and not rival.overlap and not is_token(device_id)
             if new
             or device_id.partition("::")[0]
-            in self.past[other.name].kept | self.past[other.name].maybe
+            in self.past[rival.name].kept | self.past[rival.name].maybe
         }
 
     # ── the beginning ──
@@ -149,18 +149,18 @@ class Machine(Sequence):
             fresh.rename(self.path(name))
         self.nudge_links(name)
 
-    @step(name=FILE, other=FILE)
-    async def rename(self, name: str, other: str) -> None:
-        old, new = self.path(name), self.path(other)
-        linked = {name, other} & set(LINKS.values()) and old.is_symlink()
-        if name != other and old.exists() and new.parent.is_dir() and not linked:
+    @step(name=FILE, new_name=FILE)
+    async def rename(self, name: str, new_name: str) -> None:
+        old, new = self.path(name), self.path(new_name)
+        linked = {name, new_name} & set(LINKS.values()) and old.is_symlink()
+        if name != new_name and old.exists() and new.parent.is_dir() and not linked:
             # Where a source finds the new name, the IDs of the former ones leave.
-            self.former[other] = {name} | self.former.pop(name, set())
+            self.former[new_name] = {name} | self.former.pop(name, set())
             for past in self.past.values():
-                past.uncertain(self.former[other])
+                past.uncertain(self.former[new_name])
             old.rename(new)
         self.nudge_links(name)
-        self.nudge_links(other)
+        self.nudge_links(new_name)
 
     @step(name=FREE_FILE, dangling=st.booleans())
     async def link(self, name: str, dangling: bool) -> None:
@@ -202,33 +202,35 @@ class Machine(Sequence):
 
     def edit(self, declared: list[Declared]) -> None:
         """Write a good configuration, and note it as in force."""
-        before = {one.name: one for one in self.declared}
+        before = {resource.name: resource for resource in self.declared}
         if not self.rested:  # nodes may have gone to another resource and come back
             for name, past in self.past.items():
                 past.forget()
                 if name in before and before[name].max_devices is not None:
                     past.was_full()
-        for one in declared:
-            past = self.past.setdefault(one.name, Past())
-            past.changed(before.get(one.name, replace(one, here=False)), one)
-        for name in before.keys() - {one.name for one in declared}:
+        for resource in declared:
+            past = self.past.setdefault(resource.name, Past())
+            past.changed(before.get(resource.name, replace(resource, here=False)), resource)
+        for name in before.keys() - {resource.name for resource in declared}:
             gone = replace(before[name], here=False)
             self.past.setdefault(name, Past()).changed(before[name], gone)
         super().edit(declared)
 
-    @step(one=DECLARED, place=PLACE)
-    async def add(self, one: Declared, place: int) -> None:
-        others = [it for it in self.declared if it.name != one.name]
-        await self.edited([*others[:place], one, *others[place:]])
+    @step(resource=DECLARED, place=PLACE)
+    async def add(self, resource: Declared, place: int) -> None:
+        rest = [declared for declared in self.declared if declared.name != resource.name]
+        await self.edited([*rest[:place], resource, *rest[place:]])
 
     @step(index=PLACE)
     async def take_out(self, index: int) -> None:
-        await self.edited([one for place, one in enumerate(self.declared) if place != index])
+        await self.edited(
+            [declared for place, declared in enumerate(self.declared) if place != index]
+        )
 
     @step(index=PLACE, name=st.sampled_from(NAMES))
     async def rename_resource(self, index: int, name: str) -> None:
         declared = self._changed(index, name=name)
-        if len({one.name for one in declared}) == len(declared):
+        if len({resource.name for resource in declared}) == len(declared):
             await self.edited(declared)
 
     @step(index=PLACE, field=FIELDS, like=DECLARED)
@@ -237,8 +239,8 @@ class Machine(Sequence):
 
     def _changed(self, index: int, **changes: Any) -> list[Declared]:
         return [
-            replace(one, **changes) if place == index else one
-            for place, one in enumerate(self.declared)
+            replace(resource, **changes) if place == index else resource
+            for place, resource in enumerate(self.declared)
         ]
 
     @step(places=st.permutations(range(4)))
@@ -261,21 +263,21 @@ class Machine(Sequence):
         await self.rest()
         if index >= len(self.here):
             return
-        one = self.here[index]
-        listed = self.bench.entries(one.name).items()
-        free = {device_id for device_id, well in listed if well} - self.held(one.name)
+        resource = self.here[index]
+        listed = self.bench.entries(resource.name).items()
+        free = {device_id for device_id, well in listed if well} - self.held(resource.name)
         try:
-            answer = await self.admitted(one.name, count)
+            answer = await self.admitted(resource.name, count)
         except AdmissionError as error:
             assert len(free) < count, f"{error}\nfree: {free}\n{self.seen()}"
         else:
-            ids = set(answer["deviceIds"][one.name])
+            ids = set(answer["deviceIds"][resource.name])
             assert len(ids) == count
             assert ids <= free, f"{ids}, free: {free}"
-            expected = one.expected_answer(self.root, ids)
-            given = {key: answer[key] for key in expected}  # type: ignore[literal-required]
-            given["mounts"].sort(key=lambda mount: mount["containerPath"])
-            assert given == expected
+            expected = resource.expected_answer(self.root, ids)
+            answered = {key: answer[key] for key in expected}  # type: ignore[literal-required]
+            answered["mounts"].sort(key=lambda mount: mount["containerPath"])
+            assert answered == expected
         self.never()
 
     @step(
@@ -296,10 +298,12 @@ class Machine(Sequence):
         slow: bool,
     ) -> None:
         """Each pod is admitted or refused, and the kubelet lives."""
-        names = [one.name for one in self.here]
+        names = [declared.name for declared in self.here]
         wanted = [names[index] for index in indexes if index < len(names)]
         with self.bench.slow_allocate() if slow else contextlib.nullcontext():
-            admissions = [asyncio.ensure_future(self.admitted(one, count)) for one in wanted]
+            admissions = [
+                asyncio.ensure_future(self.admitted(declared, count)) for declared in wanted
+            ]
             await asyncio.sleep(_BEGUN_S if slow else 0)
             self.path(name).unlink(missing_ok=True)
             self.nudge_links(name)
@@ -311,7 +315,7 @@ class Machine(Sequence):
 
     @step(both_run, changes=False)
     async def start_containers_again(self) -> None:
-        """What a pod holds is its own, whatever happened since."""
+        """Start the containers of pods: each gets what its pod holds, whatever happened since."""
         await self.rest()
         for pod, (_, answer) in self.pods.items():
             again = await self.bench.kubelet.start_container(pod, "app")

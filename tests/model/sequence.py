@@ -1,4 +1,4 @@
-"""What a sequence of changes is: how its steps run, and what has to hold after each."""
+"""A sequence of changes: how its steps run, and what has to hold after each."""
 
 import asyncio
 import contextlib
@@ -43,11 +43,11 @@ def both_run(machine: "Sequence") -> bool:
 
 
 def step(
-    when: Condition = always, *, changes: bool = True, **given: st.SearchStrategy[Any]
+    when: Condition = always, *, changes: bool = True, **strategies: st.SearchStrategy[Any]
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
     """Make a coroutine a rule; after what changes something, most times all comes to rest."""
     if changes:
-        given.setdefault("rest", REST)
+        strategies.setdefault("rest", REST)
 
     def decorate(work: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
         @functools.wraps(work)
@@ -57,13 +57,13 @@ def step(
                 if changes:
                     await self.after(rest=rest)
 
-            shown = [repr(one) for one in places]
-            shown += [f"{key}={one!r}" for key, one in (values | {"rest": rest}).items()]
+            shown = [repr(value) for value in places]
+            shown += [f"{key}={value!r}" for key, value in (values | {"rest": rest}).items()]
             self.run(whole(), f"{work.__name__}({', '.join(shown)})")
 
         # By its signature Hypothesis would look for the arguments of the coroutine.
         del run.__wrapped__
-        made: Callable[..., None] = rule(**given)(run)  # type: ignore[call-overload]
+        made: Callable[..., None] = rule(**strategies)(run)  # type: ignore[call-overload]
         return precondition(when)(made)
 
     return decorate
@@ -122,10 +122,10 @@ class Sequence(RuleBasedStateMachine):
 
     @property
     def here(self) -> list[Declared]:
-        return [one for one in self.declared if one.here]
+        return [declared for declared in self.declared if declared.here]
 
     async def after(self, *, rest: bool) -> None:
-        """Note what was done; wait until all is as it has to be, if that can be."""
+        """Record what was done; wait until all is as it has to be, if that can be."""
         Sequence.steps += 1
         self.rested = False
         self.note_change()
@@ -136,8 +136,8 @@ class Sequence(RuleBasedStateMachine):
         self.never()
 
     def never(self) -> None:
-        found = self.bench.violations() + self.unhandled
-        assert not found, "\n".join(found)
+        violations = self.bench.violations() + self.unhandled
+        assert not violations, "\n".join(violations)
 
     async def rest(self) -> None:
         if self.rested:
@@ -154,7 +154,7 @@ class Sequence(RuleBasedStateMachine):
             else:
                 break
         self.rested, self.patience = True, REST_S
-        self.orphaned -= {one.name for one in self.here}
+        self.orphaned -= {declared.name for declared in self.here}
         self.note_lists()
 
     @property
@@ -167,7 +167,7 @@ class Sequence(RuleBasedStateMachine):
 
     def note_lists(self) -> None:
         """Take over what is listed at rest."""
-        self.bench.listener.tolerant = {one.name for one in self.here if one.overlap}
+        self.bench.listener.tolerant = {declared.name for declared in self.here if declared.overlap}
         self.bench.listener.rest()
 
     def note_restart(self) -> None:
@@ -178,28 +178,28 @@ class Sequence(RuleBasedStateMachine):
 
     async def is_right(self) -> None:
         self.bench.configured(self.text)
-        for one in self.here:
-            if one.name not in self.bench.runners:
-                raise Problem(f"{one.name} is not served")
-            scan = self.bench.runners[one.name].scan
+        for declared in self.here:
+            if declared.name not in self.bench.runners:
+                raise Problem(f"{declared.name} is not served")
+            scan = self.bench.runners[declared.name].scan
             if scan in scan._reconciler.active:  # that after an edit may change nothing
-                raise Problem(f"{one.name} is being scanned")
+                raise Problem(f"{declared.name} is being scanned")
         self.check_lists()
-        await self.bench.agreed([one.name for one in self.here], self.may_drain)
+        await self.bench.agreed([declared.name for declared in self.here], self.may_drain)
         capacity = await self.bench.kubelet.capacity()
-        for name in capacity.keys() - {one.name for one in self.here} - self.may_drain:
+        for name in capacity.keys() - {declared.name for declared in self.here} - self.may_drain:
             if capacity[name][1] or (capacity[name][0] and name not in self.orphaned):
                 raise Problem(f"{name} is removed, the kubelet has {capacity[name]}")
 
     def seen(self) -> str:
-        lines = [f"{one}" for one in self.declared]
+        lines = [f"{part}" for part in self.declared]
         for path in sorted((self.root / "d0", self.root / "d1")):
             if path.is_dir():
-                lines += [f"{path.name}: {sorted(one.name for one in path.iterdir())}"]
-        for name, one in self.bench.runners.items():
-            lines.append(f"{name}: {one.status} {self.bench.entries(name)}")
-            lines += [f"  {key}: {reason}" for key, reason in reasons(one.devices.offered).items()]
-            skipped = skip_reasons(one.devices.offered.skipped)
+                lines += [f"{path.name}: {sorted(part.name for part in path.iterdir())}"]
+        for name, part in self.bench.runners.items():
+            lines.append(f"{name}: {part.status} {self.bench.entries(name)}")
+            lines += [f"  {key}: {reason}" for key, reason in reasons(part.devices.offered).items()]
+            skipped = skip_reasons(part.devices.offered.skipped)
             lines += [f"  skipped {candidate}: {reason}" for candidate, reason in skipped.items()]
         return "\n".join(lines)
 
@@ -209,8 +209,8 @@ class Sequence(RuleBasedStateMachine):
     def nudge(self) -> None:
         """Scan everything, as the slow rescan does: of a link's target there is no event."""
         for host in self.bench.hosts:
-            for one in host.resources:
-                one.scan.request()
+            for served in host.resources:
+                served.scan.request()
 
     def touch(self, name: str) -> None:
         """Make a file; a former one of that name was another node."""
@@ -228,7 +228,7 @@ class Sequence(RuleBasedStateMachine):
         self.declared, self.text = declared, text_of(declared, self.root)
         self.bench.config.write_text(self.text)
         # Until the next rest, what may be shared before or after may be.
-        self.bench.listener.tolerant |= {one.name for one in declared if one.overlap}
+        self.bench.listener.tolerant |= {resource.name for resource in declared if resource.overlap}
 
     async def edited(self, declared: list[Declared]) -> None:
         self.edit(declared)

@@ -1,4 +1,4 @@
-"""Whatever a file, the state directory or the kernel holds: read, or refused with a reason.
+"""Any file, state directory and kernel file is read, or refused with a reason.
 
 Never a traceback, and in bounded time.
 """
@@ -103,19 +103,22 @@ def test_any_pattern(text: str, subject: str) -> None:
         except PatternError as error:
             assert str(error).strip()
             return
-        found = pattern.fullmatch(text, subject)
-        assert found is None or set(found) <= set(names)
+        groups = pattern.fullmatch(text, subject)
+        assert groups is None or set(groups) <= set(names)
 
 
 # ── settings of other device plugins ──
 
 
 def some(
-    other: st.SearchStrategy[Any], **keys: st.SearchStrategy[Any]
+    rest: st.SearchStrategy[Any], **keys: st.SearchStrategy[Any]
 ) -> st.SearchStrategy[dict[str, Any]]:
     """Return mappings with some of these keys, of which some have another value."""
     return st.fixed_dictionaries(
-        {}, optional={key: st.one_of(one, one, one, other) for key, one in keys.items()}
+        {},
+        optional={
+            key: st.one_of(strategy, strategy, strategy, rest) for key, strategy in keys.items()
+        },
     )
 
 
@@ -150,8 +153,8 @@ _JSON_PIECES: Final = st.sampled_from(
 )  # fmt: skip
 _ENTRIES: Final = st.one_of(
     *(
-        some(_JSON, **{key: st.just(value) for key, value in one.items()})
-        for one in (RECORD, FORMER)
+        some(_JSON, **{key: st.just(value) for key, value in record.items()})
+        for record in (RECORD, FORMER)
     )
 )
 _STATES: Final = st.one_of(
@@ -163,7 +166,7 @@ _STATES: Final = st.one_of(
 
 @fuzzed(0.05, 200, content=_STATES)
 def test_any_state_file(content: bytes) -> None:
-    """It is read as a whole or moved aside, and what is added can be read by the next process.
+    """It is read whole or moved aside, and what is added can be read by the next process.
 
     A file that is damaged never looks like devices that were just allocated: they would be wiped.
     """
@@ -203,7 +206,10 @@ Parts = Sequence[tuple[int, int, bytes]]
 @fuzzed(0.08, 300, events=_EVENTS)
 def test_any_buffer_of_inotify(events: Parts) -> None:
     """Events are read as they are."""
-    expected, buffer = [Event(one, mask, os.fsdecode(name)) for one, mask, name in events], b""
+    expected, buffer = (
+        [Event(number, mask, os.fsdecode(name)) for number, mask, name in events],
+        b"",
+    )
     for watch, mask, name in events:  # names are padded with zeros, and none has no length
         padded = name + b"\0" * (16 - len(name) % 16) if name else b""
         buffer += _HEAD.pack(watch, mask, 0, len(padded)) + padded
@@ -228,12 +234,12 @@ _PATH: Final = st.lists(
 
 def escaped(path: bytes) -> bytes:
     """Escape as the kernel does (mangle_path in fs/seq_file.c, with the characters of fs/proc_namespace.c)."""
-    return b"".join(b"\\%03o" % one if one in b" \t\n\\#" else bytes([one]) for one in path)
+    return b"".join(b"\\%03o" % byte if byte in b" \t\n\\#" else bytes([byte]) for byte in path)
 
 
 @fuzzed(0.07, 200, content=_ANY_LINES, paths=st.lists(_PATH, max_size=4), source=_PATH)
 def test_any_list_of_mounts(content: bytes, paths: list[bytes], source: bytes) -> None:
-    """What can be read is, and paths come out as they went in."""
+    """Lines that can be read are read, and paths come out as they went in."""
     lines = [
         b"%d 1 8:%d / %s rw shared:1 - ext4 %s rw\n"
         % (number, number, escaped(path), escaped(source))

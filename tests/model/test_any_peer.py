@@ -1,4 +1,4 @@
-"""What other processes send: requests of clients of a plugin socket, and answers of pod-resources."""
+"""Requests of any client of a plugin socket, and any answers of pod-resources."""
 
 import asyncio
 import contextlib
@@ -71,11 +71,11 @@ class ServedHost:
         await self._hosting.close()
         await self._kubelet.stop()
 
-    def call(self, method: str, request: bytes, which: int) -> bytes | grpc.aio.AioRpcError:
+    def call(self, method: str, request: bytes, index: int) -> bytes | grpc.aio.AioRpcError:
         """Send a request to one of the sockets; return the answer, or the error."""
 
         async def send() -> bytes:
-            call: Any = self._channels[which].unary_unary(f"/v1beta1.DevicePlugin/{method}")
+            call: Any = self._channels[index].unary_unary(f"/v1beta1.DevicePlugin/{method}")
             answer: bytes = await call(request, timeout=60)
             return answer
 
@@ -86,8 +86,8 @@ class ServedHost:
 
     def is_well(self) -> None:
         """Assert that it answers on both sockets, and has logged no error."""
-        for which in (0, 1):
-            assert isinstance(self.call("GetDevicePluginOptions", b"", which), bytes)
+        for index in (0, 1):
+            assert isinstance(self.call("GetDevicePluginOptions", b"", index), bytes)
         assert not [record.getMessage() for record in self.errors]
 
 
@@ -159,32 +159,37 @@ def judge(method: str, request: Message, answer: bytes | grpc.aio.AioRpcError) -
     elif isinstance(request, pb.AllocateRequest):
         containers = pb.AllocateResponse.FromString(answer).container_responses
         assert len(containers) == len(request.container_requests)
-        assert all(IDS.issuperset(one.devices_ids) for one in request.container_requests)
+        assert all(
+            IDS.issuperset(container.devices_ids) for container in request.container_requests
+        )
     elif isinstance(request, pb.PreferredAllocationRequest):
-        given = pb.PreferredAllocationResponse.FromString(answer).container_responses
-        for asked, chosen in zip(request.container_requests, given, strict=True):
+        answers = pb.PreferredAllocationResponse.FromString(answer).container_responses
+        for wanted, chosen in zip(request.container_requests, answers, strict=True):
             ids = list(chosen.deviceIDs)
-            assert not ids or len(ids) == asked.allocation_size
-            assert set(ids) <= set(asked.available_deviceIDs) | set(asked.must_include_deviceIDs)
+            assert not ids or len(ids) == wanted.allocation_size
+            assert set(ids) <= set(wanted.available_deviceIDs) | set(wanted.must_include_deviceIDs)
 
 
 _DAMAGED: Final = st.tuples(_REQUESTS, st.integers(0, 50), st.binary(max_size=3)).map(
-    lambda it: (it[0][0], (raw := it[0][1].SerializeToString())[: it[1]] + it[2] + raw[it[1] :])
+    lambda sent: (
+        sent[0][0],
+        (raw := sent[0][1].SerializeToString())[: sent[1]] + sent[2] + raw[sent[1] :],
+    )
 )
 _SENT: Final = st.one_of(
-    _REQUESTS.map(lambda it: (it[0], it[1].SerializeToString())),
+    _REQUESTS.map(lambda sent: (sent[0], sent[1].SerializeToString())),
     _DAMAGED,
     st.tuples(st.sampled_from(sorted(_TYPES)), st.binary(max_size=60)),
 )
 
 
-@fuzzed(0.15, 100, sent=_SENT, which=st.integers(0, 1))
-def test_any_request_of_a_client(sent: tuple[str, bytes], which: int) -> None:
+@fuzzed(0.15, 100, sent=_SENT, index=st.integers(0, 1))
+def test_any_request_of_a_client(sent: tuple[str, bytes], index: int) -> None:
     """Calls of kubelet's API with any content are answered, or refused with a reason."""
     method, raw = sent
     (world,) = _worlds
     with bounded():
-        answer = world.call(method, raw, which)
+        answer = world.call(method, raw, index)
         try:
             request = _TYPES[method].FromString(raw)
         except DecodeError:

@@ -1,4 +1,4 @@
-"""Whatever is edited, unplugged, restarted and booted: whose a node is.
+"""Each node has one owner, whatever is edited, unplugged, restarted and booted.
 
 In virtual time and without a kubelet, so that many sequences are tried; `test_model` runs few on
 everything.
@@ -53,7 +53,9 @@ def is_distinct(finds: Iterable[tuple[str, ...]]) -> bool:
     return len(numbers) == len(set(numbers))
 
 
-def step(**given: st.SearchStrategy[Any]) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def step(
+    **strategies: st.SearchStrategy[Any],
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a coroutine a rule."""
 
     def decorate(work: Callable[..., Any]) -> Callable[..., None]:
@@ -61,7 +63,7 @@ def step(**given: st.SearchStrategy[Any]) -> Callable[[Callable[..., Any]], Call
             self.run(work(self, **values))
 
         run.__name__ = work.__name__
-        made: Callable[..., None] = rule(**given)(run)  # type: ignore[call-overload]
+        made: Callable[..., None] = rule(**strategies)(run)  # type: ignore[call-overload]
         return made
 
     return decorate
@@ -113,9 +115,17 @@ class ClaimsMachine(RuleBasedStateMachine):
         self.configure(await self.node.start(), names, replicas)
 
     def configure(self, process: Process, names: Iterable[str], replicas: int) -> None:
-        others = {it for one in self.node.processes if one is not process for it in one.served}
-        specs = [resource(it, replicas=replicas, overlap=it == SHARING) for it in sorted(names)]
-        process.configure(*(spec for spec in specs if spec.name not in others))
+        taken = {
+            name
+            for running in self.node.processes
+            if running is not process
+            for name in running.served
+        }
+        specs = [
+            resource(resource_name, replicas=replicas, overlap=resource_name == SHARING)
+            for resource_name in sorted(names)
+        ]
+        process.configure(*(spec for spec in specs if spec.name not in taken))
         for name in process.served:
             process.find(name, self.finds[name])
 
@@ -127,7 +137,7 @@ class ClaimsMachine(RuleBasedStateMachine):
             process.find(name, finds)
 
     def server(self, name: str) -> Process | None:
-        return next((one for one in self.node.processes if name in one.served), None)
+        return next((process for process in self.node.processes if name in process.served), None)
 
     def cannot_tell_others(self) -> bool:
         """Whether what one process hands out is known to another from kubelet's list alone."""
@@ -142,9 +152,9 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @step()
     async def exchange(self) -> None:
-        """Let one resource have the devices of the other."""
-        one, other = self.finds[A], self.finds[B]
-        for name, finds in ((A, other), (B, one)):
+        """Give each of two resources the devices of the other."""
+        finds_a, finds_b = self.finds[A], self.finds[B]
+        for name, finds in ((A, finds_b), (B, finds_a)):
             self.let_find(name, finds)
 
     @step(path=st.sampled_from(sorted(NUMBERS)), present=MOSTLY)
@@ -161,20 +171,20 @@ class ClaimsMachine(RuleBasedStateMachine):
         for process in self.node.processes[:1]:
             self.configure(process, names, replicas)
 
-    @step(which=st.lists(st.integers(0, 7), min_size=1, max_size=3))
-    async def admit(self, which: list[int]) -> None:
-        for number in which:
-            free = [(name, one) for name in ALL for one in self.node.kubelet.free_ids(name)]
+    @step(numbers=st.lists(st.integers(0, 7), min_size=1, max_size=3))
+    async def admit(self, numbers: list[int]) -> None:
+        for number in numbers:
+            free = [(name, token) for name in ALL for token in self.node.kubelet.free_ids(name)]
             if free:
                 name, advertised_id = free[number % len(free)]
                 if (process := self.server(name)) and not self.cannot_tell_others():
                     await self.node.kubelet.admit(process, name, advertised_id)
 
-    @step(which=st.integers(0, 3))
-    async def end_pod(self, which: int) -> None:
+    @step(index=st.integers(0, 3))
+    async def end_pod(self, index: int) -> None:
         pods = self.node.kubelet.pods
         if pods:
-            del pods[sorted(pods)[which % len(pods)]]
+            del pods[sorted(pods)[index % len(pods)]]
 
     @step(seconds=st.sampled_from([1.0, CONFIRM_S, LEAVE_AFTER_S, 25.0, 25.0, 45.0]))
     async def wait(self, seconds: float) -> None:
@@ -223,19 +233,21 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     def no_node_has_two_names(self) -> None:
         pods = [(pod.name, pod.numbers(self.node.host)) for pod in self.node.kubelet.pods.values()]
-        for one, other in itertools.combinations(pods, 2):
-            assert may_have(*one, *other), f"{one} and {other} are in pods"
+        for holding, rival in itertools.combinations(pods, 2):
+            assert may_have(*holding, *rival), f"{holding} and {rival} are in pods"
         for process in self.node.processes:
             offered = list(process.allocatable())
-            for one, other in itertools.combinations(offered, 2):
-                assert one[0] == other[0] or may_have(*one, *other), f"{one}, {other} are offered"
-            for one, other in itertools.product(offered, pods):
+            for holding, rival in itertools.combinations(offered, 2):
+                assert holding[0] == rival[0] or may_have(*holding, *rival), (
+                    f"{holding}, {rival} are offered"
+                )
+            for holding, rival in itertools.product(offered, pods):
                 alone = len(self.node.processes) == 1
-                fine = one[0] == other[0] or may_have(*one, *other) or not alone
-                assert fine, f"{one} is offered, {other} is in a pod"
+                fine = holding[0] == rival[0] or may_have(*holding, *rival) or not alone
+                assert fine, f"{holding} is offered, {rival} is in a pod"
 
     def no_claim_ends_early(self) -> None:
-        """Who drops a record has to know; another process, and the file, may follow later."""
+        """A process that drops a record has to know; other processes, and the file, may follow later."""
         before, self.recorded = self.recorded, {}
         # A record may have ended in this tick before the device left.
         present, self.present = self.present, set()
@@ -278,10 +290,12 @@ def shows_free(owner: AdvertisedName, lists: list[PodList]) -> bool:
     return bool(before) and not any(owner in shown.names for shown in (*before[-1:], *last))
 
 
-def may_have(one: AdvertisedName, nodes: set[int], other: AdvertisedName, others: set[int]) -> bool:
+def may_have(
+    name: AdvertisedName, nodes: set[int], rival: AdvertisedName, rival_nodes: set[int]
+) -> bool:
     """Whether two names may be in pods at the same time."""
-    shares = one == other and one.shared
-    return shares or SHARING in (one.resource, other.resource) or nodes.isdisjoint(others)
+    shares = name == rival and name.shared
+    return shares or SHARING in (name.resource, rival.resource) or nodes.isdisjoint(rival_nodes)
 
 
 def test_any_sequence_leaves_each_node_to_one_name() -> None:

@@ -1,4 +1,4 @@
-"""Whatever two instances with drivers of their own do at a time: what pods have stays theirs.
+"""Two instances with drivers of their own leave pods what they have, whatever they do at a time.
 
 In virtual time, as `test_claims`, whose invariants hold of claims, too.
 """
@@ -98,10 +98,10 @@ CONFIG: Final = st.lists(
 
 
 class Loss(NamedTuple):
-    """What is lost of the state directory; if it is a file, it may be damaged instead."""
+    """A loss in the state directory; a file may be damaged instead."""
 
     pattern: str
-    which: int
+    position: int
     damaged: bool
 
 
@@ -130,7 +130,7 @@ class Sequence:
         await self.pass_time(TICK_S)
 
     def watch(self) -> None:
-        """Have all read what others have written, as a watch does."""
+        """Make all read what others have written, as a watch does."""
         for process in self.node.processes:
             process.file.sync_soon()
 
@@ -156,27 +156,27 @@ class Sequence:
         if len(self.node.processes) < 2:
             await self.started(driver, config)
 
-    async def end_second(self, which: int, kill: bool) -> None:
+    async def end_second(self, index: int, kill: bool) -> None:
         if len(instances := self.node.instances) > 1:
-            await self.node.end(instances[which % 2], kill=kill)
+            await self.node.end(instances[index % 2], kill=kill)
 
     async def restart(
         self,
-        which: int,
+        index: int,
         kill: bool,
         lost: Loss | None,
         driver: str,
         config: Seq[Declared],
     ) -> None:
         if instances := self.node.instances:
-            await self.node.end(instances[which % len(instances)], kill=kill)
+            await self.node.end(instances[index % len(instances)], kill=kill)
         if lost is not None:
             self.lose(lost)
         await self.started(driver, config)
 
-    async def edit(self, which: int, config: Seq[Declared]) -> None:
+    async def edit(self, index: int, config: Seq[Declared]) -> None:
         if instances := self.node.instances:
-            self.configure(instances[which % len(instances)], config)
+            self.configure(instances[index % len(instances)], config)
             await self.pass_time(TICK_S)
             await self.prepare_all()
 
@@ -186,9 +186,9 @@ class Sequence:
         await self.pass_time(TICK_S)
         await self.prepare_all()
 
-    async def replug(self, which: int) -> None:
+    async def replug(self, index: int) -> None:
         """Give a node another number, of which pods that run do not know."""
-        path = sorted(NUMBERS)[which % len(NUMBERS)]
+        path = sorted(NUMBERS)[index % len(NUMBERS)]
         self.node.host.numbers[path] = max(self.node.host.numbers.values()) + 1
         for process in self.node.processes:
             for served in process.served.values():
@@ -224,7 +224,7 @@ class Sequence:
         paths = sorted(self.directory.glob(lost.pattern))
         if not paths:
             return
-        path = paths[lost.which % len(paths)]
+        path = paths[lost.position % len(paths)]
         if not path.is_file():
             path.rename(Path(mkdtemp(dir=self.directory)) / "lost")
         elif lost.damaged:
@@ -241,7 +241,7 @@ class Sequence:
         claim.answer, claim.advertised_id = None, ""
 
     def note_unknown(self) -> None:
-        """Note of which claims and pods nobody knows any longer what they have."""
+        """Record of which claims and pods nobody knows any longer what they have."""
         names = {path.stem for path in self.node.claim_files() if path.read_text() != "{"}
         for process in self.node.instances:
             records = process.file.table.claims.values()
@@ -270,7 +270,7 @@ class Sequence:
 
     # ── pods ──
 
-    async def start_pods(self, which: int, count: int) -> None:
+    async def start_pods(self, index: int, count: int) -> None:
         """Start some at a time, each by another instance if that can be."""
         work: list[Coroutine[Any, Any, object]] = []
         ids = [
@@ -280,7 +280,7 @@ class Sequence:
             if process.locks.get(name).held and not self.node.disk_is_full  # others would not know
             for free in self.node.kubelet.free_ids(name)
         ]
-        for number in range(which, which + count):
+        for number in range(index, index + count):
             places = sorted(self.node.free(), key=lambda place: place.device)  # of two drivers, too
             if ids and (number % 2 == 0 or not places):
                 work.append(self.node.kubelet.admit(*ids.pop(number % len(ids))))
@@ -289,10 +289,10 @@ class Sequence:
                 work.append(self.prepare(claim, len(work)))
         await asyncio.gather(*work)
 
-    async def prepare(self, claim: Claim, which: int) -> None:
+    async def prepare(self, claim: Claim, index: int) -> None:
         drivers = self.of_driver(claim)
         if drivers:
-            process = drivers[which % len(drivers)]
+            process = drivers[index % len(drivers)]
             error = await self.node.prepare(process, claim)
             assert not (error and self.has_to_be_prepared(process, claim)), f"{claim}: {error}"
             if not error and claim.paths <= process.paths(claim.name):
@@ -311,7 +311,7 @@ class Sequence:
         # of them had the one that is there.
         place = claim.published.driver, claim.name, claim.advertised_id
         if not claim.numbers and any(
-            not may_share(place, other) for other, nodes in self.held() if nodes & numbers
+            not may_share(place, rival) for rival, nodes in self.held() if nodes & numbers
         ):
             return False
         if self.node.disk_is_full:  # then nothing that would have to be recorded may be new
@@ -319,10 +319,10 @@ class Sequence:
             return is_same and self.node.claim_file(claim).exists()
         return bool(claim.numbers) or claim.paths <= process.paths()
 
-    async def prepare_again(self, which: int, instance: int) -> None:
+    async def prepare_again(self, index: int, instance: int) -> None:
         """Or for the first time, where that has failed."""
         if claims := [*self.node.kubelet.claims.values()]:
-            await self.prepare(claims[which % len(claims)], instance)
+            await self.prepare(claims[index % len(claims)], instance)
 
     async def prepare_all(self) -> None:
         """Prepare all claims again whose pods have started before, by all instances in turn."""
@@ -333,10 +333,10 @@ class Sequence:
                     self.watch()
                     await written()
 
-    async def kill_while_steps_run(self, which: int) -> None:
+    async def kill_while_steps_run(self, index: int) -> None:
         claims = [claim for claim in self.node.kubelet.claims.values() if claim.answer is None]
         claims += [self.node.allocate(place) for place in self.node.free()[:1]]
-        if not claims or not (drivers := self.of_driver(claim := claims[which % len(claims)])):
+        if not claims or not (drivers := self.of_driver(claim := claims[index % len(claims)])):
             return
         self.node.steps_run = reached = asyncio.Event()
         preparing = asyncio.create_task(self.node.prepare(drivers[0], claim))
@@ -351,11 +351,11 @@ class Sequence:
         if not preparing.cancelled():
             preparing.result()
 
-    async def end_pod(self, which: int) -> None:
+    async def end_pod(self, index: int) -> None:
         kubelet = self.node.kubelet
         pods: list[int | str] = [*kubelet.pods, *kubelet.claims]
         if pods:
-            await self.end_pods([pods[which % len(pods)]])
+            await self.end_pods([pods[index % len(pods)]])
 
     async def end_pods(self, pods: Seq[int | str]) -> None:
         kubelet = self.node.kubelet
@@ -375,9 +375,9 @@ class Sequence:
 
     def check(self) -> None:
         assert not self.node.problems
-        for (place, nodes), (other, others) in itertools.combinations(self.held(), 2):
-            if nodes & others:
-                assert may_share(place, other), f"{place} and {other} are in pods"
+        for (place, nodes), (rival, rival_nodes) in itertools.combinations(self.held(), 2):
+            if nodes & rival_nodes:
+                assert may_share(place, rival), f"{place} and {rival} are in pods"
 
     def held(self) -> "list[tuple[Place, set[int]]]":
         """Return what pods have, and the numbers of its nodes."""
@@ -421,11 +421,11 @@ class Sequence:
 Place = tuple[str, AdvertisedName, str]
 
 
-def may_share(place: Place, other: Place) -> bool:
+def may_share(place: Place, rival: Place) -> bool:
     """Whether two pods may have a node: by which driver, name and ID each has it."""
-    if place[:2] == other[:2]:
-        return place[1].shared and place[2] != other[2]
-    return SHARING in (place[1].resource, other[1].resource)
+    if place[:2] == rival[:2]:
+        return place[1].shared and place[2] != rival[2]
+    return SHARING in (place[1].resource, rival[1].resource)
 
 
 # ── any order ──

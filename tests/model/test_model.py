@@ -78,7 +78,7 @@ def test_a_renamed_file_with_a_symlink_leaves_its_former_id(names: list[str]) ->
 
 
 def test_a_node_that_a_resource_before_finds_by_a_symlink_stays() -> None:
-    """As long as nothing is edited."""
+    """It stays for as long as nothing is edited."""
     before = Declared("example.com/p", sources=("d1/k*",))
     owner = Declared("example.com/q", sources=("d0",))
     machine = Machine.drawn([before, owner], "b1")
@@ -112,7 +112,7 @@ def test_node_that_one_of_two_owners_leaves_is_offered_to_who_may_share_with_the
 def test_resource_that_is_moved_and_given_other_sources_has_the_seats_of_its_former_devices() -> (
     None
 ):
-    """It takes the node of the one behind it at its first scan: a later one moves nothing."""
+    """The first scan takes the node of the one behind it: a later scan moves nothing."""
     limited = Declared("example.com/q", sources=("d1/c*", "d0/*1"), max_devices=1)
     machine = Machine.drawn([Declared("example.com/p", sources=("d0/*1",)), limited], "a1", "c0")
     machine.add(replace(limited, sources=("d0/*1",)), 0, rest=True)

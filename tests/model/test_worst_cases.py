@@ -89,7 +89,7 @@ CASES: Final[dict[str, Callable[[], str]]] = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_of_a_mebibyte_is_judged_in_bounded_time(case: str) -> None:
-    """It is loaded or refused, with problems that can be read."""
+    """The file is loaded or refused, with problems that can be read."""
     text = CASES[case]()
     assert len(text.encode()) <= SIZE_MAX
     with bounded(HANG_S):
@@ -120,12 +120,12 @@ def test_setting_of_what_cannot_be_read_is_not_carried_over() -> None:
 def test_huge_settings_of_another_plugin_are_judged_in_bounded_time(case: str) -> None:
     with bounded():
         try:
-            found = conversion.find_devices(SETTINGS[case])
+            devices = conversion.find_devices(SETTINGS[case])
         except TreeError:
             return
-        if len(found) > limits.RESOURCES_MAX:
+        if len(devices) > limits.RESOURCES_MAX:
             with pytest.raises(ValueError, match="devices, more than 1000"):
-                conversion.convert_devices(found, "example.com")
+                conversion.convert_devices(devices, "example.com")
         else:
-            entries = conversion.convert_devices(found, "example.com")
+            entries = conversion.convert_devices(devices, "example.com")
             assert loads(draft.render((), entries)).config is not None

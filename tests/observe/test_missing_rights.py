@@ -37,11 +37,12 @@ def text(marker: Path, **others: dict[str, Any]) -> str:
 
 
 async def refused(port: int) -> dict[str, Any]:
-    """Wait until the status has the reason for each resource that needs a right; return it."""
+    """Return the status once it has the reason of each resource without its right."""
 
     def says(said: dict[str, Any]) -> bool:
         told = {trouble.partition(": ")[0]: trouble for trouble in said["troubles"]}
-        return all(right in told.get(f"e.com/{name}", "") for name, (_, right) in ASKS.items())
+        reasons = ((right, told.get(f"e.com/{name}", "")) for name, (_, right) in ASKS.items())
+        return all(right in reason for right, reason in reasons)
 
     return await until_status(port, says)
 
@@ -64,6 +65,7 @@ async def test_right_that_is_missing_makes_its_devices_unhealthy_and_nothing_els
     assert f"e.com/by_dra: {waits}" in said["troubles"]
     assert not any("e.com/good" in trouble for trouble in said["troubles"])
     assert not resource(said, "e.com/by_dra")["registered"]
+    said = await until_status(port, lambda status: bool(status["ready"]))
     ready = await get(await port_of(daemon), "/readyz")
     assert (ready.status, said["ready"], said["config"]["problems"]) == (200, True, [])
     assert daemon.found("resources[0].allocate.mounts[0]: mounts need --allow-path '/etc'")

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.backends.backend import Backend, LockState, OfferedIds, ResourceHooks
 from devhost.backends.deviceplugin.device_list import LEAVE_AFTER_S, DeviceList, Stream
-from devhost.backends.podresources import Claimed, _by_resource
+from devhost.backends.podresources import Claimed, PodResources, _by_resource
 from devhost.backends.resource_lock import ResourceLocks
 from devhost.backends.share_ids import offered_id
 from devhost.errors import AllocationError, KubeletError
@@ -272,7 +272,7 @@ class Process:
     def __init__(self, node: "Node") -> None:
         self.node, self.kubelet, self.pods = node, node.kubelet, PodLists(node.kubelet)
         self.locks = ResourceLocks(node.state_dir.parent)
-        self.holders = Holders(self.pods, "node-1")
+        self.holders = Holders(cast("PodResources", self.pods), "node-1")
         self.backend = self.make_backend()
         self.file = RecordFiles(node.state_dir, self.backend.lock_of)
         self.claims = Custody(self.holders, self.backend, self.file)

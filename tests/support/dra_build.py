@@ -6,6 +6,7 @@ names, as far as they have DRA for extended resources.
 
 import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,26 @@ def build_all() -> None:
 
 def admitted(binary: Path, content: dict[str, Any]) -> dict[str, Any]:
     """Return a ResourceSlice as the API server of a version keeps it, or raise `StatusError`."""
+    return dict(_asked(content, binary, "-admit"))
+
+
+def allocated(
+    binary: Path, node: str, slices: Sequence[dict[str, Any]], claim: dict[str, Any]
+) -> list[str]:
+    """Return the devices that a scheduler gives a claim, of its requests in order; none where they do not fit.
+
+    Its requests name drivers as DeviceClasses.
+    """
+    asked = {"slices": [*slices], "claim": claim}
+    allocations = _asked(asked, binary, "-allocate", "-node", node) or ()
+    results = (result for allocation in allocations for result in allocation["devices"]["results"])
+    return [result["device"] for result in results]
+
+
+def _asked(content: dict[str, Any], *command: Path | str) -> Any:
     done = subprocess.run(
-        [binary, "-admit"], input=json.dumps(content), capture_output=True, text=True, check=False
+        command, input=json.dumps(content), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise StatusError(422, done.stderr)
-    return dict(json.loads(done.stdout))
+    return json.loads(done.stdout)

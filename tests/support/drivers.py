@@ -209,6 +209,7 @@ class DraProcess(Process):
             other_holders=lambda: other_holders(scanner, self.holders, self.file),
             holders_known=lambda: self.holders.complete,
             refresh=self.holders.refresh,
+            on_locked=self.file.sync_soon,
             holders_changed=lambda: self.claims.holders_changed,
             on_left=lambda: None,
             save=self.file.flush,

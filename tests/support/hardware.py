@@ -1,4 +1,4 @@
-"""A `HostTree` with hardware: USB devices, PCI functions and class devices, a line each.
+r"""A `HostTree` with hardware: USB devices, PCI functions and class devices, a line each.
 
 Each line is ``SUBSYSTEM NAME …``; what is indented is below it. ``M:m`` is a device number, and
 ``key=value`` a file of the device's directory. Text is quoted as in a shell, and ``#`` begins a
@@ -16,8 +16,8 @@ comment. ``devname=`` is its path below /dev, where that is no usual one::
 ``driver=``, ``group=`` (its IOMMU group) and ``numa=``; ``usb NAME VENDOR:PRODUCT`` takes
 ``bus=``, ``dev=``, ``class=``, ``rev=``, ``version=`` and ``authorized=``; ``if NAME CLASS
 [DRIVER]`` is a USB interface. ``dir NAME`` is a plain directory; ``link A B`` links /dev/A to
-/dev/B, and paths below /sys as they are; ``file PATH [TEXT]`` is a plain file, and ``char NAME M:m``
-a node of which sysfs does not know.
+/dev/B, and paths below /sys as they are; ``file PATH [TEXT]`` is a plain file, with ``\n`` for a line
+feed, and ``char NAME M:m`` a node of which sysfs does not know.
 """
 
 import os
@@ -189,7 +189,7 @@ def _devices(tree: HostTree, text: str) -> Iterator[_Device]:
             tree.char(f"/dev/{words[1]}", int(major), int(minor))
             continue
         if words[0] == "file":
-            tree.file(words[1], "".join(words[2:]))
+            tree.file(words[1], "".join(words[2:]).replace(r"\n", "\n"))
             continue
         if len(words) < 2:
             raise ValueError(f"{line.strip()!r} should be SUBSYSTEM NAME")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+from unittest.mock import patch
 
 import pytest
 
@@ -18,6 +19,7 @@ from devhost.config.loader import loads
 from devhost.devices.dry_run import report
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
+from devhost.hostfs.nvidia import NvidiaClass
 from devhost.model.device import HostDevice, NodeId
 from devhost.model.template import variables
 from tests.support.devices import reason_of
@@ -185,3 +187,14 @@ def test_device_that_is_counted_is_known_by_what_carries_it(tmp_path: Path) -> N
     tree.hardware("platform serial0\n  bluetooth hci1\nplatform serial1\n  bluetooth hci2\n")
     after = without_file(tree, "bluetooth")
     assert same(before, after, same_boot=True) == {"hci0 hci1", "hci1 hci2"}
+
+
+def test_gpu_is_not_woken_again_by_reading_what_its_driver_says(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path)
+    tree.hardware("pci 0000:00:06.0 10de:2330")
+    gpu = "/proc/driver/nvidia/gpus/0000:00:06.0/information"
+    tree.file(gpu, "GPU UUID: GPU-1\nDevice Minor: 0\n")
+    first = NvidiaClass(HostFiles(str(tree.root)))
+    with patch("builtins.open", side_effect=AssertionError):
+        again = NvidiaClass(HostFiles(str(tree.root)))
+    assert again.links == first.links != {}

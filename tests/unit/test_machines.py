@@ -27,8 +27,8 @@ WRITTEN: Final = {
     "nuctv": "sdr ups fido smartcard smartcard-2 smartcard-3 tuner tuner-2 gpu kvm fuse tun | tpm",
     "pi": "zigbee zigbee-2 modem gps gpu camera codec header sensor fuse tun | uart",
     "pi5": "coral zigbee hailo gpu camera codec header fuse tun | uart uart-2",
-    "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu coral-pcie hailo rdma ethernet "
-    "rs232 kvm fuse tun | nvidia tpm",
+    "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu nvidia coral-pcie hailo rdma ethernet "
+    "rs232 kvm fuse tun | tpm",
 }
 FLAGS: Final = "# It needs flags of `plan`, `try` and `run`:\n# "
 
@@ -44,10 +44,10 @@ def written(tree: HostTree) -> tuple[str, list[str]]:
 
 def planned(text: str, flags: list[str], tree: HostTree) -> dict[str, ResourceReport]:
     """Return what `plan` would find, by resource."""
-    allowed = tuple(word for word in flags if word != "--allow-device")
-    config = loads(text, policy=Policy(enforced=True, allow_devices=allowed)).require()
+    allowed = tuple(word for word in flags if not word.startswith("--"))
+    policy = Policy(enforced=True, allow_devices=allowed, allow_paths=allowed)
+    config = loads(text, policy=policy).require()
     names = [resource.name for resource in config.resources]
-    policy = Policy(enforced=True, allow_devices=allowed)
     requests = dict.fromkeys(names, "1")
     reports = report(config, HostFiles(str(tree.root)), policy, "", requests)
     return {one.resource.name: one for one in reports}

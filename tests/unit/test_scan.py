@@ -257,6 +257,6 @@ def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None
     host = Scans(tree.root, "sources: [dev: card.]")
     assert {one.numa_nodes for one in host.scan().devices.values()} == {()}
     left = {one: host.last.devices[one] for one in ("card0", "card1")}
-    found, mixed = host.scanner.with_numa_nodes(left, host.last, full=False)
+    found, mixed = host.scanner.with_places(left, host.last, full=False)
     assert not mixed
     assert [found[one].numa_nodes for one in sorted(found)] == [(0,), (1,)]

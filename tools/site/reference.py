@@ -58,29 +58,27 @@ _KEYS: Final = """\
 
 The rules are in [the configuration language](../configuration.md), the keys of `usb`, `pci`,
 `sysfs` and `node` in [Hardware](../hardware.md). A *template* is a text with `${…}`, a *duration* a
-number with a unit (`ms`, `s`, `m`, `h`)."""
+number with a unit (`ms`, `s`, `m`, `h`). A boolean without a default is `false`."""
 _COMMANDS: Final = """\
 <!-- Written by `make generate`. -->
 # Commands
 
-`devhost COMMAND --help` prints the same, with the variable that sets an option, such as
-`$DEVHOST_PLUGIN_DIR` for `--plugin-dir`. `CONFIG` defaults to `$DEVHOST_CONFIG`, then to
-`/etc/devhost/config.yaml`; `-` is standard input.
+`devhost COMMAND --help` says more, with an example, and the variable that sets an option. `CONFIG`
+defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Status 2
+is a usage error.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
 _ALLOW: Final = "--allow-"
-_FLAGS: Final = "[the flags that allow something](#flags-that-allow-something)"
-_REPEATABLE: Final = "Repeatable, in the variable split at spaces."
-_ALLOWING: Final = """\
-Each adds to what is allowed; those with a value can be repeated, and their variables are split at
-spaces. What each gives away is in the [security model](../security.md#the-editor)."""
+_USAGE_ERROR: Final = ", 2 usage error"
+_FLAGS: Final = "[`--allow-…`](#flags-that-allow-something)"
+_ALLOWING: Final = "what each gives away is in the [security model](../security.md#the-editor)."
 _EXAMPLES: Final = """\
 <!-- Written by `make generate`. -->
 # Examples
 
-Files to start from, which tests plan on a host with such devices. Flags are those of `devhost run`,
-in the chart [`allow`](../security.md#the-editor)."""
+Files to start from, which tests plan on a host with such devices. The first lines of each say which
+[flags](../security.md#the-editor) it needs."""
 
 
 def keys_page() -> str:
@@ -88,16 +86,22 @@ def keys_page() -> str:
     schema = json_schema()
     examples = {name: one["keys"] for name, one in load_examples().items()}
     lines = [_KEYS]
+    sections: dict[str, str] = {}  # by what is said of a key there
     for model, title in SECTIONS.items():
         node = schema if model is config.Config else schema["$defs"][model.__name__]
         lines += ["", f"## {_heading(model, title)}", ""]
         for key, shown in node["properties"].items():
             default = _default(model, key)
+            default = "" if default == "`false`" else default
             default = default if default in ("", "required") else f"default {default}"
             kind = ", ".join(filter(None, (_type(shown), default)))
             example = examples[model.__name__][key]
             shows = f" `{example}`" if re.search(r"[\[{$*]", example) else ""  # more than a value
-            lines.append(f"- `{key}` ({kind}): {shown['description']}{shows}")
+            meaning = f"({kind}): {shown['description']}"
+            if (section := sections.setdefault(f"{key} {meaning}", title)) != title:
+                lines.append(f"- `{key}`: as in [`{section}`](#{_anchor(section)})")
+            else:
+                lines.append(f"- `{key}` {meaning}{shows}")
     return "\n".join(lines) + "\n"
 
 
@@ -125,7 +129,7 @@ def _type(node: Mapping[str, Any]) -> str:
             one, *more = words
             if f"list of {one}" in more:  # what may stand alone instead of in a list
                 more.remove(f"list of {one}")
-                words = [f"{one}, or a list", *more]
+                words = [f"{one} or list", *more]
             return " or ".join(words)
         case {"enum": words}:
             return ", ".join(f"`{word}`" for word in words)
@@ -190,9 +194,11 @@ def commands_page() -> str:
     for name, command in commands.items():
         assert command is not None
         inner = click.Context(command, info_name=name, parent=context)
-        usage = " ".join(command.collect_usage_pieces(inner))
-        lines += ["", f"## `devhost {name}`", "", f"`devhost {name} {usage}`", ""]
-        lines += [*_paragraphs(command.help or ""), *_paragraphs(command.epilog or "")]
+        arguments = " ".join(command.collect_usage_pieces(inner)[1:])  # behind [OPTIONS]
+        lines += ["", f"## `{f'devhost {name} {arguments}'.strip()}`", ""]
+        purpose = (command.help or "").partition("\n\n")[0]
+        epilog = (command.epilog or "").replace(_USAGE_ERROR, "")
+        lines += [*_paragraphs(purpose), *_paragraphs(epilog)]
         options = _own(command)
         if own := [one for one in options if len(users[_help(one)]) == 1]:
             lines += _options(own, inner)
@@ -204,8 +210,8 @@ def commands_page() -> str:
     common = [one for text, one in every.items() if len(users[text]) > 1]
     lines += ["", "## Options of several commands", ""]
     lines += _options([one for one in common if not one.opts[0].startswith(_ALLOW)], context)
-    lines += ["", "## Flags that allow something", "", _ALLOWING, ""]
-    lines += _options([one for one in common if one.opts[0].startswith(_ALLOW)], context)
+    flags = (f"`{one.opts[0]}`" for one in common if one.opts[0].startswith(_ALLOW))
+    lines += ["", "## Flags that allow something", "", f"{', '.join(flags)}: {_ALLOWING}"]
     return "\n".join(lines) + "\n"
 
 
@@ -231,13 +237,13 @@ def _options(options: list[click.Option], context: click.Context) -> list[str]:
         metavar = "" if option.is_flag else option.make_metavar(context)
         extra = option.get_help_extra(context)
         default = f" Default: `{extra['default']}`." if "default" in extra else ""
-        meaning = " ".join((option.help or "").split()).replace(_REPEATABLE, "").strip()
+        meaning = " ".join((option.help or "").split())
         lines.append(f"- `{names}{' ' if metavar else ''}{metavar}`: {meaning}{default}")
     return lines
 
 
 def examples_page() -> str:
-    """Return the page of all examples: what each is for, and the flags that it needs."""
+    """Return the page of all examples: what each is for."""
     lines = [_EXAMPLES]
     for directory, title in (("hardware", "Hardware"), ("", "Other devices")):
         lines += ["", f"## {title}", ""]
@@ -245,11 +251,9 @@ def examples_page() -> str:
             text = re.sub(r"\A# yaml-language-server.*\n#\n", "", file.read_text(encoding="utf-8"))
             head = text[: text.index("version:")]
             comment = " ".join(re.findall(r"^# ?(.*)", head, re.MULTILINE))
-            flags = re.findall(r"--allow-\S+(?: (?!--)\S+)?", comment)
             link = f"[{file.stem}](../../{file.relative_to(CONFIG_EXAMPLES.parents[1])})"
-            purpose = re.split(r"[.:] ", comment)[0]
-            needs = f" Needs {', '.join(f'`{flag}`' for flag in flags)}." if flags else ""
-            lines.append(f"- {link}: {purpose}.{needs}")
+            purpose = re.split(r"[.,:;] ", comment)[0].removesuffix(".")
+            lines.append(f"- {link}: {purpose}.")
     return "\n".join(lines) + "\n"
 
 

@@ -158,6 +158,7 @@ class Registration:
             if not self._lock.held:
                 await server.aclose()  # its socket is gone, too
             await directory.locks.wait_until_locked(self._lock, self, "", self._set_waiting)
+            self._hooks.on_locked()
             # Claims may have devices of it, also by who had the lock before.
             await self._hooks.wait_until_free(self._set_waiting)
             self._lock.set_served(True)

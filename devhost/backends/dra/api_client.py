@@ -115,8 +115,8 @@ class ApiClient:
     async def _read(self, answer: httpx2.Response) -> bytes:
         """Return the body of an answer, or raise it with the API server's sentence."""
         if answer.status_code in (429, 503):
-            asked = answer.headers.get("Retry-After", "")  # proxies may send a date
-            pause = min(float(asked), _RETRY_AFTER_MAX_S) if asked.isdecimal() else 0.0
+            seconds = answer.headers.get("Retry-After", "")  # proxies may send a date
+            pause = min(float(seconds), _RETRY_AFTER_MAX_S) if seconds.isdecimal() else 0.0
             self._retry_at = asyncio.get_running_loop().time() + pause
         content = b"".join([part async for part in _parts(answer)])
         if not answer.is_error:

@@ -79,26 +79,26 @@ def pods(claim: _Json) -> list[str]:
     return [str(user["uid"]) for user in (claim.get("status") or {}).get("reservedFor") or ()]
 
 
-def clash(record: ClaimRecord, other: ClaimRecord) -> str | None:
+def clash(record: ClaimRecord, rival: ClaimRecord) -> str | None:
     """Return why no pod can have a claim for extended resources and another one, or ``None``.
 
     Each is numbered from 0, and of two nodes or variables by one name a container gets one.
     """
-    shared = record.resources & other.resources
-    if not shared or other.pod or other.namespace != record.namespace:
+    shared = record.resources & rival.resources
+    if not shared or rival.pod or rival.namespace != record.namespace:
         return None
-    brought, also = _brought(record), _brought(other)
+    brought, also = _brought(record), _brought(rival)
     clashes = [name for name, edit in brought.items() if also.get(name, edit) != edit]
-    what = f"{min(shared)}: claim {other.shown} of the same pod brings {', '.join(clashes)}, too"
-    return f"{what}: ask for all by claims, or for all by resource name" if clashes else None
+    text = f"{min(shared)}: claim {rival.shown} of the same pod brings {', '.join(clashes)}, too"
+    return f"{text}: ask for all by claims, or for all by resource name" if clashes else None
 
 
 def _brought(record: ClaimRecord) -> dict[str, object]:
     """Return what a claim brings into containers, by path or variable there."""
     edits = [edit for entry in record.entries.values() for edit in chain(*entry.values())]
     variables = {edit.partition("=")[0]: edit for edit in edits if isinstance(edit, str)}
-    others = (edit for edit in edits if not isinstance(edit, str))
-    return variables | {edit.get("containerPath") or edit["path"]: edit for edit in others}
+    mappings = (edit for edit in edits if not isinstance(edit, str))
+    return variables | {edit.get("containerPath") or edit["path"]: edit for edit in mappings}
 
 
 def claim_kind(driver: str) -> str:

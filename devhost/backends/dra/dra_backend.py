@@ -198,6 +198,7 @@ class DraPublication:
                     self._hooks.set_state(State.BACKING_OFF, str(error))
                     await asyncio.sleep(_RETRY_S)
                     continue
+                self._hooks.on_locked()
                 # Who had the lock may have given devices since the last list.
                 await self._hooks.refresh()
                 await self._hooks.wait_until_free(self._show_wait)

@@ -46,9 +46,9 @@ class PlannedDriver(NamedTuple):
         # Neither pool nor device is in what a claim brings.
         devices = [
             ClaimedDevice(
-                resource="", id=one.id, request="r", pool="", device=one.id, cdi=[], scope=0
+                resource="", id=device.id, request="r", pool="", device=device.id, cdi=[], scope=0
             )
-            for one in ids
+            for device in ids
         ]
         started = ClaimRecord(
             claim=_UID,

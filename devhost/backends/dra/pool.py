@@ -5,7 +5,6 @@ complete when there are as many slices of its newest generation as each of them 
 no device of an incomplete one.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from devhost.model.advertised import OfferedId
 from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.limits import ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX
-from devhost.model.names import attribute_name
+from devhost.model.names import attribute_name, text_hash
 
 _Json = dict[str, Any]
 SliceDevice = Mapping[str, Any]
@@ -26,8 +25,15 @@ SliceDevice = Mapping[str, Any]
 SLICE_MAX: Final = 64  # devices; more with a taint are refused
 _NAME_MAX: Final = 253
 _READABLE: Final = 52  # of a device's name that is made
+_HASH: Final = 10  # characters
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# Attributes by which drivers know a device in the same way
+# (k8s.io/dynamic-resource-allocation v0.37.1 deviceattribute/attribute.go and pci_linux.go).
 _NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
+_PCI: Final = {  # where they stand in the path of a device
+    "resource.kubernetes.io/pcieRoot": re.compile(r"/(pci[0-9a-f]{4,}:[0-9a-f]{2})/"),
+    "resource.kubernetes.io/pciBusID": re.compile(r".*/([0-9a-f]{4,}(?::[0-9a-f]{2}){2}\.[0-7])\b"),
+}
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -56,7 +62,7 @@ def device_name(advertised_id: str) -> str:
         return advertised_id
     readable = re.sub(r"[^a-z0-9]+", "-", advertised_id.lower()).strip("-")
     readable = readable[:_READABLE].strip("-") or "d"
-    return f"{readable}-{_hash(advertised_id)}"
+    return f"{readable}-{text_hash(advertised_id, _HASH)}"
 
 
 def pool_name(node_name: str, resource: str) -> str:
@@ -66,18 +72,14 @@ def pool_name(node_name: str, resource: str) -> str:
     """
     domain = resource.partition("/")[0]
     name = f"{node_name}/{domain}/{plain_name(resource)}"
-    return name if len(name) <= _NAME_MAX else f"{node_name}/{_hash(resource)}"
+    return name if len(name) <= _NAME_MAX else f"{node_name}/{text_hash(resource, _HASH)}"
 
 
 def plain_name(resource: str) -> str:
     """Return a resource's name without its domain as a DNS label, which no other one there has."""
     name = resource.partition("/")[2]
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return plain if plain == name else f"{plain}-{_hash(resource)}"
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    return plain if plain == name else f"{plain}-{text_hash(resource, _HASH)}"
 
 
 # ── devices ──
@@ -114,10 +116,11 @@ def device_entries(
 
     The last are those that claims have and that are listed no longer: `claimed` has the IDs that
     claims have, by the device's name. All have the same attributes, empty where a device has no
-    value: a selector fails for a pod on this node where an attribute is missing.
+    value: a selector fails for a pod on this node where an attribute is missing. Those of PCI are
+    missing all the same: by `matchAttribute` two empty ones would be one PCI function.
     """
     values = {device.device.id: _named_values(device.device) for device in devices}
-    names = sorted(frozenset[str]().union(*values.values()))[:ATTRIBUTES_MAX]
+    names = sorted(frozenset[str]().union(*values.values()) - _PCI.keys())[:ATTRIBUTES_MAX]
     is_numa = bool(devices) and all(len(device.device.numa_nodes) == 1 for device in devices)
     has_shares = resource.max_per_container == 1 and resource.replicas > 1
     rows: dict[str, tuple[str, Mapping[str, str], int]] = {
@@ -134,6 +137,7 @@ def device_entries(
     for name, (device_id, named, numa_node) in rows.items():
         texts = {attribute: named.get(attribute, "") for attribute in names}
         texts |= {"resource": resource.name, "id": _fitting(device_id) or ""}
+        texts |= {attribute: named[attribute] for attribute in _PCI if attribute in named}
         entry: _Json = {"name": name, "attributes": {key: {"string": texts[key]} for key in texts}}
         if is_numa:
             entry["attributes"][_NUMA_NODE] = {"int": numa_node}
@@ -162,6 +166,9 @@ def _named_values(device: HostDevice) -> dict[str, str]:
             name = attribute_name(variable)
             if name is not None and _fitting(value) is not None:
                 values.setdefault(name, value)
+    for name, pattern in _PCI.items():
+        matches = {match[1] for match in map(pattern.search, device.places) if match}
+        values |= {name: matches.pop()} if len(matches) == 1 else {}
     return values
 
 
@@ -213,7 +220,7 @@ class PoolKey:
 
         The chart's policy wants the node after 17 bytes; the API refuses a node of more than 236.
         """
-        return f"{index:05}-{_hash(f'{self.driver} {self.name}')}-{self.node_name}"
+        return f"{index:05}-{text_hash(f'{self.driver} {self.name}', _HASH)}-{self.node_name}"
 
 
 def pool_of(content: _Json) -> str:

@@ -153,9 +153,9 @@ class PreparedClaims:
         for uid in together:
             async with self._lock(uid):  # until it is prepared, too
                 pass
-        for other in self:
-            reason = claim_content.clash(record, other)
-            if reason and (other.claim in together or await self._may_use(record.pod, other)):
+        for rival in self:
+            reason = claim_content.clash(record, rival)
+            if reason and (rival.claim in together or await self._may_use(record.pod, rival)):
                 raise AllocationError(reason)
 
     async def _may_use(self, pod: str, record: ClaimRecord) -> bool:

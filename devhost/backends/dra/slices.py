@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -85,6 +86,7 @@ class NodeSlices:
         self._api, self.driver, self._node_name = api, driver, node_name
         self._selector = f"spec.driver={driver},spec.nodeName={node_name}"
         self._by_name: dict[str, _Json] = {}
+        self._by_pool: dict[str, dict[str, _Json]] = {}  # the same; none without slices
         self._compared: dict[str, str] = {}  # the node's UID, by pool that has what is wanted
         self._version = ""  # of the list
         self._turns = asyncio.Semaphore(_POOLS_AT_ONCE)
@@ -93,13 +95,13 @@ class NodeSlices:
         return len(self._by_name)
 
     @property
-    def pools(self) -> set[str]:
+    def pools(self) -> AbstractSet[str]:
         """The names of the pools that have slices."""
-        return set(map(pool_of, self._by_name.values()))
+        return self._by_pool.keys()
 
     def resource_of(self, pool: str) -> str:
-        """Return whose pool it is: a device says it, where the name of the pool is a hash."""
-        for content in self._of_pool(pool).values():
+        """Return the resource of a pool: a device says it, where the pool's name is a hash."""
+        for content in self._by_pool.get(pool, {}).values():
             for device in content["spec"].get("devices") or ():
                 name = device.get("attributes", {}).get("resource", {}).get("string", "")
                 if pool_name(self._node_name, name) == pool:
@@ -110,8 +112,10 @@ class NodeSlices:
         """Read all of them, or raise `ApiError`."""
         listed = await self._api.call("GET", PATH, fieldSelector=self._selector)
         with reading_answer():
-            contents = filter(self._is_own, listed.get("items") or ())
-            self._by_name = dict(map(named_slice, contents))
+            contents = map(named_slice, filter(self._is_own, listed.get("items") or ()))
+            self._by_name, self._by_pool = {}, {}
+            for name, content in contents:
+                self._set(name, content)
             self._compared.clear()
             self._version = str(listed["metadata"]["resourceVersion"])
 
@@ -144,10 +148,22 @@ class NodeSlices:
         for changed in filter(None, (former, content)):
             self._compared.pop(pool_of(changed), None)
         if kind == "DELETED":
-            return self._by_name.pop(name, None) is not None
+            self._set(name, None)
+            return former is not None
         if former is None or former["metadata"] != content["metadata"]:  # else it is our write
-            self._by_name[name] = content
+            self._set(name, content)
         return False
+
+    def _set(self, name: str, content: _Json | None) -> None:
+        """Set a slice, or remove it."""
+        if (former := self._by_name.pop(name, None)) is not None:
+            pool = pool_of(former)
+            del self._by_pool[pool][name]
+            if not self._by_pool[pool]:
+                del self._by_pool[pool]
+        if content is not None:
+            self._by_name[name] = content
+            self._by_pool.setdefault(pool_of(content), {})[name] = content
 
     def is_written(self, pool: ResourcePool, node_uid: str) -> bool:
         """Whether a pool was compared, and nothing has changed since."""
@@ -165,7 +181,7 @@ class NodeSlices:
             if devices is None:
                 return False
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            needed = writes(key, devices, self._of_pool(pool.name), now)
+            needed = writes(key, devices, self._by_pool.get(pool.name, {}), now)
             if needed and pool.has_lock and not pool.lock.held:
                 pool.has_lock = False  # its file was removed
                 return False
@@ -181,23 +197,18 @@ class NodeSlices:
                     pool.left_out = next(filter(None, left_out), None)
         return bool(needed)
 
-    def _of_pool(self, pool: str) -> Mapping[str, _Json]:
-        return {
-            name: content for name, content in self._by_name.items() if pool_of(content) == pool
-        }
-
     async def _send(self, write: PoolWrite) -> str | None:
         """Send a write; return what the API server did not keep of it, or raise `ApiError`."""
         path = PATH if write.verb == "POST" else f"{PATH}/{quote(write.name, safe='')}"
         answer = await self._api.call(write.verb, path, write.body)
         _LOG.info("slice written", extra={"fields": {"verb": write.verb, "slice": write.name}})
         if write.body is None:
-            self._by_name.pop(write.name, None)
+            self._set(write.name, None)
             return None
         with reading_answer():
             # What the API server leaves out, because a feature is off, is not sent again and again.
             sent, kept = write.body["spec"], answer["spec"]
-            self._by_name |= [named_slice({**answer, "spec": sent})]
+            self._set(*named_slice({**answer, "spec": sent}))
             return _difference(sent["devices"], kept.get("devices") or ())
 
 

@@ -89,9 +89,9 @@ class Files:
             content = paths[name].read_bytes()
             if paths[name].suffix == ".xz":
                 content = lzma.decompress(content)
-            needed = re.search(rb"\0depends=([^\0]*)\0", content)
-            for one in needed[1].decode().split(",") if needed else ():
-                yield from load(one.replace("-", "_"))
+            depends = re.search(rb"\0depends=([^\0]*)\0", content)
+            for module in depends[1].decode().split(",") if depends else ():
+                yield from load(module.replace("-", "_"))
             yield name, content
 
         for name in MODULES:
@@ -115,16 +115,16 @@ def files() -> Files:
         return Files(debian.tools(PACKAGES, CACHE))
 
 
-def run(found: Files, command: Sequence[str], variables: Mapping[str, str], scratch: Path) -> int:
+def run(files: Files, command: Sequence[str], variables: Mapping[str, str], scratch: Path) -> int:
     """Run a command in a computer, with its output as ours; return its exit status.
 
     Raises:
         RuntimeError: The computer has ended without one, or takes too long.
     """
     initrd, console, status = (scratch / name for name in ("initrd", "console", "status"))
-    _pack(found, command, variables, scratch / "files", initrd)
+    _pack(files, command, variables, scratch / "files", initrd)
     # At the end of its input QEMU takes no more output.
-    with subprocess.Popen(_qemu(found, initrd, console, status), stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(_qemu(files, initrd, console, status), stdin=subprocess.PIPE) as process:
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -132,20 +132,20 @@ def run(found: Files, command: Sequence[str], variables: Mapping[str, str], scra
     try:
         return int(status.read_text())
     except (OSError, ValueError):
-        said = console.read_text(errors="replace")[-4000:] if console.exists() else ""
-        raise RuntimeError(f"the emulated computer did not get through:\n{said}") from None
+        output = console.read_text(errors="replace")[-4000:] if console.exists() else ""
+        raise RuntimeError(f"the emulated computer did not get through:\n{output}") from None
 
 
 def _pack(
-    found: Files, command: Sequence[str], variables: Mapping[str, str], tree: Path, to: Path
+    files: Files, command: Sequence[str], variables: Mapping[str, str], tree: Path, to: Path
 ) -> None:
-    """Write the archive of the first process, with what it needs until it has our files."""
+    """Write the archive of the first process, with the modules that mount this machine's files."""
     for name in ("bin", "modules", "root", "proc", "sys", "dev"):
         (tree / name).mkdir(parents=True)
     busybox = tree / "bin" / "busybox"
-    shutil.copy(found.find("usr/bin/busybox"), busybox)
+    shutil.copy(files.find("usr/bin/busybox"), busybox)
     names = []
-    for name, content in found.modules():
+    for name, content in files.modules():
         (tree / "modules" / f"{name}.ko").write_bytes(content)
         names.append(name)
     settings = [f"{name}={value}" for name, value in variables.items()]
@@ -159,7 +159,7 @@ def _pack(
         subprocess.run(cpio, check=True, cwd=tree, input=listed.encode(), stdout=archive)
 
 
-def _qemu(found: Files, initrd: Path, console: Path, status: Path) -> list[str]:
+def _qemu(files: Files, initrd: Path, console: Path, status: Path) -> list[str]:
     share = "local,path=/,mount_tag=root,security_model=none,readonly=on,multidevs=remap"
     # QEMU takes commands at a socket, with which a port of the computer is connected.
     commands = f"path={initrd.with_name('monitor')}"
@@ -174,10 +174,10 @@ def _qemu(found: Files, initrd: Path, console: Path, status: Path) -> list[str]:
         connected += ["-chardev", backend, "-device", device]
     # Not KVM: where there is /dev/kvm, a guest may still not boot.
     return debian.with_tools(
-        found.packages,
+        files.packages,
         *("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max", "-smp", "2"),
         *("-m", "2048", "-display", "none", "-nodefaults", "-no-reboot"),
-        *("-kernel", str(found.find("boot/vmlinuz-*-amd64")), "-initrd", str(initrd)),
+        *("-kernel", str(files.find("boot/vmlinuz-*-amd64")), "-initrd", str(initrd)),
         *("-append", "console=ttyS0 quiet panic=-1", "-serial", f"file:{console}"),
         *("-chardev", f"socket,id=qmp,{commands},server=on,wait=off"),
         *("-mon", "chardev=qmp,mode=control"),

@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def ports() -> Iterator[Sticks]:
-    """QEMU's port for commands, which takes one who commands."""
+    """QEMU's port for commands, which has one user at a time."""
     if MONITOR is None:
         pytest.skip("runs in an emulated computer: make hardware")
     with contextlib.closing(Sticks(Path(MONITOR))) as sticks:

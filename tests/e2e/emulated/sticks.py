@@ -1,4 +1,4 @@
-"""What is plugged into the emulated computer, from within: QEMU's port for commands."""
+"""The USB devices of the emulated computer, which QEMU plugs and unplugs by command."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ class Sticks:
         self._do("qmp_capabilities")
 
     def close(self) -> None:
-        """Command nothing more."""
+        """Close the port for commands."""
         self._monitor.close()
 
     def plug(self, name: str, driver: str, port: str, **properties: Any) -> None:
@@ -48,7 +48,7 @@ class Sticks:
         self._gone.clear()
         self._do("device_del", id=name)
         while name not in self._gone:
-            self._said()
+            self._read()
         self._plugged.remove(name)
 
     def unplug_all(self) -> None:
@@ -58,14 +58,15 @@ class Sticks:
     def _do(self, command: str, **arguments: Any) -> None:
         request = {"execute": command, "arguments": arguments}
         self._monitor.write(json.dumps(request).encode() + b"\n")
-        while "return" not in (answer := self._said()):
+        while "return" not in (answer := self._read()):
             assert "error" not in answer, answer
 
-    def _said(self) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(self._monitor.readline())
-        if said.get("event") == "DEVICE_DELETED":
-            self._gone.add(said["data"].get("device", ""))
-        return said
+    def _read(self) -> dict[str, Any]:
+        """Return the next answer or event of QEMU."""
+        message: dict[str, Any] = json.loads(self._monitor.readline())
+        if message.get("event") == "DEVICE_DELETED":
+            self._gone.add(message["data"].get("device", ""))
+        return message
 
 
 def place(port: str, usb: int = 2) -> str:
@@ -75,5 +76,5 @@ def place(port: str, usb: int = 2) -> str:
 
 def stick(serial: str) -> Path:
     """Return the directory in sysfs of the device with a serial number."""
-    (found,) = (one.parent for one in DEVICES.glob("*/serial") if one.read_text().strip() == serial)
-    return found
+    (file,) = (path for path in DEVICES.glob("*/serial") if path.read_text().strip() == serial)
+    return file.parent

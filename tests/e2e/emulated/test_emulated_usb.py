@@ -39,7 +39,7 @@ resources:
 """
 
 
-# What finds a kind of device, its ID, and the node that a pod is given.
+# The source of each kind of device, its ID, and its node in a pod.
 KINDS: Final = {
     "example.com/keyboard": ("usb: {class: hid, node: hidraw}", place("2.3"), r"/dev/hidraw\d+"),
     "example.com/sound": ("usb: {class: audio, node: sound}", place("3"), r"/dev/snd/controlC\d+"),
@@ -49,7 +49,7 @@ KINDS: Final = {
 
 @dataclass
 class Node:
-    """kubelet, and what it has of devhost."""
+    """A node with kubelet and devhost."""
 
     kubelet: RealKubelet
     daemon: Daemon
@@ -66,7 +66,7 @@ class Node:
         await self.kubelet.wait(resource, total, len(healthy), timeout=PATIENCE)
         assert await ids_of(self.kubelet, resource) == healthy
 
-    async def given(self, resource: str, count: int) -> dict[str, str]:
+    async def admitted(self, resource: str, count: int) -> dict[str, str]:
         """Give each device to a pod; return the nodes by the serial numbers in the pods' variables."""
         nodes = {}
         for number in range(count):
@@ -90,9 +90,9 @@ async def node(
         await daemon.kill()
 
 
-def kernels_nodes(*serials: str) -> dict[str, str]:
+def nodes_of(*serials: str) -> dict[str, str]:
     """Return the nodes of sticks, as the kernel says."""
-    return {one: f"/dev/{next(stick(one).rglob('ttyUSB*')).name}" for one in serials}
+    return {serial: f"/dev/{next(stick(serial).rglob('ttyUSB*')).name}" for serial in serials}
 
 
 async def test_stick_in_the_same_or_another_port_keeps_its_id(node: Node, sticks: Sticks) -> None:
@@ -100,7 +100,7 @@ async def test_stick_in_the_same_or_another_port_keeps_its_id(node: Node, sticks
     sticks.serial("A", "1")
     await node.has(PORTS, {place("1")})
     await node.has(SERIALS, {"A"})
-    assert await node.given(SERIALS, 1) == kernels_nodes("A")
+    assert await node.admitted(SERIALS, 1) == nodes_of("A")
 
     sticks.unplug("A")
     await node.has(PORTS, set(), unhealthy=1)
@@ -123,8 +123,8 @@ async def test_sticks_that_change_places_change_their_nodes(node: Node, sticks: 
     await node.has(SERIALS, {"A"})
     sticks.serial("B", "2")
     await node.has(SERIALS, {"A", "B"})
-    before = kernels_nodes("A", "B")
-    assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == before
+    before = nodes_of("A", "B")
+    assert await node.admitted(PORTS, 2) == await node.admitted(SERIALS, 2) == before
 
     sticks.unplug("A")
     sticks.unplug("B")
@@ -136,9 +136,9 @@ async def test_sticks_that_change_places_change_their_nodes(node: Node, sticks: 
     sticks.serial("A", "2")
     await node.has(PORTS, {place("1"), place("2")})
     await node.has(SERIALS, {"A", "B"})
-    after = kernels_nodes("A", "B")
+    after = nodes_of("A", "B")
     assert after == {"A": before["B"], "B": before["A"]}
-    assert await node.given(PORTS, 2) == await node.given(SERIALS, 2) == after
+    assert await node.admitted(PORTS, 2) == await node.admitted(SERIALS, 2) == after
 
 
 async def test_stick_withdrawn_or_without_a_driver_is_unhealthy_until_it_is_back(
@@ -172,7 +172,7 @@ async def test_stick_with_a_loose_contact_is_offered_in_the_end(node: Node, stic
     sticks.serial("B", "2")  # a later event: what came of those before is known then
     await node.has(SERIALS, {"A", "B"})
     await node.has(PORTS, {place("1"), place("2")})
-    assert await node.given(SERIALS, 2) == kernels_nodes("A", "B")
+    assert await node.admitted(SERIALS, 2) == nodes_of("A", "B")
 
 
 async def test_stick_by_the_entry_that_devhost_prints_is_the_only_one(
@@ -181,7 +181,7 @@ async def test_stick_by_the_entry_that_devhost_prints_is_the_only_one(
     sticks.serial("A", "1")
     sticks.serial("B", "2")
     await until(Path("/dev/ttyUSB1").exists, "both sticks")
-    path = kernels_nodes("A")["A"]
+    path = nodes_of("A")["A"]
     printed = [sys.executable, "-m", "devhost", "devices", path, "-o", "yaml"]
     (entry,) = yaml.safe_load(await asyncio.to_thread(subprocess.check_output, printed))
     name = entry["name"]
@@ -208,8 +208,8 @@ async def test_keyboard_sound_card_and_disk_have_their_nodes(node: Node, sticks:
     for name, (_, device, pattern) in KINDS.items():
         await node.has(name, {device})
         answer = (await node.kubelet.admit(name[-4:], {"c": {name: 1}}))["c"]
-        nodes = [one["hostPath"] for one in answer["devices"]]
-        assert any(re.fullmatch(pattern, one) for one in nodes), nodes
+        nodes = [device["hostPath"] for device in answer["devices"]]
+        assert any(re.fullmatch(pattern, path) for path in nodes), nodes
     for name in KINDS:
         sticks.unplug(name.partition("/")[2])
         await node.has(name, set(), unhealthy=1)

@@ -4,7 +4,8 @@
 //
 // Tests drive it with JSON lines on its input, one answer each; a kubelet crash is
 // the end of this process, and another one in the same directory goes on.
-// With -admit it checks a ResourceSlice instead, as the API server does.
+// With -admit it checks a ResourceSlice instead, as the API server does, and with -allocate it
+// gives a claim its devices, as the scheduler does.
 package main
 
 import (
@@ -28,6 +29,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
 	"k8s.io/klog/v2"
 	pluginapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -98,10 +101,14 @@ func main() {
 	nodeName := flag.String("node", "", "the name of the node")
 	running := flag.String("running", "", "the names of pods that run already, separated by commas")
 	admits := flag.Bool("admit", false, "only print the ResourceSlice of the input as it would be kept")
+	allocates := flag.Bool("allocate", false, "only print the devices of the claim of the input")
 	flag.Parse()
 	work := func() error { return run(*root, *server, *nodeName, *running) }
-	if *admits {
+	switch {
+	case *admits:
 		work = admit
+	case *allocates:
+		work = func() error { return allocate(*nodeName) }
 	}
 	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -127,6 +134,42 @@ func admit() error {
 		return err
 	}
 	return legacyscheme.Codecs.LegacyCodec(resourcev1.SchemeGroupVersion).Encode(kept, os.Stdout)
+}
+
+// driverClasses are DeviceClasses: each has the name of the driver whose devices it has.
+type driverClasses struct{}
+
+func (driverClasses) List() ([]*resourcev1.DeviceClass, error) { return nil, nil }
+func (driverClasses) Get(name string) (*resourcev1.DeviceClass, error) {
+	selector := &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.driver == %q", name)}
+	return &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{CEL: selector}}},
+	}, nil
+}
+
+// allocate prints what the claim of the input gets on a node, of the slices of the input: a result
+// for each claim, null where no devices fit.
+func allocate(nodeName string) error {
+	var asked struct {
+		Slices []*resourcev1.ResourceSlice `json:"slices"`
+		Claim  *resourcev1.ResourceClaim   `json:"claim"`
+	}
+	if err := json.NewDecoder(os.Stdin).Decode(&asked); err != nil {
+		return err
+	}
+	ctx := context.Background()
+	allocator, err := structured.NewAllocator(ctx, structured.Features{}, structured.AllocatedState{},
+		driverClasses{}, asked.Slices, cel.NewCache(10, cel.Features{}))
+	if err != nil {
+		return err
+	}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}}
+	results, err := allocator.Allocate(ctx, node, []*resourcev1.ResourceClaim{asked.Claim})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(results)
 }
 
 func run(root, server, nodeName, running string) error {
