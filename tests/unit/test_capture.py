@@ -36,8 +36,8 @@ def test_commands_say_the_same_of_a_machine_and_its_archive(name: str, tmp_path:
     tree.file("/proc/swaps", "Filename Type\n/dev/nvme0n1p2 partition\n")
     tree.file("/proc/consoles", "ttyS0 -W- (EC p a) 4:64\n")
     tree.pci("0000:f0:00.0", "10de:2330", driver="nvidia", **{"class": "0x030200"})
-    tree.char("/dev/nvidia0", 195, 0)
-    tree.file("/proc/driver/nvidia/gpus/0000:f0:00.0/information", "Device Minor: 0\n")
+    tree.char("/dev/nvidia7", 195, 7)
+    tree.file("/proc/driver/nvidia/gpus/0000:f0:00.0/information", "Device Minor: 7\n")
     tree.file("/usr/local/nvidia/lib64/libcuda.so.1")
     (tmp_path / "any.yaml").write_text(ENTRY)
     roots = [tree.root, archive(tree), HostTree.of(archive(tree), tmp_path / "again").root]
