@@ -1,6 +1,5 @@
 """Options that several commands share, with their environment variables."""
 
-import atexit
 import functools
 import shutil
 import socket
@@ -37,7 +36,7 @@ def _socket_path(path: str) -> Path:
 
 
 class _Root(click.Path):
-    """A directory, or an archive, which is unpacked until the process ends."""
+    """A directory, or an archive, which is unpacked until the command ends."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(str(super().convert(value, param, ctx)))
@@ -46,10 +45,12 @@ class _Root(click.Path):
         from devhost.drafts.capture import unpack
 
         temporary = Path(tempfile.mkdtemp(prefix="devhost-")).resolve()
-        atexit.register(shutil.rmtree, temporary)
+        remove = functools.partial(shutil.rmtree, temporary, ignore_errors=True)
+        ctx.call_on_close(remove)
         try:
             unpack(path, temporary / "root")
         except ValueError as error:
+            remove()  # the context of a usage error is not closed
             self.fail(str(error), param, ctx)
         ctx.meta[ARCHIVE] = value
         return f"{temporary}/root"
