@@ -106,6 +106,7 @@ def command(
         summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
     text = host_draft.render(entries, domain or DOMAIN, values=values)
     flags = draft.needed_rights(entries).flags()
+    root = click.get_current_context().meta.get(options.ARCHIVE, root)
     flags += f" --root {root}" if root != "/" else ""
     _write(text, summary, output, flags.lstrip(), force=force)
 

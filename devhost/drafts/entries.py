@@ -40,7 +40,7 @@ _OWN_NODES: Final = (
     *("stderr", "stdin", "stdout", "tty", "urandom", "zero"),
 )
 # Where a driver's libraries are: in a directory of their own, or beside all others.
-_LIBRARIES: Final = (
+LIBRARIES: Final = (
     *("/usr/local/nvidia/lib64", "/home/kubernetes/bin/nvidia/lib64"),
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
 )
@@ -280,7 +280,7 @@ class EntryWriter:
     def _with_libraries(self, kind: DeviceKind) -> _Options:
         """Return a kind's resource, with mounts of the libraries from where the host has them."""
         resource, has = dict(kind.resource), self._files.stat
-        for directory in _LIBRARIES if kind.row.libraries else ():
+        for directory in LIBRARIES if kind.row.libraries else ():
             target = resource.get("allocate", {}).get("env", {}).get("LD_LIBRARY_PATH", directory)
             names = [name for name in kind.row.libraries if has(f"{directory}/{name}")]
             mounts = {f"{directory}/{name}": f"{target}/{name}" for name in names}

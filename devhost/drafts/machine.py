@@ -1,6 +1,5 @@
 """The devices of a host, for people who write a configuration: as tables, and one in full."""
 
-import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -226,7 +225,7 @@ class Machine:
 
     def owner_ids(self, state: FileState) -> tuple[int, int]:
         """Return the user and the group that own a node."""
-        status = os.lstat(self._files.to_local(state.realpath))
+        status = self._files.lstat(state.realpath)
         return status.st_uid, status.st_gid
 
 

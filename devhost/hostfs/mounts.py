@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from devhost.hostfs.files import HostFiles, filesystem_magic
+from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import Number, SysfsTree, ancestor_devices, number_of, sysfs_by_number
 
-_SYSFS_MAGIC: Final = 0x62656572  # linux/magic.h
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 _HIDING: Final = ("bcachefs", "btrfs", "zfs")  # their mounts have the number of no disk
 _COMMANDS: Final = ("bsg", "nvme", "nvme-generic", "scsi_generic")  # for commands to disks
@@ -61,10 +60,6 @@ class HostUse:
 
     def __init__(self, files: HostFiles) -> None:
         self._files, self._sysfs = files, sysfs_by_number(files)
-        # The root is a copy of a machine's files. A container has the host's /sys below its root,
-        # and in its own /sys and /proc more of it.
-        kind = None if files.is_host else filesystem_magic(files.to_local("/sys/dev"))
-        self._is_another_machine = kind not in (None, _SYSFS_MAGIC)
 
     @functools.cached_property
     def used(self) -> frozenset[Number]:
@@ -75,8 +70,7 @@ class HostUse:
     def _consoles(self) -> frozenset[str]:
         """The names and numbers of what the kernel's messages go to. Blocks."""
         active = self._sysfs.text("/sys/class/tty/console/active") or ""
-        views = self._views("/proc/consoles", "/proc/consoles")
-        rows = [line.split() for path, _ in views for line in read_lines(path) if line]
+        rows = [line.split() for line in self.lines("/proc/consoles", "/proc/consoles")]
         return frozenset(("console", *active.split(), *(row[at] for row in rows for at in (0, -1))))
 
     @functools.cached_property
@@ -133,6 +127,11 @@ class HostUse:
                 return f"{subject}held by another block device"
         return None
 
+    def lines(self, path: str, process_path: str) -> list[str]:
+        """Return the lines of a file of /proc, and of this process's own. Blocks."""
+        views = self._views(path, process_path)
+        return [line for local, _ in views for line in read_lines(local) if line]
+
     def _views(self, path: str, process_path: str) -> Iterator[tuple[str, HostFiles]]:
         """Yield a file of /proc below the root, and this process's own, with the files they name.
 
@@ -140,7 +139,7 @@ class HostUse:
         still show the disks that they come from.
         """
         yield self._files.to_local(path), self._files
-        if not self._is_another_machine:
+        if not self._files.is_copy:
             yield process_path, HostFiles()
 
     def _mounted(self, points: Sequence[str] = ()) -> Iterator[Number | None]:
@@ -158,7 +157,7 @@ class HostUse:
     def _joined(self) -> Iterator[frozenset[Number]]:
         """Yield the disks of each mounted btrfs, whose mount has the number of none of them."""
         files, top = self._files, "/sys/fs/btrfs"  # the chart does not mount it
-        has_top = os.path.isdir(files.to_local(top)) or self._is_another_machine
+        has_top = os.path.isdir(files.to_local(top)) or self._files.is_copy
         sysfs = SysfsTree(files if has_top else HostFiles())
         for devices in (f"{top}/{uuid}/devices" for uuid in sysfs.names(top)):
             links = (f"{devices}/{device}" for device in sysfs.names(devices))

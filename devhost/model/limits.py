@@ -73,3 +73,5 @@ ANSWER_MAX: Final = 4 * 1024 * 1024
 # A CDI spec, and all specs of a node (devhost/allocation/cdi.py); devices beyond are unhealthy.
 CDI_SPEC_MAX: Final = 4 * 1024 * 1024
 CDI_SPECS_MAX: Final = 16 * 1024 * 1024
+# An archive of `devhost capture`, unpacked (devhost/drafts/capture.py).
+ARCHIVE_MAX: Final = 128 * 1024 * 1024

@@ -1,6 +1,7 @@
 """What users' tests are made of does what docs/testing.md says, and its example runs as it is."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -16,15 +17,16 @@ import pytest
 
 from devhost import DevicePlugin
 from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
-from devhost.errors import ConfigError, DevhostError
+from devhost.errors import ConfigError
+from devhost.hostfs.files import HostFiles
+from devhost.model.device import FileKind
 from devhost.testing import (
     HostTree,
-    NotPermittedError,
     StandInKubelet,
-    can_make_nodes,
     serving,
     short_directory,
 )
+from tests.support.command import called
 
 pytest_plugins = ["devhost.testing.fixtures"]
 
@@ -42,8 +44,14 @@ resources:
         COLAS: ${id}
         NODE: ${nodeName}
 """
-
-needs_nodes = pytest.mark.skipif(not can_make_nodes(), reason="device nodes need root")
+PLANNED: Final = """
+version: v1
+resources:
+  - name: example.com/serial
+    sources: [usb: {device: 0403:6001, serial: A1, port: "*0:1.4", node: tty}]
+  - name: example.com/gpu
+    sources: [pci: {driver: i915, node: drm/renderD*}]
+"""
 
 
 # ── the tree ───────────────────────────────────────────────────────────────────────────
@@ -106,39 +114,52 @@ def test_tree_links_lead_nowhere_out_of_it(devhost_tree: HostTree, tmp_path: Pat
     assert tree.at("/etc/pepsi").is_symlink()
 
 
-@needs_nodes
-def test_tree_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umask: None) -> None:
+@pytest.fixture(params=["root", "user"])
+def any_user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test run as root, and as a user who may not create device nodes."""
+
+    def refuse(path: Path, mode: int, device: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    if request.param == "user":
+        monkeypatch.setattr(os, "mknod", refuse)
+
+
+def test_tree_nodes_have_their_kind_number_and_mode(
+    devhost_tree: HostTree, umask: None, any_user: None
+) -> None:
     tree = devhost_tree
     tree.char("/dev/null")
     tree.char("/dev/ttyUSB0", 188, 7, 0o620)
     tree.block("/dev/sdz", 240, 16)
-    seen = {
-        name: (stat.filemode(state.st_mode), os.major(state.st_rdev), os.minor(state.st_rdev))
-        for name in ("null", "ttyUSB0", "sdz")
-        for state in [tree.at(f"/dev/{name}").lstat()]
-    }
-    assert seen == {
-        "null": ("crw-rw-rw-", 1, 3),
-        "ttyUSB0": ("crw--w----", 188, 7),
-        "sdz": ("brw-rw----", 240, 16),
-    }
+    files = HostFiles(str(tree.root))
+    states = [files.stat(f"/dev/{name}") for name in ("null", "ttyUSB0", "sdz")]
+    assert [(state.kind, state.number, state.mode) for state in states if state] == [
+        (FileKind.CHAR, (1, 3), 0o666),
+        (FileKind.CHAR, (188, 7), 0o620),
+        (FileKind.BLOCK, (240, 16), 0o660),
+    ]
     with pytest.raises(FileExistsError):
         tree.char("/dev/null")
     tree.remove("/dev/null")
     assert not tree.at("/dev/null").exists()
 
 
-def test_tree_node_not_permitted_is_an_error(
-    devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch
+def test_devices_of_a_tree_are_found_by_what_the_kernel_says(
+    devhost_tree: HostTree, any_user: None, tmp_path: Path
 ) -> None:
-    def mknod(path: Path, mode: int, device: int) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
-
-    monkeypatch.setattr(os, "mknod", mknod)
-    assert not can_make_nodes()
-    with pytest.raises(NotPermittedError, match=r"/dev/kvm: .* needs root.*can_make_nodes"):
-        devhost_tree.char("/dev/kvm")
-    assert issubclass(NotPermittedError, DevhostError)
+    tree, file = devhost_tree, tmp_path / "c.yaml"
+    hub = tree.usb("2-1", "05e3:0608", bDeviceClass="09")
+    tree.usb("2-1.4", "0403:6001", hub, serial="A1", driver="ftdi_sio", nodes=["tty/ttyUSB0"])
+    nodes = ["drm/dri/card0", "drm/dri/renderD128"]
+    tree.pci("0000:00:02.0", "8086:9bc8", driver="i915", nodes=nodes, numa_node="1")
+    file.write_text(PLANNED)
+    planned = json.loads(called("plan", file, "--root", tree.root, "-o", "json").stdout)
+    devices = [device for one in planned["resources"] for device in one["devices"]]
+    assert [(one["reason"], one["paths"], one["numaNodes"]) for one in devices] == [
+        (None, ["/dev/ttyUSB0"], []),
+        (None, ["/dev/dri/renderD128"], [1]),
+    ]
 
 
 # ── the fixtures, the directory ────────────────────────────────────────────────────────
@@ -299,5 +320,4 @@ def test_example_of_pytest_runs_as_it_is(tmp_path: Path) -> None:
     texts = [one.read_text(encoding="utf-8") for one in place.glob("test_*.py")]
     tests = sum(len(re.findall(r"^async def test_", text, re.MULTILINE)) for text in texts)
     assert tests > 2
-    passed = f"{tests} passed" if can_make_nodes() else " skipped"
-    assert passed in done.stdout
+    assert f"{tests} passed" in done.stdout
