@@ -32,6 +32,7 @@ PCI_VARIABLES: Final = frozenset(
     f"pci.{name}"
     for name in ("device", "subsystem", "class", "driver", "address", "group", "pf", "vf")
 )
+CDI_VARIABLES: Final = frozenset({"cdi.kind", "cdi.name", "cdi.qualified"})
 SYSFS_VARIABLES: Final = frozenset(
     {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
 )

@@ -63,7 +63,7 @@ def _write(text: str, summary: str, output: str, flags: str = "", *, force: bool
 @click.argument("names", nargs=-1, metavar="[WHAT...]")
 @draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
-@options.root_option
+@options.host_files_option
 def command(
     names: tuple[str, ...],
     domain: str | None,
@@ -72,6 +72,7 @@ def command(
     values: bool,
     yes: bool,
     root: str,
+    cdi_dirs: tuple[str, ...],
 ) -> None:
     """Write a configuration for the devices of this host.
 
@@ -87,7 +88,7 @@ def command(
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files = HostFiles(root)
+    files = HostFiles(root, cdi_dirs=cdi_dirs)
     try:
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]

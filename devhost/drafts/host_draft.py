@@ -9,8 +9,10 @@ from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
 from devhost.drafts.machine import DescribedNode, Machine
+from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles
 
+_NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
 _EXAMPLES: Final = ("kvm", "fuse", "tun")  # where a host has nothing
 
 
@@ -26,12 +28,38 @@ def build_host_entries(
     host_devices = [writer.of_kind(kind, device) for kind, device in kinds.find_devices(files)]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
-        entries = writer.entries(devices, domain, named=False)
+        entries = vendor_entries(machine, domain)
+        entries += writer.entries(_not_described(devices, machine), domain, named=False)
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
     reports = iter(draft.report_entries(entries, files))
     return [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
+
+
+def vendor_entries(machine: Machine, domain: str) -> list[DraftEntry]:
+    """Return an entry for each kind of devices that a vendor describes in CDI specs."""
+    names_by_kind: dict[str, list[str]] = {}
+    for kind, device in machine.vendor_devices:
+        names_by_kind.setdefault(kind, []).append(device.names[0])
+    return [
+        DraftEntry(
+            {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]},
+            (f"CDI {kind}: {', '.join(device_names)}",),
+            rights=Rights((("allow_cdi", f"{kind}=*"),)),
+        )
+        for kind, device_names in names_by_kind.items()
+    ]
+
+
+def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator[DraftDevice]:
+    """Yield the devices that no vendor describes: containers need more of those than nodes."""
+    described = {path for _, device in machine.vendor_devices for path in device.nodes}
+    vendors = {kind.partition("/")[0] for kind, _ in machine.vendor_devices}
+    for device in devices:
+        is_nvidia = device.number.startswith(_NVIDIA) and "nvidia.com" in vendors
+        if not is_nvidia and described.isdisjoint(node.path for node in device.nodes):
+            yield device
 
 
 def _devices_of(

@@ -19,6 +19,7 @@ from devhost.hostfs.sysfs import (
 from devhost.model import names
 from devhost.model.device import FileState
 from devhost.model.hardware_sources import PCI_CLASSES
+from devhost.sources.cdi_specs import list_vendor_devices
 from devhost.sources.kernel import NET, PCI, USB
 from devhost.sources.subsystems import (
     NodesLocation,
@@ -29,6 +30,7 @@ from devhost.sources.subsystems import (
 
 DeviceRow = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
 
+CDI: Final = "cdi"
 OTHER_CLASS: Final = "other"
 
 
@@ -79,6 +81,7 @@ class Machine:
         self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.list(files)
         self._udev = NodesLocation(links=True).list(files)
+        self.vendor_devices = [*list_vendor_devices(files)]
 
     @property
     def problem(self) -> str | None:
@@ -93,6 +96,10 @@ class Machine:
         """Yield the devices of a subsystem, or of the `OTHER_CLASS`; some only for `--all`."""
         if subsystem == OTHER_CLASS:
             yield from self._other_rows()
+        elif subsystem == CDI:
+            for kind, device in self.vendor_devices:
+                nodes = names.natural(device.nodes)
+                yield {"cdi": kind, "device": device.names[0], "nodes": nodes}, False
         elif subsystem in ("usb", "pci"):
             yield from self._owner_rows(is_usb=subsystem == "usb")
         else:

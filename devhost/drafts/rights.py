@@ -104,10 +104,11 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     for mount in allocate.mounts:
         yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path))
     policy = Policy()
-    for name in allocate.env:
-        if policy.name_problem("env", name) is not None:
-            yield "allow_cdi", name
-    yield from (("allow_cdi", str(name)) for name in allocate.cdi)
+    adding = (key for key in allocate.env if policy.name_problem("env", key) is not None)
+    yield from (("allow_cdi", key) for key in adding)
+    of_kind = {"cdi.kind": f"{resource.cdi_kind}", "cdi.qualified": f"{resource.cdi_kind}=*"}
+    rendered = (name.render(dict.fromkeys(name.names, "*") | of_kind) for name in allocate.cdi)
+    yield from (("allow_cdi", name) for name in rendered)
 
 
 def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | None:

@@ -5,8 +5,8 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from devhost.model import values
-from devhost.model.hardware_sources import VFIO_NODE, Pairs, Pci, Subsystem, Sysfs, Usb
-from devhost.model.values import ConfigModel, main_option, shorthand
+from devhost.model.hardware_sources import VFIO_NODE, Globs, Pairs, Pci, Subsystem, Sysfs, Usb
+from devhost.model.values import ConfigModel, Several, main_option, shorthand
 
 
 def _static(value: object) -> object:
@@ -69,9 +69,27 @@ class Static(ConfigModel):
     one_of = ("count", "ids")
 
 
-Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
-KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
-_PREFIXES: Final = ("usb", "pci", "attr")  # of variables that these sources give
+class CdiNames(ConfigModel):
+    """Selects devices of a CDI kind."""
+
+    name: Globs
+    """Globs of names; a device of several names matches by any of them."""
+
+
+class Cdi(ConfigModel):
+    """Each device of a kind in CDI specs is a device."""
+
+    kind: values.CdiKind
+    """The vendor and the class, such as nvidia.com/gpu."""
+    name: Globs | None = None
+    """Globs of names. One for several devices, such as all, has to be named in full."""
+    exclude: Several[Annotated[CdiNames, shorthand(main_option("name"), Globs | CdiNames)]] = ()
+    """What is not offered: names as above."""
+
+
+Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Cdi
+KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs", "cdi")
+_PREFIXES: Final = ("usb", "pci", "attr", "cdi")  # of variables that these sources give
 
 
 class Source(ConfigModel):
@@ -96,6 +114,8 @@ class Source(ConfigModel):
     """The PCI functions that match."""
     sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), Subsystem | Sysfs)] | None = None
     """The devices of a subsystem that match."""
+    cdi: Annotated[Cdi, shorthand(main_option("kind"), values.CdiKind | Cdi)] | None = None
+    """The devices that a vendor describes in CDI specs."""
     role: Annotated[values.Role | None, Field(alias="as")] = None
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
@@ -104,7 +124,7 @@ class Source(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.role in _PREFIXES and isinstance(self.kind, Usb | Pci | Sysfs):
+        if self.role in _PREFIXES and isinstance(self.kind, Usb | Pci | Sysfs | Cdi):
             reserved = ", ".join(_PREFIXES)
             raise ValueError(f"as: {reserved} are names of variables already; choose another")
         if self.role is not None and isinstance(self.kind, Usb | Pci) and len(self.kind.node) > 1:

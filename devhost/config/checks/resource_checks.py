@@ -249,6 +249,9 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         return None
     if rule.key.names <= {"resource"}:
         return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
-    if rule.target == "cdi" and not policy.allow_cdi:
-        return f"CDI devices need {policy.needed('cdi', 'GLOB')}"
-    return None
+    if rule.target != "cdi":
+        return None
+    kinds = [glob.partition("=")[0] for glob in policy.allow_cdi]
+    if (kind := resource.cdi_kind) is not None and not pattern.matches_any(kind, kinds):
+        return f"CDI devices need {policy.needed('cdi', f'{kind}=*')}"
+    return None if kinds else f"CDI devices need {policy.needed('cdi', 'GLOB')}"
