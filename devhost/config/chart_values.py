@@ -79,9 +79,10 @@ class Enabled(ConfigModel):
 
 
 class Cdi(Enabled):
-    """The directory of CDI specs."""
+    """The directory of CDI specs, and those of vendors."""
 
     dir: str = ""
+    spec_dirs: Annotated[tuple[_HostPath, ...], AsTuple] = ()
 
 
 class DeviceAccess(ConfigModel):

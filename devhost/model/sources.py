@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from devhost.model import values
 from devhost.model.hardware_sources import VFIO_NODE, Globs, Pairs, Pci, Subsystem, Sysfs, Usb
-from devhost.model.values import ConfigModel, Several, main_option, shorthand
+from devhost.model.values import ConfigModel, main_option, shorthand
 
 
 def _static(value: object) -> object:
@@ -69,22 +69,15 @@ class Static(ConfigModel):
     one_of = ("count", "ids")
 
 
-class CdiNames(ConfigModel):
-    """Selects devices of a CDI kind."""
-
-    name: Globs
-    """Globs of names; a device of several names matches by any of them."""
-
-
 class Cdi(ConfigModel):
     """Each device of a kind in CDI specs is a device."""
 
     kind: values.CdiKind
     """The vendor and the class, such as nvidia.com/gpu."""
     name: Globs | None = None
-    """Globs of names. One for several devices, such as all, has to be named in full."""
-    exclude: Several[Annotated[CdiNames, shorthand(main_option("name"), Globs | CdiNames)]] = ()
-    """What is not offered: names as above."""
+    """Globs of names. One that stands for several devices, such as all, is named in full."""
+    exclude: values.NameGlobs = ()
+    """Globs; no devices that have a name that matches one of them."""
 
 
 Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Cdi

@@ -80,7 +80,7 @@ def parse_spec(content: bytes) -> Spec:
         paths = frozenset(str(node.get("hostPath") or node.get("path")) for node in nodes)
         problems = (names.cdi_name_problem(f"{kind}={name}"), *map(names.path_problem, paths))
         if name in devices or any(problems):
-            raise ValueError(f"no valid kind, or devices[{number}] has no valid name or node")
+            raise ValueError(f"devices[{number}] has a kind, name or node that is not valid, or not new")
         devices[name] = paths
     return Spec(kind, devices)
 
@@ -265,7 +265,6 @@ class CdiSource(NodeSource):
 
     def __init__(self, options: Cdi, directories: Iterable[str]) -> None:
         self._options = options
-        self._excluded = tuple(glob for selector in options.exclude for glob in selector.name)
         self._directories = tuple(map(SpecLocation, directories))
         self._nodes = NodesLocation(links=True)
         self.locations = (*self._directories, self._nodes)
@@ -303,7 +302,7 @@ class CdiSource(NodeSource):
             label = f"{kind}={device.names[0]}"
             if not self._matches(device):
                 continue
-            if any(matches_any(name, self._excluded) for name in device.names):
+            if any(matches_any(name, self._options.exclude) for name in device.names):
                 yield Skipped.because(Cause.EXCLUDED, label, "excluded")
             elif owner := next(filter(None, map(owners.get, device.owned)), None):
                 yield Skipped.because(Cause.OWNED, label, f"{owner} has nodes of it")
