@@ -80,7 +80,7 @@ def parse_spec(content: bytes) -> Spec:
         paths = frozenset(str(node.get("hostPath") or node.get("path")) for node in nodes)
         problems = (names.cdi_name_problem(f"{kind}={name}"), *map(names.path_problem, paths))
         if name in devices or any(problems):
-            raise ValueError(f"devices[{number}] has a kind, name or node that is not valid, or not new")
+            raise ValueError(f"devices[{number}]: its kind, name or a node is not valid, or twice")
         devices[name] = paths
     return Spec(kind, devices)
 

@@ -198,7 +198,9 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
-            yield CheckProblem(severity, rule.path, refusal, on_key)
+            of_source = rule.target == "cdi" and resource.cdi_kind is not None
+            path = ("sources", 0) if of_source else rule.path
+            yield CheckProblem(severity, path, refusal, on_key)
     uses_nodes = any(rule.target == "devices" and rule.per_device for rule in rules)
     uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
     for index, source in enumerate(resource.sources if uses_nodes else ()):
