@@ -222,7 +222,7 @@ class Resource(ConfigModel):
     @classmethod
     def _give_cdi_devices(cls, allocate: Allocate, info: ValidationInfo) -> Allocate:
         """Give what a vendor describes by its name alone, where nothing else is said."""
-        if all(source.cdi is None for source in info.data.get("sources", ())):
+        if any(source.cdi is None for source in info.data.get("sources", ())):
             return allocate
         given = {name: getattr(allocate, name) for name in allocate.model_fields_set}
         return allocate.model_copy(update=_OF_VENDORS | given)

@@ -4,6 +4,7 @@ What a spec says is read as container runtimes do (tags.cncf.io/container-device
 pkg/cdi/cache.go and spec.go), but for fields that only they need. Above the line it is pure.
 """
 
+import contextlib
 import errno
 import functools
 import posixpath
@@ -47,42 +48,41 @@ _ALL: Final = "all"
 _COUNTED: Final = re.compile("[0-9:]+")  # an index, as of a MIG device: 0:1
 # Not what devhost writes, and drivers of DRA for their claims: those are no devices to offer.
 _SPEC: Final = re.compile(r"(?!devhost_|.*-claim_).*\.(json|yaml)")
-_STANDS_FOR_OTHERS: Final = "it stands for other devices: `name` has to say it in full"
+
+Nodes = frozenset[str]
+"""The host paths of the nodes that the entry of a device lists: what all share is nobody's."""
 
 
-class Spec(NamedTuple):
-    """A file: the nodes on the host that each device of it has for itself."""
+class VendorSpec(NamedTuple):
+    """A file: its kind, and the nodes of its devices by name."""
 
     kind: str
-    devices: Mapping[str, frozenset[str]]
+    devices: Mapping[str, Nodes]
 
 
 @functools.lru_cache(maxsize=16)
-def parse_spec(content: bytes) -> Spec:
+def parse_spec(content: bytes) -> VendorSpec:
     """Return what a file holds; a `ValueError` without any of its text says why not."""
     try:
-        data = _load(content.decode())
+        data = _mapping(_load(content.decode()))
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f"line {line}: {error.problem}") from None
-    except yaml.YAMLError:
-        raise ValueError("not YAML or JSON") from None
-    kind = str(_mapping(data).get("kind"))
-    listed = _list(_mapping(data).get("devices"))
-    if len(listed) > CDI_DEVICES_MAX:
+    except yaml.YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        raise ValueError(f"line {line}: {getattr(error, 'problem', None) or 'no YAML'}") from None
+    kind, entries = f"{data.get('kind')}", _list(data.get("devices"))
+    if len(entries) > CDI_DEVICES_MAX:
         raise ValueError(f"more than {CDI_DEVICES_MAX} devices")
-    devices: dict[str, frozenset[str]] = {}
-    for number, entry in enumerate(map(_mapping, listed)):
-        name, edits = str(entry.get("name")), _mapping(entry.get("containerEdits"))
-        nodes = [_mapping(node) for node in _list(edits.get("deviceNodes"))]
-        paths = frozenset(str(node.get("hostPath") or node.get("path")) for node in nodes)
-        problems = (names.cdi_name_problem(f"{kind}={name}"), *map(names.path_problem, paths))
+    devices: dict[str, Nodes] = {}
+    for number, entry in enumerate(map(_mapping, entries)):
+        name, edits = f"{entry.get('name')}", _mapping(entry.get("containerEdits"))
+        listed = map(_mapping, _list(edits.get("deviceNodes")))
+        nodes = frozenset(f"{node.get('hostPath') or node.get('path')}" for node in listed)
+        problems = (names.cdi_name_problem(f"{kind}={name}"), *map(names.path_problem, nodes))
         if name in devices or any(problems):
             raise ValueError(f"devices[{number}]: its kind, name or a node is not valid, or twice")
-        devices[name] = paths
-    return Spec(kind, devices)
+        devices[name] = nodes
+    return VendorSpec(kind, devices)
 
 
 def _load(text: str) -> object:
@@ -104,49 +104,47 @@ def _list(value: object) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-class VendorDevice(NamedTuple):
-    """A device of a kind.
-
-    Attributes:
-        names: Its names, the first one for its ID: of several with the same nodes, one without
-            numbers alone.
-        nodes: All that its entry lists, and `owned` those that no other device has.
-    """
-
-    names: tuple[str, ...]
-    nodes: frozenset[str]
-    owned: frozenset[str]
-
-
-def merge(kind: str, directories: Iterable[Iterable[Spec]]) -> dict[str, frozenset[str] | None]:
-    """Return the nodes by name of the devices of a kind; ``None`` where runtimes take none.
+def merge(
+    kind: str, directories: Iterable[Iterable[VendorSpec]]
+) -> tuple[dict[str, Nodes], set[str]]:
+    """Return the devices of a kind by name, and the names that runtimes do not take.
 
     A later directory has precedence; a name that is twice in one is usable nowhere.
     """
-    devices: dict[str, frozenset[str] | None] = {}
+    devices: dict[str, Nodes] = {}
     twice = set[str]()
     for specs in directories:
-        here: dict[str, frozenset[str]] = {}
+        here: dict[str, Nodes] = {}
         for spec in specs:
             if spec.kind == kind:
                 twice |= here.keys() & spec.devices.keys()
                 here |= spec.devices
         devices |= here
-    return devices | dict.fromkeys(twice)
+    return {name: nodes for name, nodes in devices.items() if name not in twice}, twice
 
 
-def _usable(merged: Mapping[str, frozenset[str] | None]) -> dict[str, frozenset[str]]:
-    return {name: nodes for name, nodes in merged.items() if nodes is not None}
-
-
-def _by_kind(directories: Sequence[Iterable[Spec]]) -> dict[str, dict[str, frozenset[str]]]:
-    """Return the nodes by name of the usable devices of each kind."""
+def merge_all(directories: Sequence[Collection[VendorSpec]]) -> dict[str, dict[str, Nodes]]:
+    """Return the devices by name of each kind."""
     kinds = names.natural({spec.kind for specs in directories for spec in specs})
-    return {kind: _usable(merge(kind, directories)) for kind in kinds}
+    return {kind: merge(kind, directories)[0] for kind in kinds}
+
+
+class VendorDevice(NamedTuple):
+    """A device of a kind.
+
+    Attributes:
+        names: Its names, that of its ID first: of several with the same nodes, one that is no
+            number.
+        owned: Those of its nodes that no other device has.
+    """
+
+    names: tuple[str, ...]
+    nodes: Nodes
+    owned: Nodes
 
 
 def distinguish(
-    nodes_by_name: Mapping[str, frozenset[str]], in_full: Collection[str] = ()
+    nodes_by_name: Mapping[str, Nodes], in_full: Collection[str] = ()
 ) -> list[VendorDevice]:
     """Return the devices of a kind without those that stand for others, unless named in full."""
     namesakes: dict[object, list[str]] = {}
@@ -154,11 +152,7 @@ def distinguish(
         if name != _ALL:
             namesakes.setdefault(nodes or name, []).append(name)
     sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
-    unions = {
-        nodes
-        for nodes in sets
-        if nodes == frozenset[str]().union(*(part for part in sets if part < nodes))
-    }
+    unions = {nodes for nodes in sets if nodes == Nodes().union(*(s for s in sets if s < nodes))}
     users = Counter(node for nodes in sets - unions for node in nodes)
     devices = [
         VendorDevice((name,), nodes, nodes)
@@ -167,15 +161,14 @@ def distinguish(
     ]
     for aliases in namesakes.values():
         nodes = nodes_by_name[aliases[0]]
-        owned = frozenset(node for node in nodes if users[node] == 1)
+        owned = Nodes(node for node in nodes if users[node] == 1)
         if nodes not in unions and (owned or not nodes):
-            order = sorted(aliases, key=lambda name: (_is_counted(name), names.natural_key(name)))
-            devices.append(VendorDevice(tuple(order), nodes, owned))
+            devices.append(VendorDevice(tuple(sorted(aliases, key=_turn)), nodes, owned))
     return sorted(devices, key=lambda device: names.natural_key(device.names[0]))
 
 
-def _is_counted(name: str) -> bool:
-    return _COUNTED.fullmatch(name) is not None
+def _turn(name: str) -> tuple[bool, str]:
+    return _COUNTED.fullmatch(name) is not None, names.natural_key(name)
 
 
 # ── the host's specs ───────────────────────────────────────────────────────────────────
@@ -184,20 +177,22 @@ def _is_counted(name: str) -> bool:
 class SpecListing(FileListing):
     """The specs in a directory, by path; what cannot be read is `unreadable`.
 
-    All host paths are names in it: devices may have their nodes anywhere.
+    Any host path is a name in it: devices may have their nodes anywhere.
     """
 
     def __init__(self, files: HostFiles) -> None:
         super().__init__("", files)
-        self.specs: dict[str, Spec] = {}
+        self.specs: dict[str, VendorSpec] = {}
         self.unreadable: dict[str, str] = {}
 
-    def node(self, path: str) -> FileState | None:
-        """Return what is at a host path. Blocks."""
-        try:
-            return self.state(path[1:])
-        except OSError:
-            return None
+    def states(self, paths: Iterable[str]) -> dict[str, FileState]:
+        """Return what is at host paths, for those that are there. Blocks."""
+        states: dict[str, FileState] = {}
+        for path in names.natural(paths):
+            with contextlib.suppress(OSError):
+                state = self.state(path[1:])
+                states |= {path: state} if state is not None else {}
+        return states
 
     @functools.cached_property
     def sysfs(self) -> SysfsTree:
@@ -228,8 +223,7 @@ class SpecLocation(Location):
         listed = [entry.name for entry in entries if _SPEC.fullmatch(entry.name)]
         if len(listed) > CDI_FILES_MAX:
             raise OSError(errno.E2BIG, f"more than {CDI_FILES_MAX} CDI specs", self.path)
-        for name in names.natural(listed):
-            path = f"{self.path}/{name}"
+        for path in (f"{self.path}/{name}" for name in names.natural(listed)):
             try:
                 listing.specs[path] = parse_spec(_read(files, path))
             except ValueError as error:
@@ -255,8 +249,8 @@ def list_vendor_devices(files: HostFiles) -> Iterator[tuple[str, VendorDevice]]:
     """Yield each device in the specs of a host with its kind. Blocks."""
     listings = (list_location(SpecLocation(path), files) for path in files.cdi_dirs)
     directories = [part.specs.values() for part in listings if isinstance(part, SpecListing)]
-    for kind, usable in _by_kind(directories).items():
-        for device in distinguish(usable):
+    for kind, devices in merge_all(directories).items():
+        for device in distinguish(devices):
             yield kind, device
 
 
@@ -289,8 +283,8 @@ class CdiSource(NodeSource):
     def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device that matches, or its name if it has none."""
         specs, kind = self._listings(listings), self._options.kind
-        merged = merge(kind, [listing.specs.values() for listing in specs])
-        for name in names.natural(merged.keys() - _usable(merged).keys()):
+        devices, twice = merge(kind, [listing.specs.values() for listing in specs])
+        for name in names.natural(twice):
             text = "two specs in one directory have it: container runtimes take neither"
             yield Skipped.because(Cause.CLASH, f"{kind}={name}", text)
         self.empty_text = ""
@@ -298,10 +292,8 @@ class CdiSource(NodeSource):
             directories = " or ".join(location.path for location in self._directories)
             self.empty_text = f"there is no CDI spec of a vendor in {directories}"
         owners: dict[str, str] = {}
-        for device in distinguish(_usable(merged), self._options.name or ()):
+        for device in filter(self._matches, distinguish(devices, self._options.name or ())):
             label = f"{kind}={device.names[0]}"
-            if not self._matches(device):
-                continue
             if any(matches_any(name, self._options.exclude) for name in device.names):
                 yield Skipped.because(Cause.EXCLUDED, label, "excluded")
             elif owner := next(filter(None, map(owners.get, device.owned)), None):
@@ -317,15 +309,19 @@ class CdiSource(NodeSource):
     def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield the other devices, and the names that stand for several."""
         directories = [listing.specs.values() for listing in self._listings(listings)]
-        for kind, usable in _by_kind(directories).items():
-            devices = distinguish(usable, self._options.name or ())
-            for name in names.natural(usable):
-                device = next((device for device in devices if name in device.names), None)
+        for kind, devices in merge_all(directories).items():
+            of_name = {
+                name: device
+                for device in distinguish(devices, self._options.name or ())
+                for name in device.names
+            }
+            for name in names.natural(devices):
                 if kind != self._options.kind:
                     yield Unmatched(f"{kind}={name}", {"kind": kind})
-                elif device is None:
-                    yield Unmatched(f"{kind}={name}", {"": _STANDS_FOR_OTHERS})
-                elif not self._matches(device):
+                elif name not in of_name:
+                    text = "it stands for other devices: `name` has to say it in full"
+                    yield Unmatched(f"{kind}={name}", {"": text})
+                elif not self._matches(of_name[name]):
                     yield Unmatched(f"{kind}={name}", {"name": name})
 
 
@@ -334,29 +330,22 @@ def _candidates(
 ) -> Iterator[Candidate | Skipped]:
     """Yield the nodes of a device that others do not have, or its name if it has none at all."""
     name = device.names[0]
-    label = f"{kind}={name}"
-    states = {path: specs.node(path) for path in names.natural(device.nodes)}
-    present = {path: state for path, state in states.items() if state is not None}
-    missing = next((f"there is no {path}" for path in states if path not in present), None)
+    label, states = f"{kind}={name}", specs.states(device.nodes)
     variables = {"cdi.kind": kind, "cdi.name": name, "cdi.qualified": label}
-    if not states:
+    absent = [f"there is no {path}" for path in names.natural(device.nodes - states.keys())]
+    if not device.nodes:
         yield Candidate("", name, variables)
-    elif present.keys().isdisjoint(device.owned):
-        yield Skipped.because(Cause.INCOMPLETE, label, f"{missing}")
-        return
-    ordered = sorted(present, key=lambda path: path not in device.owned)
-    kernel_nodes = (_kernel_node(present[path], specs.sysfs) for path in ordered)
-    kernel_node = next(filter(None, kernel_nodes), None)
-    if kernel_node is not None:
-        owner = owning_device(kernel_node.syspath, specs.sysfs)
-        variables |= {
-            **(owner.variables if owner is not None else {}),
-            **node_variables(kernel_node, specs.sysfs),
-            "subsystem": kernel_node.subsystem,
-            "syspath": kernel_node.syspath,
-        }
-    syspath = kernel_node.syspath if kernel_node is not None else ""
-    for path in filter(device.owned.__contains__, present):
+    elif device.owned.isdisjoint(states):
+        yield Skipped.because(Cause.INCOMPLETE, label, absent[0])
+    ordered = sorted(states, key=lambda path: path not in device.owned)
+    kernel_nodes = (_kernel_node(states[path], specs.sysfs) for path in ordered)
+    kernel_node = next(filter(None, kernel_nodes), KernelNode("", "", ""))
+    if syspath := kernel_node.syspath:
+        owner = owning_device(syspath, specs.sysfs)
+        variables |= owner.variables if owner is not None else {}
+        variables |= node_variables(kernel_node, specs.sysfs)
+        variables |= {"subsystem": kernel_node.subsystem, "syspath": syspath}
+    for path in filter(device.owned.__contains__, states):
         links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}
         hardware = Hardware(
             unit=label,
@@ -364,10 +353,10 @@ def _candidates(
             syspath=syspath,
             place=path,
             entity=path,
-            number=present[path].number,
+            number=states[path].number,
             role=None,
             numa=syspath,
-            incomplete=f"incomplete: {missing}" if missing else None,
+            incomplete=f"incomplete: {absent[0]}" if absent else None,
         )
         yield Candidate(path, name, {**variables, **links}, None, (specs, path[1:]), hardware)
 
@@ -378,5 +367,4 @@ def _kernel_node(state: FileState, sysfs: SysfsTree) -> KernelNode | None:
     path = sysfs.device_by_number(kind, state.number) if state.number else None
     if path is None:
         return None
-    subsystem = sysfs.link_name(f"{path}/subsystem") or ""
-    return KernelNode(posixpath.basename(path), subsystem, path)
+    return KernelNode(posixpath.basename(path), sysfs.link_name(f"{path}/subsystem") or "", path)
