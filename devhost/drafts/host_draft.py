@@ -1,5 +1,6 @@
 """A first configuration for a host: the devices that containers may want, with comments."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -28,7 +29,7 @@ def build_host_entries(
     host_devices = [writer.of_kind(kind, device) for kind, device in kinds.find_devices(files)]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
-        entries = vendor_entries(machine, domain)
+        entries = [*_vendor_entries(machine, domain)]
         entries += writer.entries(_not_described(devices, machine), domain, named=False)
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
@@ -37,28 +38,22 @@ def build_host_entries(
     return [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
 
 
-def vendor_entries(machine: Machine, domain: str) -> list[DraftEntry]:
-    """Return an entry for each kind of devices that a vendor describes in CDI specs."""
-    names_by_kind: dict[str, list[str]] = {}
-    for kind, device in machine.vendor_devices:
-        names_by_kind.setdefault(kind, []).append(device.names[0])
-    return [
-        DraftEntry(
-            {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]},
-            (f"CDI {kind}: {', '.join(device_names)}",),
-            rights=Rights((("allow_cdi", f"{kind}=*"),)),
-        )
-        for kind, device_names in names_by_kind.items()
-    ]
+def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:
+    """Yield an entry for each kind of devices that a vendor describes in CDI specs."""
+    for kind, devices in itertools.groupby(machine.vendor_devices, lambda pair: pair[0]):
+        comment = f"CDI {kind}: {', '.join(device.names[0] for _, device in devices)}"
+        resource = {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]}
+        rights = Rights((("allow_cdi", f"{kind}=*"),))
+        yield DraftEntry(resource, (comment,), rights=rights)
 
 
 def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator[DraftDevice]:
     """Yield the devices that no vendor describes: containers need more of those than nodes."""
     described = {path for _, device in machine.vendor_devices for path in device.nodes}
-    vendors = {kind.partition("/")[0] for kind, _ in machine.vendor_devices}
+    has_nvidia = any(kind.startswith("nvidia.com/") for kind, _ in machine.vendor_devices)
     for device in devices:
-        is_nvidia = device.number.startswith(_NVIDIA) and "nvidia.com" in vendors
-        if not is_nvidia and described.isdisjoint(node.path for node in device.nodes):
+        is_known = has_nvidia and device.number.startswith(_NVIDIA)
+        if not is_known and described.isdisjoint(node.path for node in device.nodes):
             yield device
 
 

@@ -261,15 +261,10 @@ MountPath = Annotated[
     _path_schema("^/$"),
 ]
 CdiName = Annotated[TemplateText, refuses(lambda name: names.cdi_name_problem(name.sample))]
-_VENDOR_OR_CLASS: Final = "[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 CdiKind = Annotated[
     str,
     refuses(names.cdi_kind_problem),
-    matching(
-        f"^{_VENDOR_OR_CLASS}/{_VENDOR_OR_CLASS}$",
-        "vendor/class, such as nvidia.com/gpu",
-        "^devhost[.]",
-    ),
+    matching("^[^/=]+/[^/=]+$", "vendor/class, such as nvidia.com/gpu", "^devhost[.]"),
 ]
 EnvName = Annotated[
     str,

@@ -7,7 +7,6 @@ pkg/cdi/cache.go and spec.go), but for fields that only they need. Above the lin
 import contextlib
 import errno
 import functools
-import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -45,19 +44,15 @@ from devhost.sources.subsystems import NodesListing, NodesLocation
 
 _DEPTH_MAX: Final = 32
 _ALL: Final = "all"
+_FOR_OTHERS: Final = "it stands for other devices: `name` has to say it in full"
 _COUNTED: Final = re.compile("[0-9:]+")  # an index, as of a MIG device: 0:1
 # Not what devhost writes, and drivers of DRA for their claims: those are no devices to offer.
 _SPEC: Final = re.compile(r"(?!devhost_|.*-claim_).*\.(json|yaml)")
 
 Nodes = frozenset[str]
 """The host paths of the nodes that the entry of a device lists: what all share is nobody's."""
-
-
-class VendorSpec(NamedTuple):
-    """A file: its kind, and the nodes of its devices by name."""
-
-    kind: str
-    devices: Mapping[str, Nodes]
+VendorSpec = Mapping[str, Nodes]
+"""What a file has, by qualified name."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -65,24 +60,21 @@ def parse_spec(content: bytes) -> VendorSpec:
     """Return what a file holds; a `ValueError` without any of its text says why not."""
     try:
         data = _mapping(_load(content.decode()))
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
         raise ValueError(f"line {line}: {getattr(error, 'problem', None) or 'no YAML'}") from None
-    kind, entries = f"{data.get('kind')}", _list(data.get("devices"))
-    if len(entries) > CDI_DEVICES_MAX:
+    if len(entries := _list(data.get("devices"))) > CDI_DEVICES_MAX:
         raise ValueError(f"more than {CDI_DEVICES_MAX} devices")
     devices: dict[str, Nodes] = {}
     for number, entry in enumerate(map(_mapping, entries)):
-        name, edits = f"{entry.get('name')}", _mapping(entry.get("containerEdits"))
-        listed = map(_mapping, _list(edits.get("deviceNodes")))
-        nodes = frozenset(f"{node.get('hostPath') or node.get('path')}" for node in listed)
-        problems = (names.cdi_name_problem(f"{kind}={name}"), *map(names.path_problem, nodes))
+        name = f"{data.get('kind')}={entry.get('name')}"
+        listed = _list(_mapping(entry.get("containerEdits")).get("deviceNodes"))
+        nodes = Nodes(f"{n.get('hostPath') or n.get('path')}" for n in map(_mapping, listed))
+        problems = (names.cdi_name_problem(name), *map(names.path_problem, nodes))
         if name in devices or any(problems):
             raise ValueError(f"devices[{number}]: its kind, name or a node is not valid, or twice")
         devices[name] = nodes
-    return VendorSpec(kind, devices)
+    return devices
 
 
 def _load(text: str) -> object:
@@ -105,9 +97,9 @@ def _list(value: object) -> Sequence[Any]:
 
 
 def merge(
-    kind: str, directories: Iterable[Iterable[VendorSpec]]
-) -> tuple[dict[str, Nodes], set[str]]:
-    """Return the devices of a kind by name, and the names that runtimes do not take.
+    directories: Iterable[Iterable[VendorSpec]],
+) -> tuple[dict[str, dict[str, Nodes]], set[str]]:
+    """Return the devices by kind and name, and the qualified names that runtimes do not take.
 
     A later directory has precedence; a name that is twice in one is usable nowhere.
     """
@@ -116,17 +108,14 @@ def merge(
     for specs in directories:
         here: dict[str, Nodes] = {}
         for spec in specs:
-            if spec.kind == kind:
-                twice |= here.keys() & spec.devices.keys()
-                here |= spec.devices
+            twice |= here.keys() & spec.keys()
+            here |= spec
         devices |= here
-    return {name: nodes for name, nodes in devices.items() if name not in twice}, twice
-
-
-def merge_all(directories: Sequence[Collection[VendorSpec]]) -> dict[str, dict[str, Nodes]]:
-    """Return the devices by name of each kind."""
-    kinds = names.natural({spec.kind for specs in directories for spec in specs})
-    return {kind: merge(kind, directories)[0] for kind in kinds}
+    by_kind: dict[str, dict[str, Nodes]] = {}
+    for qualified in names.natural(devices.keys() - twice):
+        kind, _, name = qualified.partition("=")
+        by_kind.setdefault(kind, {})[name] = devices[qualified]
+    return by_kind, twice
 
 
 class VendorDevice(NamedTuple):
@@ -146,29 +135,25 @@ class VendorDevice(NamedTuple):
 def distinguish(
     nodes_by_name: Mapping[str, Nodes], in_full: Collection[str] = ()
 ) -> list[VendorDevice]:
-    """Return the devices of a kind without those that stand for others, unless named in full."""
-    namesakes: dict[object, list[str]] = {}
-    for name, nodes in nodes_by_name.items():
-        if name != _ALL:
-            namesakes.setdefault(nodes or name, []).append(name)
+    """Return the devices of a kind; one that stands for others only in their place, if in full."""
     sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
     unions = {nodes for nodes in sets if nodes == Nodes().union(*(s for s in sets if s < nodes))}
     users = Counter(node for nodes in sets - unions for node in nodes)
-    devices = [
-        VendorDevice((name,), nodes, nodes)
-        for name, nodes in nodes_by_name.items()
-        if name in in_full and (name == _ALL or nodes in unions)
-    ]
+    namesakes: dict[object, list[str]] = {}
+    devices: dict[str, VendorDevice] = {}
+    for name, nodes in nodes_by_name.items():
+        if name != _ALL and nodes not in unions:
+            namesakes.setdefault(nodes or name, []).append(name)
+        elif name in in_full:
+            devices[name] = VendorDevice((name,), nodes, nodes)
+    taken = Nodes().union(*(device.nodes for device in devices.values()))
     for aliases in namesakes.values():
         nodes = nodes_by_name[aliases[0]]
         owned = Nodes(node for node in nodes if users[node] == 1)
-        if nodes not in unions and (owned or not nodes):
-            devices.append(VendorDevice(tuple(sorted(aliases, key=_turn)), nodes, owned))
-    return sorted(devices, key=lambda device: names.natural_key(device.names[0]))
-
-
-def _turn(name: str) -> tuple[bool, str]:
-    return _COUNTED.fullmatch(name) is not None, names.natural_key(name)
+        if taken.isdisjoint(nodes) and (owned or not nodes):
+            aliases.sort(key=lambda name: (bool(_COUNTED.fullmatch(name)), names.natural_key(name)))
+            devices[aliases[0]] = VendorDevice(tuple(aliases), nodes, owned)
+    return [devices[name] for name in names.natural(devices)]
 
 
 # ── the host's specs ───────────────────────────────────────────────────────────────────
@@ -199,17 +184,17 @@ class SpecListing(FileListing):
         """The kernel's devices by number."""
         return sysfs_by_number(self._files)
 
+    def syspath(self, state: FileState) -> str | None:
+        """Return the directory in sysfs of a device node."""
+        kind = "block" if state.kind is FileKind.BLOCK else "char"
+        return self.sysfs.device_by_number(kind, state.number) if state.number else None
+
 
 @dataclass(frozen=True, slots=True)
 class SpecLocation(Location):
     """A directory where container runtimes look for CDI specs."""
 
     path: str
-
-    @property
-    def base(self) -> str:
-        """The directory."""
-        return self.path
 
     @property
     def watched(self) -> WatchedDirectory:
@@ -249,9 +234,8 @@ def list_vendor_devices(files: HostFiles) -> Iterator[tuple[str, VendorDevice]]:
     """Yield each device in the specs of a host with its kind. Blocks."""
     listings = (list_location(SpecLocation(path), files) for path in files.cdi_dirs)
     directories = [part.specs.values() for part in listings if isinstance(part, SpecListing)]
-    for kind, devices in merge_all(directories).items():
-        for device in distinguish(devices):
-            yield kind, device
+    for kind, devices in merge(directories)[0].items():
+        yield from ((kind, device) for device in distinguish(devices))
 
 
 class CdiSource(NodeSource):
@@ -270,36 +254,26 @@ class CdiSource(NodeSource):
 
     def failure(self, listings: Listings) -> str | None:
         """Return why a spec could not be read that has, or may have, devices of the kind."""
-        unreadable: dict[str, str] = {}
-        used = set[str]()
-        for listing in self._listings(listings):
-            unreadable |= listing.unreadable
-            specs = listing.specs.items()
-            used |= {path for path, spec in specs if spec.kind == self._options.kind}
-        self._files = used | (self._files & unreadable.keys())
-        broken = (path for path in unreadable if path in self._files or not self._files)
-        return next((f"{path}: {unreadable[path]}" for path in broken), None)
+        parts, kind = self._listings(listings), self._options.kind
+        specs = ((path, spec) for part in parts for path, spec in part.specs.items())
+        used = {path for path, spec in specs if any(name.startswith(f"{kind}=") for name in spec)}
+        broken = {path: why for part in parts for path, why in part.unreadable.items()}
+        self._files = used | (self._files & broken.keys())
+        relevant = (path for path in broken if path in self._files or not self._files)
+        return next((f"{path}: {broken[path]}" for path in relevant), None)
 
     def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
         """Yield the nodes of each device that matches, or its name if it has none."""
         specs, kind = self._listings(listings), self._options.kind
-        devices, twice = merge(kind, [listing.specs.values() for listing in specs])
-        for name in names.natural(twice):
+        by_kind, twice = merge(listing.specs.values() for listing in specs)
+        for label in (name for name in names.natural(twice) if name.startswith(f"{kind}=")):
             text = "two specs in one directory have it: container runtimes take neither"
-            yield Skipped.because(Cause.CLASH, f"{kind}={name}", text)
-        self.empty_text = ""
-        if not any(listing.specs for listing in specs):
-            directories = " or ".join(location.path for location in self._directories)
-            self.empty_text = f"there is no CDI spec of a vendor in {directories}"
-        owners: dict[str, str] = {}
-        for device in filter(self._matches, distinguish(devices, self._options.name or ())):
-            label = f"{kind}={device.names[0]}"
+            yield Skipped.because(Cause.CLASH, label, text)
+        devices = distinguish(by_kind.get(kind, {}), self._options.name or ())
+        for device in filter(self._matches, devices):
             if any(matches_any(name, self._options.exclude) for name in device.names):
-                yield Skipped.because(Cause.EXCLUDED, label, "excluded")
-            elif owner := next(filter(None, map(owners.get, device.owned)), None):
-                yield Skipped.because(Cause.OWNED, label, f"{owner} has nodes of it")
+                yield Skipped.because(Cause.EXCLUDED, f"{kind}={device.names[0]}", "excluded")
             else:
-                owners |= dict.fromkeys(device.owned, label)
                 yield from _candidates(device, kind, specs[0], listings[self._nodes])
 
     def _matches(self, device: VendorDevice) -> bool:
@@ -308,20 +282,16 @@ class CdiSource(NodeSource):
 
     def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
         """Yield the other devices, and the names that stand for several."""
-        directories = [listing.specs.values() for listing in self._listings(listings)]
-        for kind, devices in merge_all(directories).items():
-            of_name = {
-                name: device
-                for device in distinguish(devices, self._options.name or ())
-                for name in device.names
-            }
+        by_kind, _ = merge(listing.specs.values() for listing in self._listings(listings))
+        for kind, devices in by_kind.items():
+            distinct = distinguish(devices, self._options.name or ())
+            matched = {name for device in filter(self._matches, distinct) for name in device.names}
             for name in names.natural(devices):
                 if kind != self._options.kind:
                     yield Unmatched(f"{kind}={name}", {"kind": kind})
-                elif name not in of_name:
-                    text = "it stands for other devices: `name` has to say it in full"
-                    yield Unmatched(f"{kind}={name}", {"": text})
-                elif not self._matches(of_name[name]):
+                elif not any(name in device.names for device in distinct):
+                    yield Unmatched(f"{kind}={name}", {"": _FOR_OTHERS})
+                elif name not in matched:
                     yield Unmatched(f"{kind}={name}", {"name": name})
 
 
@@ -338,33 +308,18 @@ def _candidates(
     elif device.owned.isdisjoint(states):
         yield Skipped.because(Cause.INCOMPLETE, label, absent[0])
     ordered = sorted(states, key=lambda path: path not in device.owned)
-    kernel_nodes = (_kernel_node(states[path], specs.sysfs) for path in ordered)
-    kernel_node = next(filter(None, kernel_nodes), KernelNode("", "", ""))
-    if syspath := kernel_node.syspath:
-        owner = owning_device(syspath, specs.sysfs)
+    known = filter(None, (specs.syspath(states[path]) for path in ordered))
+    if syspath := next(known, ""):
+        owner, subsystem = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
+        kernel_node = KernelNode("", specs.sysfs.link_name(subsystem) or "", syspath)
         variables |= owner.variables if owner is not None else {}
         variables |= node_variables(kernel_node, specs.sysfs)
         variables |= {"subsystem": kernel_node.subsystem, "syspath": syspath}
+    lack = f"incomplete: {absent[0]}" if absent else None
     for path in filter(device.owned.__contains__, states):
         links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}
+        number = states[path].number
         hardware = Hardware(
-            unit=label,
-            label=label,
-            syspath=syspath,
-            place=path,
-            entity=path,
-            number=states[path].number,
-            role=None,
-            numa=syspath,
-            incomplete=f"incomplete: {absent[0]}" if absent else None,
+            label, label, syspath, path, path, number, role=None, numa=syspath, incomplete=lack
         )
         yield Candidate(path, name, {**variables, **links}, None, (specs, path[1:]), hardware)
-
-
-def _kernel_node(state: FileState, sysfs: SysfsTree) -> KernelNode | None:
-    """Return what the kernel has for a device node."""
-    kind = "block" if state.kind is FileKind.BLOCK else "char"
-    path = sysfs.device_by_number(kind, state.number) if state.number else None
-    if path is None:
-        return None
-    return KernelNode(posixpath.basename(path), sysfs.link_name(f"{path}/subsystem") or "", path)
