@@ -25,7 +25,9 @@ DEVICE = '{name: "%d"}'
         pytest.param(b"a: 1\n---\nb: 1", "line 2: but found another document", id="documents"),
     ],
 )
-def test_a_file_that_is_large_deep_or_no_yaml_is_not_read(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_a_file_that_is_large_deep_or_no_yaml_is_not_read(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
     path = tmp_path / "cdi" / "a.yaml"
     path.parent.mkdir()
     path.write_bytes(content)
