@@ -127,15 +127,17 @@ root_option = option(
     default="/",
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
 )
-cdi_dirs_option = option(
-    "--cdi-dirs",
-    "Directory where container runtimes look for the CDI specs of vendors; can be repeated, a "
-    "later one has precedence. Default: /etc/cdi, /var/run/cdi.",
-    multiple=True,
-    default=CDI_DIRS,
-    metavar="DIRECTORY",
+host_files_option = together(
+    root_option,
+    option(
+        "--cdi-dirs",
+        "Directory where container runtimes look for the CDI specs of vendors; can be repeated, a "
+        "later one has precedence. Default: /etc/cdi, /var/run/cdi.",
+        multiple=True,
+        default=CDI_DIRS,
+        metavar="DIRECTORY",
+    ),
 )
-host_files_option = together(root_option, cdi_dirs_option)
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
 )
