@@ -367,7 +367,7 @@ class _Container:
         self._size = 0
         self._texts: dict[Target, dict[str, tuple[Rule, list[str]]]] = {}
         self._specs: dict[str, DeviceSpec | MountSpec] = {}  # by container path
-        self._cdi: dict[str, None] = {}
+        self._cdi: dict[str, str | None] = {}  # with the device that it is of
 
     def add(
         self, rule: Rule, values_of_nodes: Iterable[Mapping[str, str]], device: str | None = None
@@ -387,7 +387,8 @@ class _Container:
                 raise AllocationError(f"a container would receive more than {most} of text")
             _check(rule, key, value)
             if rule.target == "cdi":
-                self._cdi[value] = None
+                owner = self._cdi.setdefault(value, device)
+                self._cdi[value] = device if owner == device else None
             elif rule.spec is None:
                 self._add_text(rule, key, value)
             else:
@@ -428,6 +429,7 @@ class _Container:
             devices=tuple(spec for spec in specs if isinstance(spec, DeviceSpec)),
             annotations=annotations,
             cdi_devices=tuple(self._cdi),
+            cdi_owners=self._cdi,
         )
 
 

@@ -24,7 +24,7 @@ def command(output: BinaryIO, anonymous: bool, root: str) -> None:
     It has what /sys and /dev say of devices, which the host uses, and CDI specs; nothing from
     within a device.
 
-    Example: `devhost capture -o node.tar`, then elsewhere `devhost init --root node.tar`
+    Example: `devhost capture -o node.tar`
     """
     from devhost.drafts.capture import capture, pack
     from devhost.hostfs.files import HostFiles

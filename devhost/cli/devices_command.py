@@ -40,7 +40,7 @@ kinds_option = click.option(
     help="Also hubs, bridges, and what has no node or is for the host.",
 )
 @kinds_option
-@options.root_option
+@options.host_files_option
 @options.output_option(
     *("text", "json", "yaml"),
     text="Output format; yaml: an entry of `resources` that offers exactly this device.",
@@ -51,6 +51,7 @@ def command(
     everything: bool,
     kinds: str | None,
     root: str,
+    cdi_dirs: tuple[str, ...],
     output: str,
 ) -> None:
     """Show the devices of this host, or one in full.
@@ -65,7 +66,7 @@ def command(
 
     if output == "yaml" and name is None:
         raise click.UsageError("-o yaml needs a device")
-    files = HostFiles(root)
+    files = HostFiles(root, cdi_dirs=cdi_dirs)
     machine = Machine(files)
     if machine.problem is not None:
         printer.fail(machine.problem)
@@ -119,17 +120,18 @@ def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
-    from devhost.drafts.machine import OTHER_CLASS
+    from devhost.drafts.machine import CDI, OTHER_CLASS
 
     for problem in filter(None, (machine.subsystem(name).missing for name in subsystems)):
         printer.fail(problem)
-    tables = {name: list(machine.rows(name)) for name in subsystems or ("usb", "pci", OTHER_CLASS)}
+    shown_tables = subsystems or ("usb", "pci", OTHER_CLASS, CDI)
+    tables = {name: list(machine.rows(name)) for name in shown_tables}
     if output == "json":
         printer.print_json({name: [row for row, _ in rows] for name, rows in tables.items()})
         return
     for number, (name, rows) in enumerate(tables.items()):
         shown = [row for row, is_hidden in rows if everything or not is_hidden]
-        if name == OTHER_CLASS and not rows:
+        if name in (OTHER_CLASS, CDI) and not rows:
             continue
         if number:
             printer.echo("")

@@ -64,7 +64,7 @@ def _write(text: str, summary: str, output: str, flags: str = "", *, force: bool
 @draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
 @kinds_option
-@options.root_option
+@options.host_files_option
 def command(
     names: tuple[str, ...],
     domain: str | None,
@@ -74,6 +74,7 @@ def command(
     yes: bool,
     kinds: str | None,
     root: str,
+    cdi_dirs: tuple[str, ...],
 ) -> None:
     """Write a configuration for the devices of this host.
 
@@ -89,7 +90,7 @@ def command(
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files, rows = HostFiles(root), load_kinds(kinds)
+    files, rows = HostFiles(root, cdi_dirs=cdi_dirs), load_kinds(kinds)
     try:
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from devhost.model.names import driver_name_problem
+from devhost.model.names import CDI_DIRS, driver_name_problem
 from devhost.observe.address import Address
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -151,6 +151,17 @@ root_option = option(
     "the configuration are the host's, without it.",
     default="/",
     type=ROOT,
+)
+host_files_option = together(
+    root_option,
+    option(
+        "--cdi-dirs",
+        "Directory where container runtimes look for the CDI specs of vendors; can be repeated, a "
+        "later one has precedence. Default: /etc/cdi, /var/run/cdi.",
+        multiple=True,
+        default=CDI_DIRS,
+        metavar="DIRECTORY",
+    ),
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
@@ -297,7 +308,7 @@ kubelet_options = together(
     ),
 )
 host_options = together(
-    root_option,
+    host_files_option,
     node_name_option,
     trust_options,
     dra_driver_option,

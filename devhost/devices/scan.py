@@ -43,7 +43,8 @@ class Scanner(Declaration):
     def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
         mentioned, specs = self.resource.mentioned_variables, enumerate(self.resource.sources)
-        return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
+        directories = self.files.cdi_dirs
+        return tuple(CompiledSource.of(*spec, mentioned, directories) for spec in specs)
 
     @property
     def locations(self) -> tuple[Location, ...]:

@@ -1,5 +1,6 @@
 """A first configuration for a host: the devices that containers may want, with comments."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -9,8 +10,10 @@ from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
 from devhost.drafts.machine import DescribedNode, Machine, describe
+from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles
 
+_NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
 _EXAMPLES: Final = ("kvm", "fuse", "tun")  # where a host has nothing
 _LEFT_OUT: Final = "Left out, with the command that writes an entry:"
 # Nodes for programs of their own, also where others of the same device have an entry.
@@ -37,7 +40,8 @@ def build_host_entries(
     ]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
-        entries = writer.entries(devices, domain, named=False)
+        entries = [*_vendor_entries(machine, domain)]
+        entries += writer.entries(_not_described(devices, machine), domain, named=False)
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
@@ -77,6 +81,25 @@ def _left_out(
     for kind, name in left:
         alike.setdefault(kind, []).append(name)
     return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in alike.items()]
+
+
+def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:
+    """Yield an entry for each kind of devices that a vendor describes in CDI specs."""
+    for kind, devices in itertools.groupby(machine.vendor_devices, lambda pair: pair[0]):
+        comment = f"CDI {kind}: {', '.join(device.names[0] for _, device in devices)}"
+        resource = {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]}
+        rights = Rights((("cdi", f"{kind}=*"),))
+        yield DraftEntry(resource, (comment,), rights=rights)
+
+
+def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator[DraftDevice]:
+    """Yield the devices that no vendor describes: containers need more of those than nodes."""
+    described = {path for _, device in machine.vendor_devices for path in device.nodes}
+    has_nvidia = any(kind.startswith("nvidia.com/") for kind, _ in machine.vendor_devices)
+    for device in devices:
+        is_known = has_nvidia and device.number.startswith(_NVIDIA)
+        if not is_known and described.isdisjoint(node.path for node in device.nodes):
+            yield device
 
 
 def _devices_of(

@@ -18,6 +18,7 @@ from devhost.hostfs.sysfs import (
 from devhost.model import names
 from devhost.model.device import FileState
 from devhost.model.hardware_sources import PCI_CLASSES
+from devhost.sources.cdi_specs import list_vendor_devices
 from devhost.sources.kernel import NET, PCI, USB
 from devhost.sources.subsystems import (
     NodesLocation,
@@ -28,6 +29,7 @@ from devhost.sources.subsystems import (
 
 DeviceRow = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
 
+CDI: Final = "cdi"
 OTHER_CLASS: Final = "other"
 _SHOWN_CLASSES: Final = (PCI_CLASSES["display"], PCI_CLASSES["accelerator"])  # also without a node
 
@@ -76,6 +78,7 @@ class Machine:
         self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.list(files)
         self._udev = NodesLocation(links=True).list(files)
+        self.vendor_devices = [*list_vendor_devices(files)]
 
     @property
     def problem(self) -> str | None:
@@ -92,6 +95,10 @@ class Machine:
             for other, is_hidden in self.other_nodes():
                 row = {"node": other.path, "subsystem": other.subsystem, **self._columns(other)}
                 yield row, is_hidden
+        elif subsystem == CDI:
+            for kind, device in self.vendor_devices:
+                nodes = names.natural(device.nodes)
+                yield {"cdi": kind, "device": device.names[0], "nodes": nodes}, False
         elif subsystem in ("usb", "pci"):
             yield from self._owner_rows(is_usb=subsystem == "usb")
         else:

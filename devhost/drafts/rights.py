@@ -104,10 +104,10 @@ def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> 
     for mount in allocate.mounts:
         yield from (("paths", path) for path in _mounted(resource, mount.host_path, files))
     policy = Policy()
-    for name in allocate.env:
-        if policy.name_problem("env", name) is not None:
-            yield "cdi", name
-    yield from (("cdi", str(name)) for name in allocate.cdi)
+    yield from (("cdi", name) for name in allocate.env if policy.name_problem("env", name))
+    of_kind = {"cdi.kind": f"{resource.cdi_kind}", "cdi.qualified": f"{resource.cdi_kind}=*"}
+    for name in allocate.cdi:
+        yield "cdi", name.render(dict.fromkeys(name.names, "*") | of_kind)
 
 
 def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | None:

@@ -139,11 +139,13 @@ class HostFiles:
     """The host's files below a `root`: ``/``, or where the host's root is mounted.
 
     Names that match one of the globs `shown` may be told even from directories that not every user
-    may look into; ``None``: all names may be told.
+    may look into; ``None``: all names may be told. Container runtimes look for CDI specs in
+    `cdi_dirs`, of which a later one has precedence.
     """
 
     root: str = "/"
     shown: tuple[str, ...] | None = None
+    cdi_dirs: tuple[str, ...] = names.CDI_DIRS
 
     @property
     def is_host(self) -> bool:

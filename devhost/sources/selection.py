@@ -20,10 +20,11 @@ from devhost.model.device import (
     no_explanation,
 )
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
-from devhost.model.sources import Dev, Directory, Glob, Static
+from devhost.model.sources import Cdi, Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 from devhost.sources import explain
 from devhost.sources.base import Candidate, Listings, Location, NodeSource, Unmatched, list_location
+from devhost.sources.cdi_specs import CdiSource
 from devhost.sources.file_sources import FileListing, FileSource
 from devhost.sources.kernel import KernelSource
 from devhost.sources.static import StaticSource
@@ -93,7 +94,9 @@ class CompiledSource:
         self._previous: Mapping[str, Node] = {}  # the nodes that were found last, by path
 
     @classmethod
-    def of(cls, index: int, spec: SourceSpec, mentioned: frozenset[str]) -> "CompiledSource":
+    def of(
+        cls, index: int, spec: SourceSpec, mentioned: frozenset[str], cdi_dirs: tuple[str, ...]
+    ) -> "CompiledSource":
         """Compile a source of the file; templates have `mentioned` variables."""
         source: NodeSource
         match spec.kind:
@@ -103,6 +106,8 @@ class CompiledSource:
                 source = StaticSource(options)
             case Usb() | Pci() | Sysfs() as options:
                 source = KernelSource(options, mentioned)
+            case Cdi() as options:
+                source = CdiSource(options, cdi_dirs)
         return cls(index, spec, source)
 
     def unmatched(self, listings: Listings) -> Iterable[Unmatched]:
@@ -117,10 +122,12 @@ class CompiledSource:
         judge = CandidateFilter(self._index, self.spec)
         for listing in of_source:
             judge.add_unreadable(listing.unreadable)
+        failure = self._source.failure(listings)
         judge.add(self._source.find(listings, self._previous))
         nodes, skipped = tuple(judge.nodes), tuple(judge.skipped)
         self._previous = {node.path: node for node in nodes}
-        selection = Selection(nodes, skipped, unreadable=judge.unreadable)
+        failed = {self._index: failure} if failure else {}
+        selection = Selection(nodes, skipped, failed, judge.unreadable)
         if nodes or skipped:
             return selection
         # Only a bus can be missing: classes come with the first device of them.
@@ -143,7 +150,7 @@ class CandidateFilter:
         kind = spec.kind
         self._index, self._role = index, spec.role
         self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
-        self._in_use = isinstance(kind, Static) or kind.in_use
+        self._in_use = isinstance(kind, Static | Cdi) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}

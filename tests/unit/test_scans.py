@@ -4,7 +4,7 @@ A case begins with ``== what it shows`` and the options of a resource. A line ``
 steps between `` ; ``, and scans it; below it are the devices, those that must leave the list with
 ``!``, and what is skipped. The steps: ``file`` (``PATH[=TEXT]``, with ``\n`` and ``\t``), ``char`` and ``block`` (``PATH[=NUMBER]``), ``rm``, ``link``,
 ``hardlink`` and ``mv`` of paths; ``tree NAME [OLD~NEW…]``, which plugs in what trees/NAME.tree has and is
-not there, with other words, ``plug LINE`` and ``unplug NAME…``; ``after SECONDS``; ``hold SECONDS``; ``set OPTIONS``, in place of
+not there, with other words, ``spec NAME PATH``, a CDI spec as specs/NAME.yaml, ``plug LINE`` and ``unplug NAME…``; ``after SECONDS``; ``hold SECONDS``; ``set OPTIONS``, in place of
 those of the same name; ``fail SOURCE`` and ``mend``; ``claim NODE``, which another resource offers from then on;
 ``allow GLOB``, the flag; ``tmpfs PATH``; ``pod ID…``, which scans and shows what a container gets and its first start would do, and nothing else; ``events``, those of the kernel that count.
 `DEVHOST_TEST_WRITE=1 pytest …` writes what is found now.
@@ -75,6 +75,8 @@ class Host(Scans):
                 for old, new in (one.split("~") for one in words[1:]):
                     text = text.replace(old, new)
                 tree.hardware(text)
+            case "spec":
+                tree.file(words[1], (HERE / f"specs/{words[0]}.yaml").read_text())
             case "plug":
                 tree.hardware(rest.replace(r"\n", "\n"))
             case "unplug":

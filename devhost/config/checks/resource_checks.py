@@ -199,7 +199,9 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
-            yield CheckProblem(severity, rule.path, refusal, on_key)
+            of_source = rule.target == "cdi" and resource.cdi_kind is not None
+            path = ("sources", 0) if of_source else rule.path
+            yield CheckProblem(severity, path, refusal, on_key)
     for index, source in enumerate(resource.sources if compiled.uses_nodes(resource) else ()):
         for refusal in filter(None, _source_refusals(source.kind, policy)):
             yield CheckProblem(severity, ("sources", index), refusal)
@@ -250,6 +252,9 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         return None
     if rule.key.names <= {"resource"}:
         return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
-    if rule.target == "cdi" and not policy.allow_cdi:
-        return f"CDI devices need {policy.needed('cdi', 'GLOB')}"
-    return None
+    if rule.target != "cdi":
+        return None
+    kinds = [glob.partition("=")[0] for glob in policy.allow_cdi]
+    if (kind := resource.cdi_kind) is not None and not pattern.matches_any(kind, kinds):
+        return f"CDI devices need {policy.needed('cdi', f'{kind}=*')}"
+    return None if kinds else f"CDI devices need {policy.needed('cdi', 'GLOB')}"

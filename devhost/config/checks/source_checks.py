@@ -74,6 +74,9 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
             kind_key = type(source.kind).__name__.lower()
             message = "split makes each node a device, and group joins nodes: remove one of them"
             yield error((*source_path, kind_key, "split"), message, on_key=True)
+        if source.cdi is not None and (len(resource.sources) > 1 or resource.group is not None):
+            message = "stands alone, without `group`: make a resource for each kind"
+            yield error((*source_path, "cdi"), message, on_key=True)
     yield from _check_roles(resource)
     yield from _check_ids(resource)
 

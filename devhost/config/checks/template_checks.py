@@ -7,6 +7,7 @@ from typing import Final
 
 from devhost.allocation.variables import (
     BUILT_IN_VARIABLES,
+    CDI_VARIABLES,
     CONTAINER_VARIABLES,
     FILE_VARIABLES,
     LATE_VARIABLES,
@@ -22,7 +23,7 @@ from devhost.config.yaml_tree import CheckProblem, Path, error, warning
 from devhost.model import pattern
 from devhost.model.config import DeviceNode, FileCheck, Mount, Probe, Resource, Text
 from devhost.model.hardware_sources import Pci, Sysfs, Usb, attribute_problem
-from devhost.model.sources import Dev, Static
+from devhost.model.sources import Cdi, Dev, Static
 from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import Template
 from devhost.model.values import PRE_START_MAX_S
@@ -33,9 +34,10 @@ _BY_KIND: Final[dict[type, frozenset[str]]] = {
     Usb: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES,
     Pci: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
     Sysfs: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
+    Cdi: NODE_VARIABLES | SYSFS_VARIABLES | PCI_VARIABLES | CDI_VARIABLES,
 }
 _KINDS_WITH: Final = {
-    kind.__name__.lower(): _BY_KIND[kind] - BUILT_IN_VARIABLES for kind in (Usb, Pci, Sysfs)
+    kind.__name__.lower(): _BY_KIND[kind] - BUILT_IN_VARIABLES for kind in (Usb, Pci, Sysfs, Cdi)
 }
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
@@ -69,7 +71,7 @@ class _Variables:
         self.of_device = common = frozenset.intersection(*self.by_source)
         if resource.group is not None:
             self.of_device = common | {name for name in self.any_source if "." in name}
-        of_kernel = USB_VARIABLES | PCI_VARIABLES | attributes
+        of_kernel = USB_VARIABLES | PCI_VARIABLES | CDI_VARIABLES | attributes
         self.of_node = {name for name in common - _LATER if "." not in name or name in of_kernel}
 
     def check(
