@@ -59,7 +59,7 @@ print(*{"google.protobuf", "grpc"} & sys.modules.keys(), file=sys.stderr)
 
 
 def test_validate_imports_nothing_that_only_serving_needs(config: Path) -> None:
-    """It runs in every editor and CI job; that `try` imports all of it shows that they are seen."""
+    """Every editor and CI job runs it; `try` imports all of it, so the check sees imports."""
     heavy = []
     for command in (["validate"], ["try", "--once"]):
         arguments = [sys.executable, "-c", IMPORTS, *command, str(config)]
@@ -212,10 +212,10 @@ def test_run_refused_logs_each_problem_as_object_or_line(config: Path, short_pat
     assert (done.returncode, done.stdout) == (1, "")
     where = {"file": str(config), "line": 3, "path": "resources[0].sources[0].statics"}
     assert {key: problem[key] for key in where} == where
-    said = called("validate", config).stdout.strip()
-    assert problem["msg"] == said
+    printed = called("validate", config).stdout.strip()
+    assert problem["msg"] == printed
     line = process(*arguments, "text").stderr.splitlines()[-1].partition(" ERROR   ")[2]
-    assert line == f"{said}  resource={TOKEN}"
+    assert line == f"{printed}  resource={TOKEN}"
 
 
 def test_run_without_its_plugin_directory_names_the_flag(config: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees on a terminal: problems with their line and a mark, colors, tables."""
+"""Output on a terminal: problems with their line and a mark, colors, tables."""
 
 import contextlib
 import io
@@ -59,7 +59,7 @@ def test_problem_has_its_place_its_resource_and_its_line() -> None:
 )
 def test_problem_mark_is_as_long_as_what_is_wrong(line: str, text: str) -> None:
     source, mark = shown(f"{HEAD}    sources: [dev: kvm]\n    {line}\n")[-2:]
-    assert mark.count("^") == sum(2 if ord(one) > 0x3000 else 1 for one in text)
+    assert mark.count("^") == sum(2 if ord(char) > 0x3000 else 1 for char in text)
     assert mark.index("^") == source.rindex(text)
 
 
@@ -102,25 +102,25 @@ def test_summary_counts_problems_and_files() -> None:
 
 def on_terminal(*arguments: object, **variables: str) -> str:
     """Run a command on a terminal of 80 columns, and return what it prints."""
-    ours, theirs = pty.openpty()
+    master, terminal = pty.openpty()
     variables = {"COLUMNS": "80", "TERM": "xterm", **variables}
     with subprocess.Popen(
         [*PROGRAM, *map(str, arguments)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         env=environment(**variables),
     ):
-        os.close(theirs)
-        return read(ours).decode().replace("\r\n", "\n")
+        os.close(terminal)
+        return read(master).decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "try", "run"])
 def test_problem_on_a_terminal_is_shown_alike_by_all_commands(command: str, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(f"{HEAD}    sources: [static: 1]\n    replcas: 2\n")
-    more = ("--plugin-dir", tmp_path) if command == "run" else ()
-    text = on_terminal(command, file, *more, NO_COLOR="1")
+    flags = ("--plugin-dir", tmp_path) if command == "run" else ()
+    text = on_terminal(command, file, *flags, NO_COLOR="1")
     assert f"{file}:5:5: error: unknown key 'replcas'; did you" in re.sub(r"\n +", " ", text)
     assert "   5 |     replcas: 2\n     |     ^^^^^^^\n\n1 error in " in text
     assert "\x1b[" not in text
@@ -169,7 +169,7 @@ def test_table_is_folded_on_a_narrow_terminal_and_complete_elsewhere(tmp_path: P
 @given(st.text(st.characters(exclude_categories=())))
 def test_table_has_no_character_that_moves_the_cursor(text: str) -> None:
     assert not [
-        one
-        for one in "".join(printed(["A", "B"], [[text, text]]))
-        if unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp"}
+        char
+        for char in "".join(printed(["A", "B"], [[text, text]]))
+        if unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"}
     ]

@@ -58,9 +58,9 @@ def entries(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
 
-def playing(config: Path, *flags: str, **more: str) -> AbstractAsyncContextManager[Screen]:
+def playing(config: Path, *flags: str, **options: str) -> AbstractAsyncContextManager[Screen]:
     argv = [*PROGRAM, "try", str(config), "--allow-path", f"{config.parent}/colas/*", *flags]
-    return terminal(argv, environment(**more))
+    return terminal(argv, environment(**options))
 
 
 async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:

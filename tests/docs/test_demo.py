@@ -1,4 +1,4 @@
-"""What `make demo` prints."""
+"""The output of `make demo`."""
 
 import subprocess
 import sys
@@ -17,5 +17,5 @@ def test_demo_warning_is_below_its_step() -> None:
     )
     steps = done.stdout.split("── ")
     assert steps[-1].endswith("devhost init\n")
-    (warned,) = (one for one in steps if "device is unhealthy" in one)
+    (warned,) = (step for step in steps if "device is unhealthy" in step)
     assert warned.startswith("A device is removed")

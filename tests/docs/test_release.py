@@ -1,4 +1,4 @@
-"""What a pushed tag publishes: the workflows, the version, the notes, the names."""
+"""The publication of a pushed tag: the workflows, the version, the notes, the names."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_actionlint_accepts_the_workflows() -> None:
 
 
 def test_workflows_have_no_more_rights_than_they_need() -> None:
-    """What is pushed is signed by jobs that run no code of tests or dependencies."""
+    """Jobs that sign run no code of tests or dependencies."""
     for path in WORKFLOWS:
         workflow = yaml.safe_load(path.read_text())
         assert workflow["permissions"] in ({}, {"contents": "read"}), path.name
@@ -35,7 +35,7 @@ def test_workflows_have_no_more_rights_than_they_need() -> None:
 
 
 def test_actions_are_pinned_by_commit() -> None:
-    """Who moves a tag of an action would sign our image; the version is for people and Dependabot."""
+    """A moved tag of an action could sign our image; the version is for people and Dependabot."""
     uses = [line for path in WORKFLOWS for line in re.findall(r"uses: (.+)", path.read_text())]
     assert uses
     for action in uses:

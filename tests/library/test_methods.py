@@ -1,4 +1,4 @@
-"""A plugin's methods in a host: when they are called, and what of a failure is seen outside."""
+"""A plugin's methods in a host: when they are called, and how a failure shows outside."""
 
 import threading
 from dataclasses import dataclass
@@ -269,7 +269,7 @@ async def test_refresh_comes_before_devices(started: Kubelet, serving: Serving) 
         await started.wait(NAME, 1, 1)
         await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") > 1, "")
         followed = zip(plugin.order, plugin.order[1:], strict=False)
-        assert {then for one, then in followed if one == "refresh"} == {"devices"}
+        assert {then for call, then in followed if call == "refresh"} == {"devices"}
         assert not plugin.called("destroy")
         await serving.stop()
         assert len(plugin.called("destroy")) == 1
@@ -304,7 +304,7 @@ async def test_numa_nodes_count_if_all_healthy_have_some(
     serving.start(plugin)
     await standin.wait(NAME, 3, 2)
     devices = serving.snapshot(NAME).devices
-    assert {key: one.numa_nodes for key, one in devices.items()} == {
+    assert {key: device.numa_nodes for key, device in devices.items()} == {
         "a": (1,),
         "b": (0, 1),
         "c": (),
@@ -312,4 +312,4 @@ async def test_numa_nodes_count_if_all_healthy_have_some(
     plugin.now = [Device("a", numa_nodes=[1]), Device("b"), "c"]
     plugin.changed()
     await standin.wait(NAME, 3, 3)
-    assert {one.numa_nodes for one in serving.snapshot(NAME).devices.values()} == {()}
+    assert {device.numa_nodes for device in serving.snapshot(NAME).devices.values()} == {()}

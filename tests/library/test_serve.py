@@ -75,8 +75,8 @@ class Program:
 
     async def ended(self) -> tuple[int | None, str, str]:
         assert self.process is not None
-        said, logged = await self.process.communicate()
-        return self.process.returncode, said.decode(), logged.decode()
+        printed, logged = await self.process.communicate()
+        return self.process.returncode, printed.decode(), logged.decode()
 
 
 @pytest.fixture
@@ -113,9 +113,9 @@ async def test_superdisk_is_found_handed_out_prepared(
     await started.wait(DISKS, 2, 2)
     answer = (await started.admit("pod", {"app": {DISKS: 2}}))["app"]
     assert answer["envs"] == {"SUPERDISKS": "sd-1 sd-2"}
-    nodes = {one["containerPath"] for one in answer["devices"]}
+    nodes = {node["containerPath"] for node in answer["devices"]}
     assert nodes == {"/dev/superdisk0", "/dev/superdisk1"}
-    mounts = {one["hostPath"]: one["containerPath"] for one in answer["mounts"]}
+    mounts = {mount["hostPath"]: mount["containerPath"] for mount in answer["mounts"]}
     assert mounts == {f"{scratch}/sd-1": "/scratch/0", f"{scratch}/sd-2": "/scratch/1"}
     (scratch / "sd-1" / "left").mkdir()
     (scratch / "sd-2" / "over").touch()
@@ -144,8 +144,8 @@ async def test_configuration_of_a_variable_is_served_beside_and_followed(
     assert answer["envs"] == {"VPC_PORTS": "port-0,port-1,port-2,port-3"}
     config.write_text(tokens(yaml=2))
     await standin.wait("example.com/yaml", 2, 2)
-    status, said, _ = await program.stop()
-    assert (status, said) == (0, "")
+    status, printed, _ = await program.stop()
+    assert (status, printed) == (0, "")
     assert not list(program.plugins.glob("devhost-*.sock"))
 
 
@@ -169,9 +169,9 @@ async def test_command_line_is_of_run(
     program: Program, arguments: list[str], status: int, text: str
 ) -> None:
     await program.start(EXAMPLES / "vpcport.py", *arguments, plugin_dir=False)
-    ended, said, logged = await program.ended()
+    ended, printed, logged = await program.ended()
     assert ended == status
-    assert text in said + logged
+    assert text in printed + logged
 
 
 async def test_class_of_the_page_serves_devices_and_their_health(
@@ -181,7 +181,7 @@ async def test_class_of_the_page_serves_devices_and_their_health(
     options = text.partition("## Options")[2].partition("\n## ")[0]
     assert {*Options.__annotations__} <= {*re.findall(r"`(\w+)`", options)}
     (shown,) = (
-        one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class" in one
+        code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class" in code
     )
     (tmp_path / "run" / "scanners").mkdir(parents=True)
     (tmp_path / "dev").mkdir()
@@ -226,20 +226,20 @@ async def test_functions_are_called_as_methods(standin: SimulatedKubelet, progra
 
 async def test_try_once_prints_the_resources(program: Program) -> None:
     await program.start(EXAMPLES / "vpcport.py", "--try", "--once", plugin_dir=False)
-    status, said, _ = await program.ended()
-    (resource,) = json.loads(said)["resources"]
+    status, printed, _ = await program.ended()
+    (resource,) = json.loads(printed)["resources"]
     assert (status, resource["name"], resource["registered"]) == (0, PORTS, True)
     await program.start(EXAMPLES / "vpcport.py", "--once", plugin_dir=False)
-    status, _, said = await program.ended()
-    assert (status, said.splitlines()[-1]) == (2, "Error: --once is for --try")
+    status, _, printed = await program.ended()
+    assert (status, printed.splitlines()[-1]) == (2, "Error: --once is for --try")
 
 
 async def test_destroy_is_called_at_sigterm(standin: SimulatedKubelet, program: Program) -> None:
     await program.start("-c", ENDINGS)
     await standin.wait("example.com/plugin", 1, 1)
     assert await program.line() == "refresh\n"  # a moment after the list
-    status, said, _ = await program.stop()
-    assert (status, said) == (0, "destroy\n")
+    status, printed, _ = await program.stop()
+    assert (status, printed) == (0, "destroy\n")
 
 
 # ── arguments and options ──

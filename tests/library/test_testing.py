@@ -1,4 +1,4 @@
-"""What users' tests are made of does what docs/testing.md says, and its example runs as it is."""
+"""devhost.testing does what docs/testing.md says, and its example runs as it is."""
 
 import errno
 import os
@@ -229,7 +229,7 @@ async def test_report_has_what_is_not_listed(
 async def test_serving_allows_what_the_arguments_say(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree, tmp_path: Path
 ) -> None:
-    """As by `devhost run`; and a step runs once for each pod, as there."""
+    """A step runs once for each pod, as with `devhost run`."""
     kubelet, log = devhost_kubelet, tmp_path / "log"
     config = COLAS + f"    preStart: [run: [sh, -c, 'echo ${{id}} >> {log}']]\n"
     devhost_tree.file("/etc/colas/coke")
@@ -244,7 +244,7 @@ async def test_serving_allows_what_the_arguments_say(
 
 
 @pytest.mark.parametrize(
-    ("what", "error"),
+    ("served", "error"),
     [
         ([Path("/nowhere/colas.yaml")], ConfigError),
         (["version: v2\nresources: []\n"], ConfigError),
@@ -252,10 +252,10 @@ async def test_serving_allows_what_the_arguments_say(
     ],
 )
 async def test_serving_of_no_valid_configuration_is_an_error(
-    devhost_kubelet: StandInKubelet, what: list[Path | str], error: type[Exception]
+    devhost_kubelet: StandInKubelet, served: list[Path | str], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        async with serving(*what, kubelet=devhost_kubelet):
+        async with serving(*served, kubelet=devhost_kubelet):
             pass
 
 
@@ -296,7 +296,7 @@ def test_example_of_pytest_runs_as_it_is(tmp_path: Path) -> None:
         timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    texts = [one.read_text(encoding="utf-8") for one in place.glob("test_*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in place.glob("test_*.py")]
     tests = sum(len(re.findall(r"^async def test_", text, re.MULTILINE)) for text in texts)
     assert tests > 2
     passed = f"{tests} passed" if can_make_nodes() else " skipped"

@@ -1,4 +1,4 @@
-"""Where HTTP is served, as it is written."""
+"""The address at which HTTP is served, as it is written."""
 
 import pytest
 
@@ -18,10 +18,10 @@ from devhost.observe.address import Address
     ],
 )
 def test_address_is_read_and_written(text: str, host: str, port: int, near: str) -> None:
-    found = Address.parse(text)
-    assert found == Address(host, port)
-    assert str(found) == text
-    assert str(found.local) == near
+    address = Address.parse(text)
+    assert address == Address(host, port)
+    assert str(address) == text
+    assert str(address.local) == near
 
 
 @pytest.mark.parametrize(

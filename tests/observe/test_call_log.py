@@ -1,4 +1,4 @@
-"""What the log says of the kubelet's calls, as an audit wants it."""
+"""The log of the kubelet's calls, as an audit wants it."""
 
 import json
 from pathlib import Path

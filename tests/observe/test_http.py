@@ -38,17 +38,17 @@ async def port() -> AsyncIterator[int]:
 
 
 async def test_response_has_its_body_and_headers(port: int) -> None:
-    found = await get(port, "/?query=is&ignored#so")
-    assert (found.status, found.body) == (200, b"hello")
-    assert found.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert found.headers["Cache-Control"] == "no-store"
+    response = await get(port, "/?query=is&ignored#so")
+    assert (response.status, response.body) == (200, b"hello")
+    assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert response.headers["Cache-Control"] == "no-store"
     assert (await get(port, "/no")).status == 503
     assert len((await get(port, "/large")).body) == LARGE
 
 
 async def test_response_to_head_has_no_body(port: int) -> None:
-    found = await send(port, b"HEAD / HTTP/1.0\r\n\r\n")
-    assert (found.status, found.body, found.headers["Content-Length"]) == (200, b"", "5")
+    response = await send(port, b"HEAD / HTTP/1.0\r\n\r\n")
+    assert (response.status, response.body, response.headers["Content-Length"]) == (200, b"", "5")
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ async def test_response_to_head_has_no_body(port: int) -> None:
     ],
 )
 async def test_request_that_is_wrong_has_its_status(port: int, line: bytes, status: int) -> None:
-    found = await send(port, line + b"\r\nHost: localhost\r\n\r\n")
-    assert found.status == status
+    response = await send(port, line + b"\r\nHost: localhost\r\n\r\n")
+    assert response.status == status
     if status == 405:
-        assert found.headers["Allow"] == "GET, HEAD"
+        assert response.headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ async def test_request_for_another_host_name_is_refused(line: bytes, status: int
     bound = socket.create_server(("127.0.0.1", 0))
     async with serve_http(bound, {"/": lambda: Response(b"hello")}, "node-1.example.com"):
         port = bound.getsockname()[1]
-        found = await send(port, b"GET / HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % line)
-        assert found.status == status
+        response = await send(port, b"GET / HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % line)
+        assert response.status == status
 
 
 async def test_request_with_an_endless_head_is_cut_off(port: int) -> None:
-    """It is cut off, however much comes; the answer may be lost with what was not read."""
-    found = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
-    assert found.status in (400, 0)
+    """However much comes; the answer may be lost with the bytes that were not read."""
+    response = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
+    assert response.status in (400, 0)
     assert (await get(port, "/")).status == 200
 
 
@@ -135,7 +135,7 @@ async def test_connection_slow_is_cut_off(raw: bytes, monkeypatch: pytest.Monkey
 
 
 def test_throttled_response_is_made_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What took a second to make serves for the next ten; what took nothing is made again."""
+    """A response that took 1 s serves for the next 10 s; one that took no time is made again."""
     clock = [0.0]
     made: list[float] = []
     monkeypatch.setattr("time.monotonic", lambda: clock[0])

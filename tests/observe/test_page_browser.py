@@ -99,7 +99,7 @@ async def viewer() -> AsyncIterator[Viewer]:
 
 
 async def later(shown: "Page", js: str) -> None:
-    """Let the page ask again, until something is so."""
+    """Move the clock, by which the page asks for the status, until an expression is true."""
     while not await shown.evaluate(js):  # the policy refuses Playwright's own waiting
         await shown.clock.run_for(EVERY_MS)
 
@@ -272,7 +272,7 @@ async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
     async with Served(whole(resources)) as served:
         shown = await viewer.open(served.url)
         order = ["sound-2", "scratch-disk-3", "render-1", "serial-0", "token-4"]
-        names = [f"example.com/{one}" for one in order]
+        names = [f"example.com/{name}" for name in order]
         assert await shown.locator(".resource h2").all_inner_texts() == names
         assert await shown.locator("#problems a").all_inner_texts() == names[:3]
         assert await shown.locator(".lost h2").all_inner_texts() == names[:1]
@@ -326,7 +326,7 @@ async def test_page_of_a_real_run(
     await started.admit("web-0", {"app": {"myway5.com/cola": 2}})
     await started.admit("solver-0", {"app": {"example.com/license": 1}})
     port = await status_port_of(daemon)
-    await until_status(port, lambda it: it["resources"][0]["expected"] == 3)
+    await until_status(port, lambda doc: doc["resources"][0]["expected"] == 3)
     (root / "etc/colas/vanilla").unlink()
     await started.wait("myway5.com/cola", 6, 4)
     shown = await viewer.open(f"http://127.0.0.1:{port}/", 1000, 880, clock=False)

@@ -1,4 +1,4 @@
-"""What answers for a resource of which nothing is asked."""
+"""The answers for a resource of which a test asks nothing."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What a runtime makes of CDI files: the Go program in tests/support/go, built once."""
+"""CDI files as a runtime reads them: the Go program in tests/support/go, built once."""
 
 from collections.abc import Sequence
 from pathlib import Path

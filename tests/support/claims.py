@@ -217,7 +217,7 @@ class Served:
     offered_ids: OfferedIds = field(default_factory=DeviceList)
     finds: Finds = field(default_factory=dict)
     scanned: Finds = field(default_factory=dict)  # by which the devices were found
-    found: Snapshot = field(default_factory=Snapshot)
+    latest: Snapshot = field(default_factory=Snapshot)
     offered: Snapshot = field(default_factory=Snapshot)
     draining: bool = False
     due: bool = True  # to be scanned again
@@ -225,7 +225,7 @@ class Served:
     stream: Stream | None = None
 
     def request_scan(self) -> None:
-        """Have it scanned at the next tick."""
+        """Mark it for a scan at the next tick."""
         self.due = True
 
 
@@ -285,7 +285,7 @@ class Process:
 
     @property
     def handouts(self) -> RecordTable:
-        """What it knows of what was allocated."""
+        """The records of what was allocated."""
         return self.file.table
 
     async def start(self) -> None:
@@ -347,7 +347,7 @@ class Process:
         return has_lock
 
     def find(self, name: str, finds: Finds) -> None:
-        """Let the sources of a resource match these devices; they are found when it is scanned."""
+        """Set the devices that a resource's sources match; the next scan finds them."""
         self.served[name].finds = finds
         self.served[name].due = True
 
@@ -355,42 +355,42 @@ class Process:
         """Publish what is found of a resource now."""
         served, host, now = self.served[name], self.node.host, self.kubelet.now
         served.due, served.scanned = False, served.finds
-        found = {
+        matched = {
             device_id: host.device(device_id, paths)
             for device_id, paths in served.finds.items()
             if host.present.issuperset(paths)
         }
-        taken = {node.path for device in found.values() for node in device.nodes}
-        for former in tuple(served.found.devices.values()):
-            if former.id in found:
+        taken = {node.path for device in matched.values() for node in device.nodes}
+        for former in tuple(served.latest.devices.values()):
+            if former.id in matched:
                 continue
             here = {node.path for node in former.nodes if node.path in host.present - taken}
             paths = {node.path for node in former.nodes}
             is_elsewhere = bool(taken & paths) or former.id not in served.finds
             if paths <= host.present and is_elsewhere:
-                found[former.id] = devices.missing(former, now, replaced=True)
+                matched[former.id] = devices.missing(former, now, replaced=True)
             elif former.absence is None:
-                found[former.id] = devices.missing(former, now, remaining=here)
+                matched[former.id] = devices.missing(former, now, remaining=here)
             elif former.absence.since > now - FORGET_MISSING_S or former.is_leaving:
-                found[former.id] = former
+                matched[former.id] = former
         same = {
             key: same_device
-            for key, device in found.items()
-            if (same_device := served.found.devices.get(key)) == device
+            for key, device in matched.items()
+            if (same_device := served.latest.devices.get(key)) == device
         }
-        self._publish(served, devices.snapshot(*(found | same).values()))
+        self._publish(served, devices.snapshot(*(matched | same).values()))
 
-    def _publish(self, served: Served, found: Snapshot) -> None:
+    def _publish(self, served: Served, snapshot: Snapshot) -> None:
         """Do as `ServedResource` does."""
         if served.draining:
             removed = Verdict(Cause.REMOVED, "removed")
-            found = with_all_leaving(found, removed, self.kubelet.now)
-        known = without_unlisted(found, served.offered_ids)
-        offered = self.claims.judge(served.resource, known)
+            snapshot = with_all_leaving(snapshot, removed, self.kubelet.now)
+        listed = without_unlisted(snapshot, served.offered_ids)
+        offered = self.claims.judge(served.resource, listed)
         if served.offered_ids.publish(offered, served.resource):
-            self._publish(served, found)
+            self._publish(served, snapshot)
             return
-        served.found = without_unlisted(known, served.offered_ids)
+        served.latest = without_unlisted(listed, served.offered_ids)
         served.offered = without_unlisted(offered, served.offered_ids)
         self.claims.set_listed(served.resource, served.offered)
 
@@ -420,12 +420,12 @@ class Process:
             if isinstance(offered_ids, DeviceList) and offered_ids.removable_at(self.kubelet.now):
                 await self.holders.refresh()
                 if offered_ids.remove_unlisted(self.kubelet.now):
-                    self._publish(served, served.found)
+                    self._publish(served, served.latest)
             if served.draining and offered_ids.drained:
                 await self.file.flush()
                 self._end(served)
                 continue
-            forgets = any(not device.is_present for device in served.found.devices.values())
+            forgets = any(not device.is_present for device in served.latest.devices.values())
             if served.due or forgets:
                 self.scan(name)
             if isinstance(offered_ids, DeviceList) and self._take_lock(served):
@@ -441,14 +441,14 @@ class Process:
             self.served[name].finds = served.finds
 
     def unlock(self, name: str, *, is_drained: bool = False) -> None:
-        """Let another process serve a resource, of which kubelet has no devices meanwhile."""
+        """Give a resource to another process, of which kubelet has no devices meanwhile."""
         lock = self.locks.get(name)
         if lock.held:
             self.kubelet.lists.pop(name, None)
         lock.release(self, remove=is_drained)
 
     def send(self, served: Served, device_list: DeviceList) -> None:
-        """Have kubelet receive the list of a resource, if it is another one."""
+        """Send the list of a resource to kubelet, if it has changed."""
         name = served.resource.name
         if served.stream is None or name not in self.kubelet.lists:
             if served.stream is not None:
@@ -519,7 +519,7 @@ class Node:
             process.unlock(name)
 
     def fill_disk(self, *, full: bool) -> None:
-        """Let the state directory take no file, or let it."""
+        """Fill the disk of the state directory, or make room on it."""
         self._is_full = full
 
     @property
@@ -536,7 +536,7 @@ class Node:
         self.kubelet.restart(0.0, 0.0)
 
     async def tick(self) -> None:
-        """Let half a second pass."""
+        """Advance the clock by half a second."""
         self.kubelet.now += TICK_S
         await turns()
         for process in self.processes:
@@ -544,13 +544,13 @@ class Node:
         await written()
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         for _ in range(round(seconds / TICK_S)):
             await self.tick()
 
 
 async def turns() -> None:
-    """Let all tasks go on as far as they can without a thread."""
+    """Run all tasks as far as they can go without a thread."""
     for _ in range(10):
         await asyncio.sleep(0)
 

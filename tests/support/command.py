@@ -43,7 +43,9 @@ def process(*args: object, stdin: str = "", **variables: str) -> Done:
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment without what would change devhost's defaults."""
-    kept = {name: one for name, one in os.environ.items() if not name.startswith(_CHANGES_DEFAULTS)}
+    kept = {
+        key: value for key, value in os.environ.items() if not key.startswith(_CHANGES_DEFAULTS)
+    }
     return kept | variables
 
 

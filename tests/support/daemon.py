@@ -33,7 +33,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figures:
-    """What a process holds."""
+    """The resources that a process holds."""
 
     descriptors: int
     threads: int
@@ -150,13 +150,13 @@ class Daemon:
         """Wait for such a line."""
         try:
             async with asyncio.timeout(PATIENCE), self._news:
-                while not (found := self.found(message, since, **fields)):
+                while not (lines := self.found(message, since, **fields)):
                     assert self._reader
                     assert not self._reader.done(), f"it has ended:\n{self._tail()}"
                     await self._news.wait()
         except TimeoutError:
             raise AssertionError(f"not logged: {message} {fields}\n{self._tail()}") from None
-        return found[0]
+        return lines[0]
 
     async def until(self, state: State, count: int) -> None:
         """Wait until so many resources are in a state."""
@@ -215,14 +215,14 @@ class Daemon:
         )
 
 
-async def until(true: Any, what: str = "what was awaited") -> None:
+async def until(true: Any, event: str = "what was awaited") -> None:
     """Wait until a function returns something true."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not true():
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
+        raise AssertionError(f"never: {event}") from None
 
 
 async def ids_of(kubelet: Kubelet, resource: str) -> set[str]:
@@ -257,11 +257,11 @@ async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Itera
         raise AssertionError(f"{seen}; sockets: {daemon.sockets()}\n{daemon._tail()}") from None
 
 
-def directories(place: Path, *names: str, more: str = "") -> str:
+def directories(place: Path, *names: str, options: str = "") -> str:
     """Return a configuration with a resource per directory of `place`, and what is in `more`."""
     resources = "".join(
         f"  - {{name: example.com/{name}, sources: [directory: {place / name}],"
-        f" removeMissingAfter: 100ms{more}}}\n"
+        f" removeMissingAfter: 100ms{options}}}\n"
         for name in names
     )
     return f"version: v1\nresources:\n{resources}"

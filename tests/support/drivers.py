@@ -321,7 +321,7 @@ class DraNode(Node):
             place
             for process in self.instances
             for place in process.published()
-            if sum(other[:3] == place[:3] for other in allocated) < place.shares
+            if sum(taken[:3] == place[:3] for taken in allocated) < place.shares
         ]
 
     def allocate(self, place: Published) -> Claim:

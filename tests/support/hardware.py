@@ -84,12 +84,12 @@ class _Device:
 
     def above(self, subsystem: str) -> "_Device":
         """Return the nearest device of a subsystem above it."""
-        one = self.parent
-        while one is not None and one.subsystem != subsystem:
-            one = one.parent
-        if one is None:
+        parent = self.parent
+        while parent is not None and parent.subsystem != subsystem:
+            parent = parent.parent
+        if parent is None:
             raise ValueError(f"{self.subsystem} {self.name} has no {subsystem} above it")
-        return one
+        return parent
 
     def option(self, name: str, default: str) -> str:
         """Return the value of a word."""
@@ -120,10 +120,10 @@ class HostTree(testing.HostTree):
         if device is None:
             raise ValueError(f"no device {name!r} in sysfs")
         for uevent in device.rglob("uevent"):
-            if found := _NODE.search(uevent.read_text()):
-                (self.root / "dev" / found[1]).unlink(missing_ok=True)
+            if match := _NODE.search(uevent.read_text()):
+                (self.root / "dev" / match[1]).unlink(missing_ok=True)
         shutil.rmtree(device)
-        links = (one for top in _LINKS for one in (self.root / top).rglob("*") if one.is_symlink())
+        links = (p for top in _LINKS for p in (self.root / top).rglob("*") if p.is_symlink())
         for link in [*links]:
             if not link.exists():
                 link.unlink()
@@ -377,8 +377,8 @@ def _plain(tree: HostTree, device: _Device) -> dict[str, str]:
             raise ValueError(f"{device.words[0]!r} should be a device number such as 188:0")
         uevent = _node(tree, device, device.words[0], _node_name(device))
     if device.subsystem == "net":
-        others = tree.at("/sys/class/net")
-        count = sum(1 for _ in others.iterdir()) if others.is_dir() else 0
+        interfaces = tree.at("/sys/class/net")
+        count = sum(1 for _ in interfaces.iterdir()) if interfaces.is_dir() else 0
         uevent |= {"INTERFACE": device.name, "IFINDEX": str(count + 2)}
     if device.subsystem == "drm":
         uevent["DEVTYPE"] = "drm_minor"

@@ -1,4 +1,4 @@
-"""What the tests of a host against a kubelet share; the fixtures are in tests/conftest.py."""
+"""A host against a kubelet, for tests; the fixtures are in tests/conftest.py."""
 
 import asyncio
 import contextlib
@@ -90,26 +90,26 @@ class Hosting:
         return host
 
     def reload(self, config: str) -> None:
-        """Have the host that was started last go over to another configuration."""
+        """Apply another configuration to the host that was started last."""
         self.hosts[-1].apply(loads(config).require())
 
-    def served(self, resource: str, which: int = -1) -> ServedResource | None:
+    def served(self, resource: str, index: int = -1) -> ServedResource | None:
         """Return a resource of the host that was started last, or of another one."""
-        return next((one for one in self.hosts[which].resources if one.name == resource), None)
+        return {runner.name: runner for runner in self.hosts[index].resources}.get(resource)
 
-    def status(self, resource: str, which: int = -1) -> Status:
+    def status(self, resource: str, index: int = -1) -> Status:
         """Return the status of a resource; an empty one where it is not there."""
-        served = self.served(resource, which)
+        served = self.served(resource, index)
         return served.status if served else Status()
 
-    async def until(self, resource: str, state: State, which: int = -1) -> None:
+    async def until(self, resource: str, state: State, index: int = -1) -> None:
         """Wait until a resource is in a state."""
         try:
             async with asyncio.timeout(60):
-                while self.status(resource, which).state is not state:
+                while self.status(resource, index).state is not state:
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            seen = self.status(resource, which)
+            seen = self.status(resource, index)
             raise AssertionError(f"{resource}: not {state}, {seen}") from None
 
     def device(self, resource: str, device_id: str) -> HostDevice | None:
@@ -122,10 +122,10 @@ class Hosting:
         device = self.device(resource, device_id)
         return reason_of(device) if device else None
 
-    async def stop(self, which: int = -1) -> None:
+    async def stop(self, index: int = -1) -> None:
         """Stop the host that was started last, or another one."""
-        self.hosts.pop(which)
-        task = self._tasks.pop(which)
+        self.hosts.pop(index)
+        task = self._tasks.pop(index)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -1,4 +1,4 @@
-"""What a kernel shows of its devices in a sysfs below a root."""
+"""The devices that a kernel shows in a sysfs below a root."""
 
 import os
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def shows(
     below: Mapping[str, str] | None = None,
     files: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Have sysfs show a character device.
+    """Add a character device to sysfs.
 
     Args:
         root: Where the machine's files are.
@@ -25,8 +25,8 @@ def shows(
         files: By path relative to its directory, what they contain.
     """
     place = root / "sys/devices"
-    for one, kind in (below or {"virtual": ""}).items():
-        place /= one
+    for parent, kind in (below or {"virtual": ""}).items():
+        place /= parent
         place.mkdir(parents=True, exist_ok=True)
         if kind:
             _belongs(root, place, kind)

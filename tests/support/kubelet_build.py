@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def binary(modfile: Path, out: Path) -> Path:
-    """Say where a kubelet is, built or not."""
+    """Return the path of a kubelet, built or not."""
     return out / f"kubelet-v{version_of(modfile)}-{source_hash(modfile)}"
 
 
@@ -52,7 +52,7 @@ def build(wanted: Path) -> None:
     if wanted.exists():
         return
     tools = wanted.parent
-    modfile = next((one for one in MODFILES.values() if binary(one, tools) == wanted), None)
+    modfile = next((file for file in MODFILES.values() if binary(file, tools) == wanted), None)
     if modfile is None:
         raise FileNotFoundError(f"there is no {wanted}")
 

@@ -1,4 +1,4 @@
-"""What devhost exports for Prometheus: the dashboard and the rules of the chart go by these names."""
+"""The names of devhost's metrics, by which the chart's dashboard and rules go."""
 
 from typing import Final
 

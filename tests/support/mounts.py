@@ -137,12 +137,12 @@ class SlowMount(HungMount):
         )
 
     def _entries(self, offset: int) -> bytes:
-        found = b""
+        block = b""
         for number, name in enumerate(self._names[offset : offset + 64], offset):
             raw = name.encode()
             entry = struct.pack("QQII", 2 + number, number + 1, len(raw), 8) + raw
-            found += entry + bytes(-len(entry) % 8)
-        return found
+            block += entry + bytes(-len(entry) % 8)
+        return block
 
     def end(self) -> None:
         """Stop answering, and unmount."""

@@ -27,7 +27,7 @@ STOP_TIMEOUT = 60.0
 
 def real_kubelets() -> dict[str, Path]:
     """Return the binaries that `make test` builds, by version, the newest last."""
-    paths = [Path(each) for each in os.environ.get("DEVHOST_TEST_KUBELET", "").split(":") if each]
+    paths = [Path(path) for path in os.environ.get("DEVHOST_TEST_KUBELET", "").split(":") if path]
     by_version = {binary_version(path): path for path in paths}
     return {".".join(map(str, key)): by_version[key] for key in sorted(by_version)}
 
@@ -136,8 +136,8 @@ class RealKubelet:
             asyncio.create_task(self._read_log(process)),
         ]
         try:
-            known = [OWN_POD, *self._pods.values()] if knows_pods else []
-            await self._call("pods", pods=known)
+            pods = [OWN_POD, *self._pods.values()] if knows_pods else []
+            await self._call("pods", pods=pods)
             await self._call("start", sourcesReady=knows_pods)
         except BaseException:
             await self.kill()
@@ -176,7 +176,7 @@ class RealKubelet:
         await self.start()
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
-        """Tell capacity and allocatable of each resource."""
+        """Return capacity and allocatable of each resource."""
         reply = await self._call("capacity")
         allocatable = reply["allocatable"]
         return {name: (n, allocatable.get(name, 0)) for name, n in reply["capacity"].items()}
@@ -196,7 +196,7 @@ class RealKubelet:
             raise AssertionError(str(error)) from None
 
     async def healthy_devices(self, resource: str) -> dict[str, list[int]]:
-        """Tell the NUMA nodes of each healthy device."""
+        """Return the NUMA nodes of each healthy device."""
         reply = await self._call("devices", resource=resource)
         return {device["id"]: device["numaNodes"] for device in reply["devices"]}
 
@@ -256,7 +256,7 @@ class RealKubelet:
         except KubeletError as error:
             raise AdmissionError(str(error)) from None
         started.add(container)
-        if started.issuperset(each["name"] for each in spec["containers"]):
+        if started.issuperset(container["name"] for container in spec["containers"]):
             spec["running"] = True  # what a restarted kubelet finds
         return cast("Answer", reply["container"])
 
@@ -268,7 +268,7 @@ class RealKubelet:
     async def hints(
         self, pod: str, containers: Mapping[str, Mapping[str, int]]
     ) -> dict[str, dict[str, list[Hint] | None]]:
-        """Tell the hints of each container and resource, and do not admit the pod.
+        """Return the hints of each container and resource, without admitting the pod.
 
         They are None if any NUMA node will do, since the devices have none, and empty if there
         are not enough devices.
@@ -293,12 +293,12 @@ class RealKubelet:
         )
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Tell what the pod's status says: container, resource, device, health."""
+        """Return the device health in the pod's status: container, resource, device, health."""
         reply = await self._call("status", uid=self._uid(pod))
         return cast("dict[str, dict[str, dict[str, str]]]", reply["health"])
 
     async def expire(self, resource: str) -> None:
-        """Let the five minutes be over for which the resource of an ended plugin is kept."""
+        """Advance by the five minutes for which the resource of an ended plugin is kept."""
         await self._call("expire", resource=resource)
 
     def _spec(

@@ -33,13 +33,13 @@ def look(root: Path, *sources: str) -> Selection:
 
 
 def nobody(_key: str) -> str | None:
-    """Say that no other resource offers a node."""
+    """Return no owner of a node."""
     return None
 
 
 def snapshot_of(
     scanner: Scanner,
-    found: Selection,
+    selection: Selection,
     previous: Snapshot,
     owner_of: OwnerOf,
     now: float,
@@ -50,7 +50,7 @@ def snapshot_of(
     constants, settle_s = scanner.constants, scanner.settle_s
     owners = Owners(owner_of)
     context = ScanContext(scanner.resource, previous, owners, now, settle_s, constants)
-    return scanner.verify(identify(found, context), full=full)
+    return scanner.verify(identify(selection, context), full=full)
 
 
 class Scans:

@@ -39,15 +39,15 @@ class Screen:
         """Wait until the program writes a text, after the one before."""
         try:
             async with asyncio.timeout(WAIT_S):
-                while (found := self.text.find(text, self._seen)) < 0:
+                while (index := self.text.find(text, self._seen)) < 0:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             raise AssertionError(f"never seen: {text}\n{self.text[self._seen :]}") from None
-        self._seen = found + len(text)
+        self._seen = index + len(text)
 
     def close(self) -> None:
-        """As when the window is closed."""
+        """Close the terminal, as a window does."""
         asyncio.get_running_loop().remove_reader(self._master)
         os.close(self._master)
         self._master = -1
