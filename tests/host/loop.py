@@ -61,12 +61,12 @@ def container(device: Path, place: Path, script: str) -> Iterator[str]:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin
         assert process.stdout
-        said = []
+        lines = []
         while (line := process.stdout.readline()).strip():
-            said.append(line.strip())
+            lines.append(line.strip())
         assert line, f"{script} has failed"
         try:
-            yield "\n".join(said)
+            yield "\n".join(lines)
         finally:
             process.stdin.close()
             assert process.wait(60) == 0

@@ -41,8 +41,8 @@ def root(directory: Path) -> Path:
     return root
 
 
-def config(more: str = "", name: str = SLOT) -> str:
-    return f"version: v1\nresources: [{{name: {name}, sources: [/dev/fake/*]{more}}}]\n"
+def config(options: str = "", name: str = SLOT) -> str:
+    return f"version: v1\nresources: [{{name: {name}, sources: [/dev/fake/*]{options}}}]\n"
 
 
 async def nodes_are(kubelet: RealKubelet, wanted: dict[str, list[int]]) -> None:
@@ -61,10 +61,10 @@ async def hints(kubelet: RealKubelet, count: int) -> set[Hint] | None:
 
     Not all versions look at nodes on which there is no device.
     """
-    found = (await kubelet.hints("asking", {"app": {SLOT: count}}))["app"][SLOT]
-    if found is None:
+    answer = (await kubelet.hints("asking", {"app": {SLOT: count}}))["app"][SLOT]
+    if answer is None:
         return None
-    return {hint for hint in found if not any(set(one.nodes) < set(hint.nodes) for one in found)}
+    return {hint for hint in answer if not any({*h.nodes} < {*hint.nodes} for h in answer)}
 
 
 async def test_hints_have_the_numa_nodes_of_sysfs(

@@ -71,7 +71,7 @@ class Bench:
         return []
 
     def names(self, device: str = "0") -> tuple[str, ...]:
-        """What Allocate names now."""
+        """Return the names that Allocate has now."""
         judged = self.injection.judge(self.scanner.resource, self.found())
         return self.scanner.allocate(judged, offered(device)).cdi_devices
 
@@ -84,7 +84,7 @@ def release() -> Iterator[threading.Event]:
 
 
 async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> None:
-    """What has appeared since counts after the next look."""
+    """A device that has appeared since counts after the next look."""
     bench = Bench(tmp_path, "{hostPath: /lib, optional: true}")
     await bench.write()
     (tmp_path / "lib").mkdir()
@@ -111,7 +111,7 @@ async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) ->
 async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in the spec stays there, whatever comes before it."""
+    """A device in the spec stays there, whatever comes before it."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
     resource = bench.scanner.resource
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPEC_MAX", 500)
@@ -122,7 +122,7 @@ async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
         bench.scanner = replace(bench.scanner, resource=changed)
         await bench.write()
         judged = bench.injection.judge(bench.scanner.resource, bench.found()).devices
-        assert [one for one in judged if not judged[one].healthy] == beyond
+        assert [key for key in judged if not judged[key].healthy] == beyond
         assert "not in the CDI spec" in (reason_of(judged["2"]) or "")
         assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
 
@@ -130,14 +130,14 @@ async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
 async def test_cdi_specs_of_all_resources_have_one_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has room keeps it, and what had none is looked at again when there is some."""
-    bench, other = Bench(tmp_path, "{hostPath: /lib}"), "example.com/y"
+    """A spec that has room keeps it; one without is looked at again when there is some."""
+    bench, second = Bench(tmp_path, "{hostPath: /lib}"), "example.com/y"
     (tmp_path / "lib").mkdir()
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPECS_MAX", 600)
     await bench.write()
-    resource = bench.scanner.resource.model_copy(update={"name": other})
+    resource = bench.scanner.resource.model_copy(update={"name": second})
     scanner, looked = replace(bench.scanner, resource=resource), asyncio.Event()
-    injection = CdiInjection(other, bench.files, looked.set)
+    injection = CdiInjection(second, bench.files, looked.set)
 
     async def reason() -> str | None:
         await injection.write(scanner, bench.found())
@@ -152,7 +152,7 @@ async def test_cdi_specs_of_all_resources_have_one_budget(
     assert await reason() is None
     await bench.write()
     assert "16 MiB of all resources" in (bench.reason() or "")
-    bench.files.budget.release(other)
+    bench.files.budget.release(second)
     assert bench.looked.is_set()
 
 
@@ -161,11 +161,11 @@ async def test_cdi_spec_is_not_kept_in_memory(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     text = {"A_${id}": "x" * size}
     (resource,) = loads(TOKEN.format(entry="/lib", env=text)).require().resources
-    found, scanner = bench.found(), replace(bench.scanner, resource=resource)
+    full, scanner = bench.found(), replace(bench.scanner, resource=resource)
     await bench.injection.write(scanner, snapshot())
     tracemalloc.start()
     try:
-        await bench.injection.write(scanner, found)
+        await bench.injection.write(scanner, full)
         # A thread may be about to give up what it has returned.
         await until(lambda: tracemalloc.get_traced_memory()[0] < size, "it is given up")
         _, peak = tracemalloc.get_traced_memory()
@@ -266,7 +266,7 @@ async def test_cdi_spec_that_takes_long_is_of_no_host_that_hangs(
 async def test_cdi_spec_of_a_changed_resource_does_not_wait_for_a_former_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
 ) -> None:
-    """It was given up with the specification: that it has not returned says nothing of the host."""
+    """That look was given up with the specification; that it hangs says nothing of the host."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").mkdir()
     begun = threading.Event()

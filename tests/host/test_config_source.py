@@ -29,9 +29,9 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigFile:
     place = tmp_path / "etc"
     place.mkdir()
     (place / "config.yaml").write_text(GOOD)
-    found = ConfigFile(str(place / "config.yaml"), Policy(), LastGoodConfig(tmp_path / "state"))
-    assert found.load_first()[0].config is not None
-    return found
+    file = ConfigFile(str(place / "config.yaml"), Policy(), LastGoodConfig(tmp_path / "state"))
+    assert file.load_first()[0].config is not None
+    return file
 
 
 def path_of(source: ConfigFile) -> Path:
@@ -58,12 +58,12 @@ async def followed(
 
 async def refused(source: ConfigFile, says: str) -> None:
     """Wait until the status gives one reason why the file cannot be used."""
-    await until(lambda: [says in one.message for one in source.status.problems] == [True], says)
+    await until(lambda: [says in p.message for p in source.status.problems] == [True], says)
 
 
 def counts(config: Config) -> list[int | None]:
     """Return how many tokens each resource of a configuration has."""
-    return [one.sources[0].kind.count for one in config.resources]  # type: ignore[union-attr]
+    return [resource.sources[0].kind.count for resource in config.resources]  # type: ignore[union-attr]
 
 
 def tokens(count: int) -> str:
@@ -91,7 +91,7 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
 
     publish(1)
     (mount / "config.yaml").symlink_to("..data/config.yaml")
-    link, other, new = tmp_path / "link.yaml", tmp_path / "other.yaml", tmp_path / "new"
+    link, second, new = tmp_path / "link.yaml", tmp_path / "other.yaml", tmp_path / "new"
     link.symlink_to(mount / "config.yaml")
     source = ConfigFile(str(link), Policy())
     source.load_first()
@@ -103,16 +103,16 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
         for version in (2, 3):
             publish(version)
             assert counts(await applied.get()) == [version]
-        other.write_text(tokens(4))
-        new.symlink_to(other)
+        second.write_text(tokens(4))
+        new.symlink_to(second)
         new.rename(link)
         assert counts(await applied.get()) == [4]
-        other.write_text(tokens(5))
+        second.write_text(tokens(5))
         assert counts(await applied.get()) == [5]
         new.write_text(tokens(6))
-        new.rename(other)
+        new.rename(second)
         assert counts(await applied.get()) == [6]
-        with other.open("a") as stream:
+        with second.open("a") as stream:
             stream.write("# a comment\n")
         assert counts(await applied.get()) == [6]
 
@@ -262,7 +262,7 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
 async def test_config_source_that_could_not_watch_watches_again_soon(
     source: ConfigFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is watched again soon: the next edit does not wait for the regular look."""
+    """The next edit does not wait for the regular look."""
     monkeypatch.setattr(config_file, "POLL_S", 3600.0)
     monkeypatch.setattr(config_file, "RETRY_S", 0.01)
     applied: asyncio.Queue[Config] = asyncio.Queue()

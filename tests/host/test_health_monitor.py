@@ -137,8 +137,8 @@ async def bench(answers: Answers) -> AsyncIterator[Bench]:
 
 def scanner(**options: Any) -> Scanner:
     """A scanner with health checks; by default, rounds follow each other immediately."""
-    told = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
-    checks = HealthChecks.model_validate(told)
+    keys = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
+    checks = HealthChecks.model_validate(keys)
     resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
     return Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
@@ -181,15 +181,15 @@ def test_health_rounds_in_a_row_decide_about_a_device(
     rounds: str, reasons: list[str | None]
 ) -> None:
     checks = HealthChecks.model_validate({"checks": ["readable"], "failures": 2, "recoveries": 2})
-    state, found = HealthState(), list[str | None]()
+    state, texts = HealthState(), list[str | None]()
     assert state.verdict(checks) == Verdict(Cause.UNCHECKED, "not checked yet")
-    for one in rounds:
-        failure, unknown = (one if one.isdigit() else None), ("may not" if one == "?" else None)
+    for mark in rounds:
+        failure, unknown = (mark if mark.isdigit() else None), ("may not" if mark == "?" else None)
         state = state.next(Checked(datetime.now(UTC), failure=failure, unknown=unknown), checks)
         verdict = state.verdict(checks)
-        found.append(None if verdict is None else verdict.text)
+        texts.append(None if verdict is None else verdict.text)
         assert unknown in state.published(checks)
-    assert found == reasons
+    assert texts == reasons
 
 
 # ── rounds ─────────────────────────────────────────────────────────────────────────────
@@ -235,7 +235,7 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
 async def test_health_check_that_hangs_has_failed_and_is_repeated_when_it_returns(
     bench: Bench, answers: Answers
 ) -> None:
-    """It gets no second thread meanwhile; and what it says then is too old to count."""
+    """No second thread starts meanwhile; and the late result is too old to count."""
     bench.watch(scanner(timeout="2s", failures=2), device("a"), device("b"))
     answers.good("b")
     await bench.until_reason("a", UNANSWERED)
@@ -258,9 +258,9 @@ async def test_health_check_that_hung_is_forgotten_with_the_checks_that_were_cha
     bench.monitor = bench.made()
     bench.watch(scanner(timeout="100ms"), device("a"), device("b"))
     await bench.until(lambda: None not in map(bench.last, "ab"))
-    assert [answers.times(one) for one in "ab"] == [1, 1]
+    assert [answers.times(key) for key in "ab"] == [1, 1]
     bench.watch(scanner(checks=["writable"]), device("a"), device("b"))
-    await until(lambda: [answers.times(one) for one in "ab"] == [2, 2])
+    await until(lambda: [answers.times(key) for key in "ab"] == [2, 2])
 
 
 async def test_health_check_that_hangs_delays_neither_new_devices_nor_rounds_of_others(
@@ -298,15 +298,15 @@ async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
 # ── devices that change ────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("other", [device(inode=2), device(minor=2)])
+@pytest.mark.parametrize("replacement", [device(inode=2), device(minor=2)])
 async def test_device_with_another_node_is_to_be_checked_first(
-    other: HostDevice, bench: Bench, answers: Answers
+    replacement: HostDevice, bench: Bench, answers: Answers
 ) -> None:
     """A round of the former node that ends now does not count."""
     bench.watch(scanner(interval="1h", recoveries=5), device())
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
-    bench.watch(scanner(interval="1h", recoveries=5), other)
+    bench.watch(scanner(interval="1h", recoveries=5), replacement)
     assert bench.reasons() == {"a": "not checked yet"}
     await until(lambda: answers.times("a") == 2)
     bench.watch(scanner(interval="1h", recoveries=5), device(inode=3))
@@ -369,7 +369,7 @@ async def test_device_with_another_reason_is_not_checked_and_keeps_it(
 async def test_health_checks_that_change_decide_from_the_next_round_on(
     bench: Bench, answers: Answers
 ) -> None:
-    """It is due immediately; a round of the old checks that ends now says nothing."""
+    """That round is due immediately; a round of the old checks that ends now does not count."""
     bench.watch(scanner(failures=2), device())
     answers.good("a")
     await bench.until_reason("a", None)
@@ -391,7 +391,7 @@ async def test_health_checks_that_change_decide_from_the_next_round_on(
 async def test_health_checks_that_are_added_blame_no_device_before_the_first_round(
     bench: Bench, answers: Answers
 ) -> None:
-    """What was on offer stays; what is new is to be checked first."""
+    """A device on offer stays; a new device is to be checked first."""
     bench.monitor = bench.made(offered={"a", "b"})
     bench.watch(scanner(interval="1h"), device("a"), device("c"))
     assert bench.reasons() == {"a": None, "c": "not checked yet"}

@@ -1,4 +1,4 @@
-"""What pods hold is not taken off the list: the kubelet would call a device that is not in it healthy."""
+"""A device that a pod holds stays in the list: the kubelet would call a missing one healthy."""
 
 import asyncio
 from pathlib import Path
@@ -12,10 +12,10 @@ SLOT, OTHER = "example.com/slot", "example.com/other"
 WELL, ILL = "Healthy", "Unhealthy"
 
 
-def config(slot: str = "", other: str = "sources: [static: 1]") -> str:
+def config(slot: str = "", sources: str = "sources: [static: 1]") -> str:
     """Return a configuration with another resource, and this one if something is said of it."""
     declared = f"  - {{name: {SLOT}, prefer: packed, {slot}}}\n" if slot else ""
-    return f"version: v1\nresources:\n{declared}  - {{name: {OTHER}, {other}}}\n"
+    return f"version: v1\nresources:\n{declared}  - {{name: {OTHER}, {sources}}}\n"
 
 
 def start(hosting: Hosting, text: str) -> None:
@@ -34,8 +34,8 @@ async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
 
 
 def state(hosting: Hosting) -> tuple[State, str] | None:
-    found = hosting.served(SLOT)
-    return (found.status.state, found.status.reason or "") if found else None
+    runner = hosting.served(SLOT)
+    return (runner.status.state, runner.status.reason or "") if runner else None
 
 
 async def known(hosting: Hosting, *ids: str) -> None:

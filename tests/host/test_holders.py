@@ -1,4 +1,4 @@
-"""Who holds what, asked for by many concurrently, of a kubelet that may be away."""
+"""The holders of devices: many ask concurrently, of a kubelet that may be away."""
 
 import asyncio
 import logging
@@ -73,13 +73,13 @@ class FakePodLister(PodResources):
 
 
 @pytest.fixture
-def asked() -> FakePodLister:
+def lister() -> FakePodLister:
     return FakePodLister()
 
 
 @pytest.fixture
-def holders(asked: FakePodLister) -> Holders:
-    return Holders(asked, NODE)
+def holders(lister: FakePodLister) -> Holders:
+    return Holders(lister, NODE)
 
 
 @asynccontextmanager
@@ -91,44 +91,44 @@ async def running(holders: Holders) -> AsyncIterator[None]:
         await task
 
 
-async def refresh(holders: Holders, asked: FakePodLister, answer: Answer) -> None:
-    await asyncio.gather(holders.refresh(), asked.answer(answer))
+async def refresh(holders: Holders, lister: FakePodLister, answer: Answer) -> None:
+    await asyncio.gather(holders.refresh(), lister.answer(answer))
 
 
 async def turns() -> None:
-    """Let all tasks go on as far as they can."""
+    """Run all tasks as far as they can go."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def test_holders_after_a_failure_are_those_of_the_last_list(
-    holders: Holders, asked: FakePodLister
+    holders: Holders, lister: FakePodLister
 ) -> None:
     assert holders.unavailable_reason is not None
-    await refresh(holders, asked, ONE)
+    await refresh(holders, lister, ONE)
     assert holders.unavailable_reason is None
     assert holders.pods_by_id("example.com/tea") == {}
-    await refresh(holders, asked, KubeletError("away"))
+    await refresh(holders, lister, KubeletError("away"))
     assert holders.unavailable_reason == "away"
     assert holders.unavailable_reason is not None
     assert holders.pods_by_id(COLA) == ONE[COLA]
-    await refresh(holders, asked, NOBODY)
+    await refresh(holders, lister, NOBODY)
     assert holders.unavailable_reason is None
     assert holders.pods_by_id(COLA) == {}
 
 
 @pytest.mark.parametrize(("answer", "unknown"), [(ONE, None), (KubeletError("away"), "away")])
 async def test_holders_asked_for_during_a_call_share_its_answer(
-    holders: Holders, asked: FakePodLister, answer: Answer, unknown: str | None
+    holders: Holders, lister: FakePodLister, answer: Answer, unknown: str | None
 ) -> None:
     asking = [asyncio.create_task(holders.refresh()) for _ in range(5)]
     await turns()
-    await asked.answer(answer)
+    await lister.answer(answer)
     await asyncio.gather(*asking)
-    assert (holders.unavailable_reason, asked.calls) == (unknown, 1)
+    assert (holders.unavailable_reason, lister.calls) == (unknown, 1)
 
 
-async def test_holders_that_change_are_told(holders: Holders, asked: FakePodLister) -> None:
+async def test_holders_that_change_are_told(holders: Holders, lister: FakePodLister) -> None:
     seen: list[HeldBy] = []
 
     def see() -> None:
@@ -136,25 +136,26 @@ async def test_holders_that_change_are_told(holders: Holders, asked: FakePodList
 
     unsubscribe = holders.subscribe(see)
     for answer in (NOBODY, ONE, dict(ONE), TWO):
-        await refresh(holders, asked, answer)
-    await refresh(holders, asked, KubeletError("away"))
-    await refresh(holders, asked, TWO)
+        await refresh(holders, lister, answer)
+    await refresh(holders, lister, KubeletError("away"))
+    await refresh(holders, lister, TWO)
     assert seen == [ONE[COLA], TWO[COLA]]
     unsubscribe()
-    await refresh(holders, asked, NOBODY)
+    await refresh(holders, lister, NOBODY)
     assert len(seen) == 2
 
 
 async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
-    holders: Holders, asked: FakePodLister, caplog: pytest.LogCaptureFixture
+    holders: Holders, lister: FakePodLister, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     away, mute = KubeletError("away"), KubeletError("mute")
     answers: list[Answer] = [NOBODY, away, away, mute, ONE, ONE, mute]
     for answer in answers:
-        await asyncio.gather(holders.refresh(), asked.answer(answer))
+        await asyncio.gather(holders.refresh(), lister.answer(answer))
     lines = [
-        (each.levelname, each.getMessage(), vars(each).get("fields")) for each in caplog.records
+        (record.levelname, record.getMessage(), vars(record).get("fields"))
+        for record in caplog.records
     ]
     unknown = ("WARNING", "pod-resources unavailable")
     assert lines == [
@@ -195,15 +196,15 @@ async def test_holders_come_and_go_through_a_restart_of_kubelet(
 
 
 async def test_holders_are_not_asked_for_while_an_allocate_runs(
-    holders: Holders, asked: FakePodLister
+    holders: Holders, lister: FakePodLister
 ) -> None:
     """A question then could make the kubelet hand a device out twice."""
-    asked.inflight_since.append(0.0)
+    lister.inflight_since.append(0.0)
     asking = asyncio.create_task(holders.refresh())
     await turns()
-    assert asked.calls == 0
-    asked.inflight_since.clear()
-    await asked.answer(ONE)
+    assert lister.calls == 0
+    lister.inflight_since.clear()
+    await lister.answer(ONE)
     await asking
     assert holders.pods_by_id(COLA) == ONE[COLA]
 
@@ -220,7 +221,7 @@ class Clock:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
     async def list(self, answer: Mapping[str, HeldBy], after: float) -> None:
-        """Let seconds pass, then ask."""
+        """Advance the clock, then ask."""
         self.now += after
         asking = asyncio.ensure_future(self.holders.refresh())
         question = await self.asked._questions.get()
@@ -324,7 +325,7 @@ async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whol
 async def test_holders_listed_while_kubelet_was_replaced_confirm_nothing(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be of either kubelet."""
+    """The list may be of either kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.0)
     for replaced in (True, False):
         asking = asyncio.create_task(clock.holders.refresh())

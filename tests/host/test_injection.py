@@ -41,15 +41,15 @@ class Bench:
         os.mknod(path, 0o640 | stat.S_IFCHR, os.makedev(240, minor))
         return path
 
-    def config(self, more: str = "inject: cdi", source: str | None = None) -> str:
+    def config(self, options: str = "inject: cdi", source: str | None = None) -> str:
         source = source or f"{self.nodes}/*"
         return f"""
 version: v1
-resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
+resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {options}}}]
 """
 
-    def start(self, more: str = "inject: cdi", source: str | None = None) -> None:
-        self.hosting.start(self.config(more, source))
+    def start(self, options: str = "inject: cdi", source: str | None = None) -> None:
+        self.hosting.start(self.config(options, source))
 
     def inject(self, *names: str) -> Any:
         """Return the OCI spec of a container, with the user 1000, that gets CDI devices."""
@@ -74,7 +74,7 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 
 
 def named(*devices: str) -> list[str]:
-    return [cdi.qualified_name(PORT, one) for one in devices]
+    return [cdi.qualified_name(PORT, key) for key in devices]
 
 
 @contract
@@ -104,16 +104,16 @@ async def test_cdi_names_in_an_answer_stand_for_nodes_and_variables_of_the_spec(
     assert answer["envs"] == {"PORTS": "a,b", "COUNT": "2", "NAME_0": "a", "NAME_1": "b"}
     oci = bench.inject(*answer["cdiDevices"])
     assert oci["process"]["env"] == [f"PATH_a={links}/a", f"PATH_b={links}/b"]
-    found = oci["linux"]["devices"]
-    assert {(one["path"], one["minor"]) for one in found} == {
+    nodes = oci["linux"]["devices"]
+    assert {(node["path"], node["minor"]) for node in nodes} == {
         (f"{links}/a", 1),
         (f"{links}/b", 2),
         ("/dev/bus/001", 11),
         ("/dev/bus/002", 12),
     }
-    assert {(one["uid"], one["gid"], one["fileMode"]) for one in found} == {(USER, USER, 0o640)}
-    mounts = [each["source"] for each in oci.get("mounts") or ()]
-    mounts += [each["hostPath"] for each in answer["mounts"]]
+    assert {(node["uid"], node["gid"], node["fileMode"]) for node in nodes} == {(USER, USER, 0o640)}
+    mounts = [mount["source"] for mount in oci.get("mounts") or ()]
+    mounts += [mount["hostPath"] for mount in answer["mounts"]]
     assert mounts == [str(config)]
 
 
@@ -252,7 +252,7 @@ async def test_cdi_spec_stays_when_a_reload_changes_inject(started: Kubelet, ben
     bench.hosting.reload(bench.config("inject: deviceSpecs"))
     second = (await started.admit("second", {"app": {PORT: 1}}))["app"]
     assert second["cdiDevices"] == []
-    assert [each["hostPath"] for each in second["devices"]] == [str(path.with_name("b"))]
+    assert [device["hostPath"] for device in second["devices"]] == [str(path.with_name("b"))]
     bench.inject(*first["cdiDevices"])
 
 

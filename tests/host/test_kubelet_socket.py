@@ -1,4 +1,4 @@
-"""What happens to kubelet.sock, to the streams and to the plugin directory from outside."""
+"""Changes from outside to kubelet.sock, to the streams and to the plugin directory."""
 
 import asyncio
 import contextlib
@@ -132,7 +132,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
-    assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == []
+    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == []
 
 
 # ── the plugin directory ──
@@ -141,7 +141,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
 async def test_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
     directory: Path, daemon: Daemon
 ) -> None:
-    """It is followed, as it is where a directory is replaced by a link."""
+    """So is a directory that a link replaces."""
     places = [directory / "one", directory / "two"]
     link = directory / "plugins"
     link.rmdir()

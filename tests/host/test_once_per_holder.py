@@ -46,11 +46,11 @@ def resource(*steps: Mapping[str, Any]) -> Resource:
     )
 
 
-def token(device_id: str, **more: Any) -> HostDevice:
-    return devices.device(device_id, devices.token(device_id), **more)
+def token(device_id: str, **options: Any) -> HostDevice:
+    return devices.device(device_id, devices.token(device_id), **options)
 
 
-DEVICES: Final = {one: token(one) for one in "abc"}
+DEVICES: Final = {key: token(key) for key in "abc"}
 
 
 class World:
@@ -103,9 +103,9 @@ class World:
         return str(caught.value)
 
     def marks(self) -> dict[str, bool]:
-        """What the disk has."""
+        """Return the marks on the disk."""
         entries = json.loads((self.state / FILE).read_text())["records"]
-        return {one["id"]: one["steps"] == "done" for one in entries if one["steps"] != "none"}
+        return {e["id"]: e["steps"] == "done" for e in entries if e["steps"] != "none"}
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @contextlib.contextmanager
 def full() -> Iterator[None]:
-    """Have nothing be written to the state directory."""
+    """Fail all writes to the state directory."""
 
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -133,7 +133,7 @@ AGAIN: Final = ["check a"]
 async def test_steps_get_the_variables_of_their_device_and_container(world: World) -> None:
     await world.allocate("b", "a")
     await world.start("b", "a")
-    seen = {one.device.id: dict(one.constants) for one in world.starts}
+    seen = {run.device.id: dict(run.constants) for run in world.starts}
     common = {"resource": NAME, "nodeName": "node-1", "count": "2"}
     assert seen == {"a": {**common, "index": "0"}, "b": {**common, "index": "1"}}
 
@@ -143,7 +143,7 @@ async def test_steps_get_the_variables_of_their_device_and_container(world: Worl
 
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
 async def test_start_without_a_record_is_refused(world: World, lost: str) -> None:
-    """It is not known whether a container has started with it: it would be wiped on a guess."""
+    """A container may have started with it, for all that is known: a guess would wipe it."""
     path = world.state / FILE
     if lost != "never":
         await world.allocate("a")
@@ -191,8 +191,8 @@ async def test_start_with_a_missing_device_is_refused(
 async def test_start_with_a_failed_step_of_one_device_leaves_the_other_prepared(
     world: World,
 ) -> None:
-    async def fail(what: str) -> None:
-        if what == "format a":
+    async def fail(step: str) -> None:
+        if step == "format a":
             raise PreStartError("a failed")
 
     await world.allocate("a", "b")
@@ -254,23 +254,23 @@ class Gate:
         self.open, self.at = asyncio.Event(), asyncio.Queue[str]()
         world.act = self.act
 
-    async def act(self, what: str) -> None:
-        self.at.put_nowait(what)
+    async def act(self, step: str) -> None:
+        self.at.put_nowait(step)
         await self.open.wait()
 
 
 async def test_starts_of_one_device_wait_for_each_other(world: World) -> None:
-    """Those of another device do not, nor do the devices of one container."""
+    """Starts of another device do not, nor do the devices of one container."""
     gate = Gate(world)
     await world.allocate("a", "b", "c")
     first = asyncio.ensure_future(world.start("a", "b"))
     assert {await gate.at.get(), await gate.at.get()} == {"format a", "format b"}
     second = asyncio.ensure_future(world.start("b", "a"))
-    other = asyncio.ensure_future(world.start("c"))
+    third = asyncio.ensure_future(world.start("c"))
     assert await gate.at.get() == "format c"
     assert gate.at.empty()
     gate.open.set()
-    await asyncio.gather(first, second, other)
+    await asyncio.gather(first, second, third)
     ran = [gate.at.get_nowait() for _ in range(gate.at.qsize())]
     assert sorted(ran) == ["check a", "check a", "check b", "check b", "check c"]
 
@@ -291,12 +291,12 @@ async def test_start_that_waits_too_long_for_another_one_fails(
 async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World) -> None:
     gate, ended = Gate(world), list[str]()
 
-    async def act(what: str) -> None:
+    async def act(step: str) -> None:
         try:
-            await gate.act(what)
+            await gate.act(step)
         finally:
             await asyncio.sleep(0)
-            ended.append(what)
+            ended.append(step)
 
     world.act = act
     await world.allocate("a", "b")
@@ -318,7 +318,7 @@ async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World)
 async def test_device_started_while_there_were_no_steps_is_not_wiped_after_a_reload(
     world: World, between: tuple[Any, ...]
 ) -> None:
-    """It was handed out while there was a step for holders, and started while there was none."""
+    """The pod got the device while there was a step for holders, and started while there was none."""
     await world.allocate("a")
     with_step, world.resource = world.resource, resource(*between)
     await world.pre_start.spec_changed(world.resource)
@@ -359,53 +359,53 @@ class Fate:
         self.pods: dict[str, Pod] = {}
         self.full = False
 
-    async def allocate(self, one: str) -> None:
-        if one not in self.pods:
+    async def allocate(self, device: str) -> None:
+        if device not in self.pods:
             with contextlib.suppress(AllocationError):
-                await self.world.allocate(one)
-                self.pods[one] = Pod()
+                await self.world.allocate(device)
+                self.pods[device] = Pod()
 
-    async def end(self, one: str) -> None:
-        self.pods.pop(one, None)
+    async def end(self, device: str) -> None:
+        self.pods.pop(device, None)
 
-    async def start(self, one: str) -> None:
-        await self._start(one)
+    async def start(self, device: str) -> None:
+        await self._start(device)
 
-    async def start_and_fail(self, one: str) -> None:
-        await self._start(one, PreStartError("failed"))
+    async def start_and_fail(self, device: str) -> None:
+        await self._start(device, PreStartError("failed"))
 
-    async def start_and_cancel(self, one: str) -> None:
-        await self._start(one, asyncio.CancelledError())
+    async def start_and_cancel(self, device: str) -> None:
+        await self._start(device, asyncio.CancelledError())
 
-    async def start_and_be_replaced(self, one: str) -> None:
-        await self._start(one, replaced=True)
+    async def start_and_be_replaced(self, device: str) -> None:
+        await self._start(device, replaced=True)
 
     async def _start(
-        self, one: str, error: BaseException | None = None, *, replaced: bool = False
+        self, device: str, error: BaseException | None = None, *, replaced: bool = False
     ) -> None:
-        pod = self.pods.get(one)
+        pod = self.pods.get(device)
         if pod is None:
             return
 
-        async def act(what: str) -> None:
+        async def act(step: str) -> None:
             nonlocal replaced
-            now = self.pods.get(one)
-            if what.startswith("format"):
+            now = self.pods.get(device)
+            if step.startswith("format"):
                 assert now is None or not now.started, "a device in use was wiped"
                 pod.prepared = True
             if replaced:
                 replaced = False
-                await self.end(one)
-                await self.allocate(one)
+                await self.end(device)
+                await self.allocate(device)
             if error is not None:
                 raise error
 
         self.world.act = act
         try:
-            await self.world.start(one)
+            await self.world.start(device)
         except (PreStartError, asyncio.CancelledError):
             return
-        if self.pods.get(one) is pod:
+        if self.pods.get(device) is pod:
             pod.started = True
             assert pod.prepared, "a pod was started with what another left"
 
@@ -413,9 +413,9 @@ class Fate:
         self.world.new()
 
     async def take_over(self, _: str) -> None:
-        world, other = self.world, self.sibling
+        world, sibling = self.world, self.sibling
         self.sibling = world.claims, world.pre_start
-        world.claims, world.pre_start = other
+        world.claims, world.pre_start = sibling
 
     async def lose_state(self, _: str) -> None:
         shutil.rmtree(self.state, ignore_errors=True)
@@ -449,13 +449,13 @@ EVENTS: Final = [
 
 
 SERVED_BY_ANOTHER_IN_BETWEEN: Final = [
-    (what, "a")
-    for what in ("allocate", "take_over", "start", "take_over", "end", "allocate", "start")
+    (event, "a")
+    for event in ("allocate", "take_over", "start", "take_over", "end", "allocate", "start")
 ]
 
 LOST_ON_A_FULL_DISK: Final = [
-    (what, "a")
-    for what in (
+    (event, "a")
+    for event in (
         *("allocate", "take_over", "start", "take_over"),
         *("lose_state", "fill_disk_or_make_room", "start"),
     )
@@ -476,8 +476,8 @@ def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str
             patch.object(pre_start, "run_steps", fate.world.run_steps),
             patch.object(record_store, "write_atomically", fate.write),
         ):
-            for what, one in events:
-                await getattr(fate, what)(one)
+            for event, device in events:
+                await getattr(fate, event)(device)
 
     with TemporaryDirectory() as directory:
         asyncio.run(live(Path(directory)))

@@ -44,22 +44,22 @@ async def pair(hosting: Hosting, started: Kubelet) -> None:
     await served_by(started, "old", T, 3)
 
 
-def tokens(who: str, **counts: int) -> str:
+def tokens(owner: str, **counts: int) -> str:
     """Return a configuration with resources of so many tokens; its answers say whose it is."""
     resources = "".join(
         f'\n  - {{name: "example.com/{name}", sources: [static: {count}],'
-        f" allocate: {{env: {{WHO: {who}}}}}}}"
+        f" allocate: {{env: {{WHO: {owner}}}}}}}"
         for name, count in counts.items()
     )
     return f"version: v1\nresources:{resources}\n"
 
 
-async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> None:
+async def served_by(kubelet: Kubelet, owner: str, resource: str, count: int) -> None:
     """Wait until all is allocatable and a container is answered by the right instance."""
     seen: object = None
     try:
         async with asyncio.timeout(60):
-            while seen != ({"WHO": who}, (count, count)):
+            while seen != ({"WHO": owner}, (count, count)):
                 try:
                     answer = await kubelet.admit("probe", {"app": {resource: 1}})
                 except AdmissionError as error:
@@ -69,7 +69,7 @@ async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> No
                     seen = answer["app"]["envs"], (await kubelet.capacity()).get(resource)
                 await asyncio.sleep(0.005)
     except TimeoutError:
-        raise AssertionError(f"{resource}: not served by {who}, last seen: {seen}") from None
+        raise AssertionError(f"{resource}: not served by {owner}, last seen: {seen}") from None
 
 
 def sockets(directory: Path) -> set[str]:
@@ -88,11 +88,11 @@ async def test_second_process_takes_over_from_one_that_ends(
     names = [f"r{index}" for index in range(MANY)]
     processes: dict[str, Daemon] = {}
     async with contextlib.AsyncExitStack() as stack:
-        for who, count, state in (("old", 3, State.REGISTERED), ("new", 4, State.WAITING)):
-            daemon = processes[who] = Daemon(directory)
-            daemon.config = directory / f"{who}.yaml"
+        for owner, count, state in (("old", 3, State.REGISTERED), ("new", 4, State.WAITING)):
+            daemon = processes[owner] = Daemon(directory)
+            daemon.config = directory / f"{owner}.yaml"
             stack.push_async_callback(daemon.kill)
-            await daemon.start(tokens(who, **dict.fromkeys(names, count)))
+            await daemon.start(tokens(owner, **dict.fromkeys(names, count)))
             await daemon.until(state, MANY)
         processes["old"].signal(number)
         assert await processes["old"].ended() == -(number % signal.SIGTERM)
@@ -127,7 +127,7 @@ async def test_second_instance_serves_what_an_edit_of_the_first_drops(
 async def test_second_instance_waits_on_after_a_kubelet_restart(
     started: Kubelet, hosting: Hosting
 ) -> None:
-    """It removes all sockets and no lock: the same one serves again. The second counts as ready."""
+    """All sockets go and no lock: the same instance serves again. The second counts as ready."""
     for _ in range(3):
         await started.restart()
         await served_by(started, "old", T, 3)
@@ -147,7 +147,7 @@ async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
         await hosting.until(T, State.WAITING)
     await kubelet.start()
     await served_by(kubelet, "old", T, 3)
-    states = [hosting.status(T, which).state for which in (0, 1)]
+    states = [hosting.status(T, index).state for index in (0, 1)]
     assert sorted(states) == [State.REGISTERED, State.WAITING]
     await kubelet.stop()
 
@@ -202,13 +202,13 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-@pytest.mark.parametrize("other", [U, V], ids=["two instances", "two releases"])
+@pytest.mark.parametrize("source", [U, V], ids=["two instances", "two releases"])
 async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
-    started: Kubelet, directory: Path, other: str
+    started: Kubelet, directory: Path, source: str
 ) -> None:
     """No process writes a record again that another one has ended before it does."""
     (directory / "colas" / "cola").touch()
-    release = tokens("other", v=1) if other == V else ""
+    release = tokens("other", v=1) if source == V else ""
     processes = {number: Daemon(directory) for number in range(2)}
     async with contextlib.AsyncExitStack() as stack:
         for number, daemon in processes.items():
@@ -226,7 +226,7 @@ async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
         await started.wait(U, 1, 0)
         await started.free("first")
         await started.wait(U, 1, 1)
-        await started.admit("second", {"app": {U: 1, other: 1}})  # which both read and write
+        await started.admit("second", {"app": {U: 1, source: 1}})  # which both read and write
         await started.free("second")
         await started.wait(U, 1, 1)
         await until(lambda: not list((directory / "state").glob("records/*")), "no records")

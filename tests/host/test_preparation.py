@@ -139,11 +139,11 @@ def disk(directory: Path, hosting: Hosting) -> Iterator[Disk]:
 async def test_prestart_formats_a_disk_for_each_pod_and_none_that_is_mounted(
     started: Kubelet, disk: Disk, hosting: Hosting
 ) -> None:
-    """What a pod has written stays while it has the disk; the next pod does not see it."""
+    """A pod's files stay while it has the disk; the next pod does not see them."""
     disk.start()
     await started.wait(DISK, 1, 1)
     answer = (await started.admit("pod", ONE))["app"]
-    assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path.resolve())]
+    assert [device["hostPath"] for device in answer["devices"]] == [str(disk.path.resolve())]
     with mounted(disk.device, disk.place) as place:  # by the pod, where all see it
         (place / "file").write_text("precious\n")
         hosting.hosts[-1].resources[0].scan.request()
@@ -156,8 +156,8 @@ async def test_prestart_formats_a_disk_for_each_pod_and_none_that_is_mounted(
         assert content == "precious"
         await started.free("pod")
         await started.admit("new", ONE, start=False)
-        told = await refused(started, "new")
-        assert f"device superdisk: {disk.path} is in use (mounted" in told
+        reason = await refused(started, "new")
+        assert f"device superdisk: {disk.path} is in use (mounted" in reason
     with container(disk.device, disk.place, "cat file") as content:
         assert content == "precious"
     await started.start_container("new", "app")

@@ -54,10 +54,10 @@ async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
         (directory / "colas" / name).touch()
     hosting.start(cola(directory))
     await started.wait(COLA, 4, 4)
-    one = (await started.admit("one", {"app": {COLA: 1}}))["app"]
+    answer = (await started.admit("one", {"app": {COLA: 1}}))["app"]
     three = (await started.admit("three", {"app": {COLA: 3}}))["app"]
-    assert one["envs"] == {"COLA_DEVICES": one["deviceIds"][COLA][0]}
-    ids = one["deviceIds"][COLA] + three["deviceIds"][COLA]
+    assert answer["envs"] == {"COLA_DEVICES": answer["deviceIds"][COLA][0]}
+    ids = answer["deviceIds"][COLA] + three["deviceIds"][COLA]
     assert sorted(ids) == ["a", "b", "c10", "c9"]
     natural = sorted(three["deviceIds"][COLA], key=["a", "b", "c9", "c10"].index)
     assert three["envs"] == {"COLA_DEVICES": ",".join(natural)}
@@ -106,8 +106,8 @@ async def test_restart_of_devhost_leaves_no_socket_and_pods_keep_their_devices(
     await started.wait(COLA, 2, 0)
     hosting.start(cola(directory))
     await started.wait(COLA, 2, 2)
-    other = (await started.admit("pod-2", {"app": {COLA: 1}}))["app"]
-    assert held["deviceIds"] != other["deviceIds"]
+    second = (await started.admit("pod-2", {"app": {COLA: 1}}))["app"]
+    assert held["deviceIds"] != second["deviceIds"]
 
 
 # ── a reload ──
@@ -159,7 +159,7 @@ def inodes(hosting: Hosting) -> dict[str, int]:
 async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     started: Kubelet, hosting: Hosting, streams: list[str], may_leave: asyncio.Event
 ) -> None:
-    """It goes on with the same stream, and its devices are healthy again."""
+    """The same stream goes on, and its devices are healthy again."""
     hosting.start(tokens(a=2, b=2))
     await started.wait(B, 2, 2)
     hosting.reload(tokens(a=2))

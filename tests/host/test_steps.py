@@ -76,12 +76,12 @@ def shell(script: str, *arguments: str) -> list[str]:
 async def test_command_of_a_step_gets_arguments_and_environment_and_runs_for_each_node(
     tmp_path: Path,
 ) -> None:
-    out, disk, other = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
+    out, disk, second = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
     disk.touch()
-    other.touch()
-    both = start_of(node(str(disk)), node(str(other)))
+    second.touch()
+    start = start_of(node(str(disk)), node(str(second)))
     for text, words in (("${name}", "disk\nother\n"), ("${id}", "X\n")):  # equal ones once
-        await run(both, run=shell(f'echo "$1" >> {tmp_path}/{words[:1]}', text))
+        await run(start, run=shell(f'echo "$1" >> {tmp_path}/{words[:1]}', text))
         assert (tmp_path / words[:1]).read_text() == words
     script = f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$PWD" > {out}'
     texts = ["${path}", "${id} ${index}/${count}", "${resource}", "${nodeName}"]
@@ -135,16 +135,16 @@ async def test_command_that_fails_fails_the_step_with_its_last_words(
     assert text.endswith(reason) or reason in text
 
 
-@pytest.mark.parametrize(("whole", "own"), [(60, "10s"), (10, "28s")])
+@pytest.mark.parametrize(("whole", "limit"), [(60, "10s"), (10, "28s")])
 async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, own: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, limit: str
 ) -> None:
     time_passes(monkeypatch, tmp_path / "begun")
     sleeps = shell(f"echo so far; > {tmp_path}/begun; exec sleep 1000")
     start, now = start_of(), asyncio.get_running_loop().time()
-    text = await failure(replace(start, deadline=now + whole), run=sleeps, timeout=own)
-    said = r"preStart\[0\] \(run sh\) of device X: did not end within (\d+(\.\d)?)s: so far"
-    late = re.fullmatch(said, text)
+    text = await failure(replace(start, deadline=now + whole), run=sleeps, timeout=limit)
+    pattern = r"preStart\[0\] \(run sh\) of device X: did not end within (\d+(\.\d)?)s: so far"
+    late = re.fullmatch(pattern, text)
     assert late, text
     assert float(late[1]) <= 10
     text = await failure(replace(start, deadline=now - 1), run=sleeps, every="start")
@@ -257,9 +257,9 @@ async def refused(start: StepRun, number: int) -> str | None:
     """Why a device is refused that the kernel does not let us open for the reason `number`."""
     real = os.open
 
-    def fail(path: Any, flags: int, *more: Any, **options: Any) -> int:
+    def fail(path: Any, flags: int, *mode: Any, **options: Any) -> int:
         if path not in start.device.paths:
-            return real(path, flags, *more, **options)
+            return real(path, flags, *mode, **options)
         assert flags & os.O_EXCL
         raise OSError(number, os.strerror(number))
 

@@ -51,10 +51,10 @@ def test_check_does_not_open_a_node_that_is_refused(
     """To open a watchdog and to close it resets the machine: the outcome is unknown."""
     opened: list[str] = []
     monkeypatch.setattr("devhost.devices.health_check._touch", lambda *_: opened.append(how))
-    found = checked(watchdog, "/dev/thing", how, allow=Policy(enforced=enforced))
+    outcome = checked(watchdog, "/dev/thing", how, allow=Policy(enforced=enforced))
     assert not opened
-    assert found.failure is None
-    assert "needs --allow-device watchdog" in str(found.unknown)
+    assert outcome.failure is None
+    assert "needs --allow-device watchdog" in str(outcome.unknown)
     allowed = Policy(enforced=True, allow_devices=("watchdog",))
     checked(watchdog, "/dev/thing", how, allow=allowed)
     assert opened == [how]
@@ -88,7 +88,7 @@ def test_check_opens_the_node_that_was_judged(
 def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
     node: Victim, path: str, mode: int, above: int
 ) -> None:
-    """It is no oracle: every pattern has the same outcome."""
+    """Every pattern has the same outcome, so that a check is no oracle."""
     target = "/root/secret" if path == "/in/link" else path
     secret = node.file(target, SECRET, mode)
     if target != path:

@@ -11,13 +11,13 @@ from tests.security.attack import NAME, config, policy
 from tests.support.command import process
 
 
-def running(argv: Sequence[str], place: str, **more: object) -> dict[str, Any]:
+def running(argv: Sequence[str], place: str, **options: object) -> dict[str, Any]:
     """Return a resource that would run a command."""
-    found: dict[str, Any] = {"sources": [{"static": 1}], **more}
+    resource: dict[str, Any] = {"sources": [{"static": 1}], **options}
     if place == "preStart":
-        return {**found, "preStart": [{"waitFor": "/x"}, {"run": [*argv], "every": "start"}]}
+        return {**resource, "preStart": [{"waitFor": "/x"}, {"run": [*argv], "every": "start"}]}
     checks = ["readable", {"exec": [*argv]}]
-    return {**found, "health": checks if place == "health" else {"checks": checks}}
+    return {**resource, "health": checks if place == "health" else {"checks": checks}}
 
 
 PLACES = pytest.mark.parametrize("place", ["preStart", "health", "health.checks"])
@@ -29,8 +29,8 @@ def test_command_without_the_flag_is_told_of_each_file(place: str) -> None:
 
     What a host does then: tests/observe/test_missing_rights.py.
     """
-    for more in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
-        text = config(running(["true"], place, **more))
+    for options in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
+        text = config(running(["true"], place, **options))
         loaded = loads(text, policy=policy("*"))
         assert loaded.config is None
         (problem,) = loaded.problems

@@ -94,7 +94,7 @@ async def test_disk_in_use_keeps_its_mode(disk: Victim) -> None:
 
 @pytest.mark.parametrize("use", ["mounted", "held"])
 def test_partition_of_a_disk_used_as_a_whole_is_not_handed_out(disk: Victim, use: str) -> None:
-    """As of a RAID's: the kernel shows the partitions of its disks as well."""
+    """Like a RAID's disk, of which the kernel shows the partitions as well."""
     disk.node("/dev/vda1", PARTITION, stat.S_IFBLK)
     disk.link("/sys/dev/block/240:1", "240:0/vda1")
     disk.file("/sys/dev/block/240:0/dev", "240:0\n")

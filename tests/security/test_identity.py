@@ -1,4 +1,4 @@
-"""Rights that say what a device is, and what the host itself uses, which no wide right gives."""
+"""Rights that name a device's identity; devices in use by the host, which no wide right gives."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,11 @@ from devhost.config.loader import loads
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import Snapshot
-from devhost.sources.selection import list_all
 from tests.security.attack import allocated
 from tests.support.devices import reasons, skip_reasons
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
-from tests.support.scanning import snapshot_of
+from tests.support.scanning import nobody, selected, snapshot_of
 
 pytestmark = needs_root
 
@@ -168,12 +167,11 @@ def scanner_of(tree: HostTree, source: str, *rights: str) -> Scanner:
 
 
 def scan(scanner: Scanner) -> Snapshot:
-    found = scanner.select(list_all(scanner.locations, scanner.files))
-    return snapshot_of(scanner, found, Snapshot(), lambda _: None, 1.0)
+    return snapshot_of(scanner, selected(scanner), Snapshot(), nobody, 1.0)
 
 
 def test_other_device_with_the_same_node_is_refused_at_scan_and_allocate(tree: HostTree) -> None:
-    """What is plugged in since the scan has the same port, path and number."""
+    """A device plugged in since the scan has the same port, path and number."""
     scanner = scanner_of(tree, "usb: {device: 1050:0407, node: hidraw}", "1050:0407:K7Q1")
     snapshot = scan(scanner)
     refusals, answers = allocated(scanner, snapshot)
@@ -188,14 +186,14 @@ def test_other_device_with_the_same_node_is_refused_at_scan_and_allocate(tree: H
 
 
 def test_right_to_a_disk_follows_its_link(tree: HostTree) -> None:
-    """As after a boot that finds the disks in another order."""
+    """A boot may find the disks in another order."""
     source, right = "{glob: '/dev/sd?'}", "/dev/disk/by-id/ata-ACME_1"
     scanner = scanner_of(tree, source, right)
     before = scan(scanner)
-    assert [one.id for one in before.devices.values() if one.healthy] == ["sda"]
+    assert [device.id for device in before.devices.values() if device.healthy] == ["sda"]
     tree.at("/dev/disk/by-id/ata-ACME_1").unlink()
     tree.link("/dev/disk/by-id/ata-ACME_1", "../../sdb")
-    assert [one.id for one in scan(scanner).devices.values() if one.healthy] == ["sdb"]
+    assert [device.id for device in scan(scanner).devices.values() if device.healthy] == ["sdb"]
     refusals, answers = allocated(scanner, replace(before, devices={"sda": before.devices["sda"]}))
     assert not answers
     assert "/dev/sda is of class block" in refusals[0]
@@ -242,7 +240,7 @@ def test_console_on_usb_or_behind_dev_console_is_not_given_without_a_right(tree:
 
 
 def test_console_on_a_pci_function_is_not_named_by_it(tree: HostTree) -> None:
-    """It may have more ports."""
+    """The function may have more ports."""
     tree.hardware("pci 0000:05:00.0 1415:c158 class=070002\n  tty ttyS4 4:68")
     tree.file("/proc/consoles", "ttyS4 -W- (EC p a) 4:68\n")
     for right in ("pci:0000:05:00.0", "pci:1415:c158", "place:pci-0000:05:00.0"):
@@ -261,21 +259,21 @@ def test_system_card_needs_the_path_of_the_node(tree: HostTree, path: str) -> No
     for right in ("/dev/mmcblk*", "block", "mmc_rpmb", "place:platform-*", "/dev/mmcblk2"):
         assert str(problem(tree, node, right)).startswith(f"{node} {SYSTEM} '{node}'"), right
     assert problem(tree, node, node) is None
-    other = "/dev/mmcblk1rpmb" if path == "rpmb" else "/dev/mmcblk1"
-    assert problem(tree, other, "/dev/mmcblk*") is None
+    removable = "/dev/mmcblk1rpmb" if path == "rpmb" else "/dev/mmcblk1"
+    assert problem(tree, removable, "/dev/mmcblk*") is None
 
 
 def test_system_card_is_left_out_of_what_a_glob_finds(tree: HostTree) -> None:
     mount(tree, "179:2")
     scanner = scanner_of(tree, "{glob: '/dev/mmcblk*'}", "/dev/mmcblk*")
     snapshot = scan(scanner)
-    healthy = [one.id for one in snapshot.devices.values() if one.healthy]
+    healthy = [device.id for device in snapshot.devices.values() if device.healthy]
     assert healthy == ["mmcblk1", "mmcblk1rpmb"]
     assert skip_reasons(snapshot.skipped)["/dev/mmcblk2boot0"] == "in use: the system's disk"
 
 
 @pytest.mark.parametrize(
-    ("root", "system", "others"),
+    ("root", "system", "free"),
     [
         ("8:2", "sda sda1 sg0", "sdb sdb1 sg1 nvme0"),
         ("8:1", "sda2", "sdb2"),
@@ -284,7 +282,7 @@ def test_system_card_is_left_out_of_what_a_glob_finds(tree: HostTree) -> None:
     ],
 )
 def test_disk_of_the_system_is_refused_with_all_that_reaches_it(
-    tree: HostTree, root: str, system: str, others: str
+    tree: HostTree, root: str, system: str, free: str
 ) -> None:
     """Through a volume, too, and by the nodes for its commands."""
     tree.hardware(STACK)
@@ -298,13 +296,13 @@ def test_disk_of_the_system_is_refused_with_all_that_reaches_it(
     mount(tree, root)
     for name in system.split():
         assert SYSTEM in str(problem(tree, f"/dev/{name}", "/dev/*", "pci:*:*")), name
-    for name in others.split():
+    for name in free.split():
         assert problem(tree, f"/dev/{name}", "/dev/*") is None, name
 
 
 @pytest.mark.parametrize("point", ["/boot", "/var", "/srv"])
 def test_disk_of_the_system_is_that_of_more_than_the_root(tree: HostTree, point: str) -> None:
-    """Which may be in memory, or read-only."""
+    """The root may be in memory, or read-only."""
     mount(tree, "8:1", point)
     assert (SYSTEM in str(problem(tree, "/dev/sda2", "block"))) == (point != "/srv")
 

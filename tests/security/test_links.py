@@ -141,7 +141,7 @@ def test_device_exchanged_after_the_scan_is_refused_at_allocate(
     source = "/watched/x" if "another" in why and inject == "deviceSpecs" else "/dev/full"
     scanner = watched.scanner({"sources": [source], "inject": inject})
     snapshot = watched.scan(scanner)
-    assert all(one.healthy for one in snapshot.devices.values())
+    assert all(device.healthy for device in snapshot.devices.values())
     exchange(watched)
     (refusal,), answers = allocated(scanner, snapshot)
     assert why in refusal
@@ -170,7 +170,7 @@ def test_symlink_on_the_way_of_which_a_tenant_has_one_is_handed_out_as_the_node_
 
 @needs_root
 def test_symlink_of_udev_is_handed_out_as_it_is_and_followed_again(watched: Victim) -> None:
-    """It leads to a device that was plugged in again, also at Allocate."""
+    """The link leads to a device that was plugged in again, also at Allocate."""
     path = "/dev/serial/by-id/usb-1"
     watched.link(path, "../../full")
     scanner = watched.scanner({"sources": [path]})
@@ -185,7 +185,7 @@ def test_symlink_of_a_mount_is_handed_out_as_what_it_led_to(node: Victim) -> Non
     node.link("/watched/a", "/srv/data/a")
     entry = {"hostPath": "/watched/a", "containerPath": "/data"}
     plain, cdi = node.by_both_ways(asks(entry, "mounts"), "/srv/data/*", "/watched/*")
-    assert [one.host_path for one in plain.only.mounts] == ["/srv/data/a"]
+    assert [mount.host_path for mount in plain.only.mounts] == ["/srv/data/a"]
     assert '"hostPath": "/srv/data/a"' in cdi.spec
     assert "/watched" not in cdi.spec
 
@@ -207,7 +207,7 @@ def test_symlink_bent_between_two_looks_of_allocate_changes_no_answer(
     with monkeypatch.context() as patch:
         patch.setattr(HostFiles, "stays_in_dev", bend)
         answers = allocated(scanner, snapshot)[1]
-        nodes = [one.host_path for answer in answers.values() for one in answer.devices]
+        nodes = [device.host_path for answer in answers.values() for device in answer.devices]
         assert nodes in ([], ["/dev/full"])
         watched.link("/watched/x", "/dev/full")
         assert "sda" not in written(scanner, snapshot)

@@ -36,7 +36,7 @@ BLOCK = stat.S_IFBLK
      (MEM, "directory")],
 )  # fmt: skip
 def test_memory_by_another_name_is_refused(node: Victim, number: tuple[int, int], how: str) -> None:
-    """As a source, as an entry, and by CDI."""
+    """Named as a source, as an entry, and by CDI."""
     match how:
         case "renamed":
             node.node("/dev/x", number)
@@ -84,7 +84,7 @@ def test_character_device_with_the_numbers_of_a_disk_is_no_disk(node: Victim) ->
     node.node("/dev/x", DISK)
     plain, spec = node.by_both_ways(asks("/dev/x"), "/dev/x")
     assert len(plain.only.devices) == 1
-    ((made,),) = (one["deviceNodes"] for one in edits(spec.spec))
+    ((made,),) = (edit["deviceNodes"] for edit in edits(spec.spec))
     assert (made["type"], made["major"], made["minor"]) == ("c", *DISK)
 
 
@@ -97,14 +97,14 @@ def test_disk_that_comes_into_a_directory_after_the_look_is_not_handed_out(
     snapshot = node.scan(scanner)
 
     def walk_then_plug(files: HostFiles, base: str) -> Walk:
-        found = Walk(files, base)
+        walk = Walk(files, base)
         node.node("/dev/many/disk", DISK, BLOCK)
-        return found
+        return walk
 
     monkeypatch.setattr("devhost.allocation.host_paths.Walk", walk_then_plug)
     _, answers = allocated(scanner, snapshot)
     for answer in answers.values():
-        assert [one.host_path for one in answer.devices] in ([], ["/dev/many/a"])
+        assert [device.host_path for device in answer.devices] in ([], ["/dev/many/a"])
     node.at("/dev/many/disk").unlink(missing_ok=True)
     assert '"b"' not in written(scanner, snapshot)
 
@@ -122,14 +122,14 @@ def test_directory_of_nodes_is_handed_out_without_its_symlinks_and_files(node: V
     node.link("/dev/many/e", "..")
     node.file("/dev/many/f")
     plain, spec = node.by_both_ways(asks("/dev/many"))
-    assert [one.host_path for one in plain.only.devices] == ["/dev/many/a"]
+    assert [device.host_path for device in plain.only.devices] == ["/dev/many/a"]
     spec.nowhere("sda", "shadow", '"b"')
-    ((made,),) = (one["deviceNodes"] for one in edits(spec.spec))
+    ((made,),) = (edit["deviceNodes"] for edit in edits(spec.spec))
     assert made["path"] == "/dev/many/a"
 
 
 @pytest.mark.parametrize(
-    ("name", "number", "asked", "why"),
+    ("name", "number", "path", "why"),
     [
         ("/dev/many/deep/er/b", MEM, "/dev/many", "/dev/many/deep/er/b is of class memory"),
         ("/dev/many/b", MEM, "/dev/./many/", "/dev/many/b is of class memory"),
@@ -139,13 +139,13 @@ def test_directory_of_nodes_is_handed_out_without_its_symlinks_and_files(node: V
     ],
 )
 def test_directory_of_nodes_with_one_that_is_refused_is_refused(
-    node: Victim, name: str, number: tuple[int, int], asked: str, why: str
+    node: Victim, name: str, number: tuple[int, int], path: str, why: str
 ) -> None:
     """A node's name goes into a path in the container; a symlink's target is judged where it is."""
     node.node("/dev/many/a", NULL)
     node.link("/dev/link", "/opt/many")
     node.node(name, number)
-    for outcome in node.by_both_ways(asks(asked)):
+    for outcome in node.by_both_ways(asks(path)):
         outcome.nothing(why)
 
 
@@ -188,15 +188,15 @@ def test_cdi_spec_has_ids_that_are_json_or_yaml_as_texts(node: Victim) -> None:
         "inject": "cdi",
     }
     brought = edits(node.attack(resource, "/ok").spec)
-    assert {(*one,) for one in brought} == {("mounts",)}
-    mounts = [mount for one in brought for mount in one["mounts"]]
+    assert {(*edit,) for edit in brought} == {("mounts",)}
+    mounts = [mount for edit in brought for mount in edit["mounts"]]
     assert {mount["hostPath"] for mount in mounts} == {"/ok"}
-    assert {mount["containerPath"] for mount in mounts} == {f"{lines}/{one}" for one in ids}
+    assert {mount["containerPath"] for mount in mounts} == {f"{lines}/{text}" for text in ids}
 
 
 @pytest.mark.parametrize("key", ["A=B", "A\nB", "${name}", "E_${name}"])
 def test_variable_name_with_an_equals_sign_or_newline_is_refused(node: Victim, key: str) -> None:
-    """It would hold a second variable; nor by the value of another."""
+    """The name would hold a second variable; so would the value of another variable."""
     node.file("/in/a=b", mode=0o644)
     for outcome in node.by_both_ways(
         {"sources": [{"directory": "/in"}], "allocate": {"env": {key: "x"}}}
@@ -207,7 +207,7 @@ def test_variable_name_with_an_equals_sign_or_newline_is_refused(node: Victim, k
 def test_optional_block_node_that_is_refused_is_not_left_out_but_makes_the_device_unhealthy(
     node: Victim,
 ) -> None:
-    """It is there: a container without it would not show that a right is missing."""
+    """The node is there: a container without it would not show that a right is missing."""
     node.node("/dev/good", NULL)
     node.node("/dev/disk", DISK, BLOCK)
     mixed = {"hostPath": "/dev/disk", "optional": True, "uid": 0, "mode": "4777"}

@@ -1,4 +1,4 @@
-"""Attacks by sources: what names the editor can have told of directories that only root may read."""
+"""Attacks by sources: no name of a directory that only root may read gets to the editor."""
 
 import pytest
 
@@ -34,9 +34,9 @@ def home(node: Victim) -> Victim:
 
 @pytest.mark.parametrize(
     ("mode", "source"),
-    [(0o700, one) for one in (*SOURCES, *KNOWN)]
+    [(0o700, source) for source in (*SOURCES, *KNOWN)]
     + [(0o750, SOURCES[0])]
-    + [(0o711, one) for one in SOURCES],
+    + [(0o711, source) for source in SOURCES],
 )
 def test_source_in_a_private_directory_tells_no_name(
     home: Victim, mode: int, source: object

@@ -45,13 +45,12 @@ async def served(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[Dae
 
 
 @contextlib.asynccontextmanager
-async def channels(daemon: Daemon, *more: tuple[str, Any]) -> AsyncIterator[list[grpc.aio.Channel]]:
+async def channels(daemon: Daemon) -> AsyncIterator[list[grpc.aio.Channel]]:
     """Connect to all sockets."""
     options = [
         ("grpc.default_authority", "localhost"),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
-        *more,
     ]
     async with contextlib.AsyncExitStack() as stack:
         yield [
@@ -62,11 +61,11 @@ async def channels(daemon: Daemon, *more: tuple[str, Any]) -> AsyncIterator[list
         ]
 
 
-async def ask(channel: grpc.aio.Channel, method: str, request: bytes, **more: Any) -> str:
+async def ask(channel: grpc.aio.Channel, method: str, request: bytes, **options: Any) -> str:
     """Send bytes; return the status of the answer."""
     call: Any = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
     try:
-        await call(request, timeout=60.0, **more)
+        await call(request, timeout=60.0, **options)
     except grpc.aio.AioRpcError as error:
         assert len(error.details() or "") < 5000
         return error.code().name
@@ -89,9 +88,9 @@ async def test_request_that_kubelet_would_not_send_is_refused(
     served: Daemon, standin: SimulatedKubelet
 ) -> None:
     async with channels(served) as all_sockets:
-        for what, (method, request, status) in REQUESTS.items():
+        for case, (method, request, status) in REQUESTS.items():
             answers = [await ask(channel, method, request) for channel in all_sockets]
-            assert answers == [status, status], what
+            assert answers == [status, status], case
         metadata = [(f"x-{number}", "y" * 60_000) for number in range(20)]
         answers = await asyncio.gather(
             *(ask(channel, _OPTIONS, b"", metadata=metadata) for channel in all_sockets * 50)

@@ -26,7 +26,7 @@ REASON = (
 
 
 class Vendor(Nobody):
-    """What answers for another device plugin."""
+    """The answers of another device plugin."""
 
     name = GPU
 
@@ -51,9 +51,9 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
             await plugins.close()
 
 
-def config(who: str, count: int) -> str:
+def config(owner: str, count: int) -> str:
     """Return a configuration that declares the vendor's resource, and one of its own."""
-    gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {who}}}}}}}"
+    gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {owner}}}}}}}"
     return f"version: v1\nresources:\n- {gpu}\n- {{name: {OTHER}, sources: [static: 1]}}\n"
 
 
@@ -67,7 +67,7 @@ async def who_answers(kubelet: Kubelet) -> Any:
 async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    """It says why; other resources are served."""
+    """The reason is in the status; other resources are served."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8))
@@ -114,7 +114,7 @@ async def test_resource_that_devhost_served_before_does_not_wait(
 async def test_resource_is_served_where_pod_resources_do_not_answer(
     started: Kubelet, hosting: Hosting, directory: Path
 ) -> None:
-    """Who cannot know must not be locked out of its own names."""
+    """A node without pod-resources must not be locked out of its own names."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8), pod_resources=directory / "nobody.sock")

@@ -72,7 +72,7 @@ async def bounded(memory: None, daemon: Daemon) -> AsyncIterator[Daemon]:
 async def test_configuration_with_the_most_devices_is_served_and_changed(
     bounded: Daemon, standin: SimulatedKubelet, declared: dict[str, int]
 ) -> None:
-    """It is served, changed, and served again to another kubelet."""
+    """The resources are served, changed, and served again to another kubelet."""
     text = tokens(**declared)
     await bounded.start(text)
 
@@ -131,9 +131,9 @@ async def test_edit_beyond_the_bounds_changes_nothing(
 # ── directories ──
 
 
-def config(directory: Path, *names: str, more: str = "") -> str:
+def config(directory: Path, *names: str, options: str = "") -> str:
     bad = "".join(
-        f"  - {{name: {BAD}{number or ''}, sources: [directory: {directory / name}]{more}}}\n"
+        f"  - {{name: {BAD}{number or ''}, sources: [directory: {directory / name}]{options}}}\n"
         for number, name in enumerate(names)
     )
     well = f"  - {{name: {WELL}, sources: [directory: {directory}/well]}}\n"
@@ -169,7 +169,7 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
 @needs_root
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("directories", "count", "length", "more"),
+    ("directories", "count", "length", "options"),
     [
         (1, 2 * ENTRIES_MAX, 200, ", maxDevices: 10"),
         (1, ENTRIES_MAX - 100, 255, ""),
@@ -184,14 +184,14 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
     directories: int,
     count: int,
     length: int,
-    more: str,
+    options: str,
 ) -> None:
     """With the chart's memory: the source fails with the number, and the others go on."""
     names = [f"bad{number}" for number in range(directories)]
     for name in names:
         (place / name).mkdir()
         (place / name / "known").touch()
-    await daemon.start(config(place, *names, more=more))
+    await daemon.start(config(place, *names, options=options))
     await standin.wait(BAD, 1, 1)
     await standin.wait(WELL, 3, 3)
     await asyncio.gather(*(asyncio.to_thread(fill, place / name, count, length) for name in names))

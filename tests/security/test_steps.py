@@ -110,10 +110,10 @@ async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
     watched.file(RECORD, "")
     watched.link("/watched/x", "/dev/sda")
     (bent,) = watched.found(source, *allow).values()
-    for one in (device, bent):
+    for state in (device, bent):
         for step in (noting(watched, "${path}"), noting(watched), MODE):
             with pytest.raises(PreStartError, match=r"another device|--allow-"):
-                await stepped(watched, one, step, *allow)
+                await stepped(watched, state, step, *allow)
     assert not noted(watched)
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
     with pytest.raises(PreStartError, match="another device"):
@@ -159,7 +159,7 @@ async def test_command_with_the_path_of_a_file_needs_a_flag_and_the_file_of_the_
 
 @needs_root
 async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victim) -> None:
-    """It is given the node itself, as the command of a step is."""
+    """The command gets the node itself, as that of a step does."""
     (device,) = watched.found("/watched/x").values()
     allowed = policy(execs=True)
     argv = noting(watched, "${path}")["run"]
@@ -220,7 +220,7 @@ def test_script_with_a_device_name_in_it_is_a_warning(argv: list[str], *, warned
     resource = {"sources": [{"directory": "/d"}], "preStart": [{"run": argv, "every": "start"}]}
     loaded = loads(config(resource), policy=policy("*", execs=True))
     assert loaded.config is not None, loaded.problems
-    assert any("the shell would run" in one.message for one in loaded.problems) is warned
+    assert any("the shell would run" in problem.message for problem in loaded.problems) is warned
 
 
 # ── the step `mode` ──
@@ -228,7 +228,7 @@ def test_script_with_a_device_name_in_it_is_a_warning(argv: list[str], *, warned
 
 @needs_root
 async def test_step_without_the_flag_of_commands_is_refused(node: Victim) -> None:
-    """It changes the node for all users of the host."""
+    """The step changes the node for all users of the host."""
     place = node.node("/dev/x", NULL)
     resource = {"sources": ["/dev/x"], "preStart": [{"mode": "0000"}]}
     (problem,) = loads(config(resource), policy=policy("*")).problems
@@ -269,7 +269,7 @@ async def test_mode_step_does_not_change_a_node_that_is_refused(
 async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
     watched: Victim, monkeypatch: pytest.MonkeyPatch, exchange: Callable[[Victim], Path]
 ) -> None:
-    """Which came there after the last look."""
+    """The other file came there after the last look."""
     watched.node("/dev/x", FULL)
     (device,) = watched.found("/dev/x").values()
     change = pre_start._change_mode_of
@@ -291,7 +291,7 @@ async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
 
 @contextlib.contextmanager
 def over_at_second_look() -> Iterator[None]:
-    """Let 100 s pass when the step looks again: its first look may take as long as it needs."""
+    """Make 100 s pass when the step looks again: its first look may take as long as it needs."""
     loop, look, looks = asyncio.get_running_loop(), pre_start._missing, itertools.count(1)
     now = loop.time
     with pytest.MonkeyPatch.context() as patch:
