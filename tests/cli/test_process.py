@@ -80,9 +80,7 @@ def test_validate_imports_nothing_that_only_serving_needs(config: Path) -> None:
 )
 @pytest.mark.parametrize("buffered", ["", "1"])
 @pytest.mark.parametrize("args", ["plan", "try --once"])
-def test_output_that_cannot_be_written_is_one_line_and_status_1(
-    config: Path, args: str, where: str, says: str, buffered: str
-) -> None:
+def test_output_unwritable(config: Path, args: str, where: str, says: str, buffered: str) -> None:
     command = f"exec {shlex.join(PROGRAM)} {args} {config} {where}"
     variables = environment(PYTHONUNBUFFERED=buffered)
     done = subprocess.run(
@@ -162,9 +160,7 @@ async def test_run_follows_file_until_sigterm(daemon: Daemon, standin: Simulated
     assert not [line for line in daemon.lines if line["level"] == "raw"]
 
 
-async def test_run_after_a_bad_edit_starts_last_good(
-    daemon: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_run_after_a_bad_edit_is_last_good(daemon: Daemon, standin: SimulatedKubelet) -> None:
     copy = daemon.state / "last-good.yaml"
     await daemon.start(tokens(token=3))
     await standin.wait(TOKEN, 3, 3)
@@ -187,9 +183,7 @@ async def test_run_after_a_bad_edit_starts_last_good(
     }
 
 
-async def test_run_stdin_is_read_once(
-    config: Path, directory: Path, standin: SimulatedKubelet
-) -> None:
+async def test_stdin_is_read_once(config: Path, directory: Path, standin: SimulatedKubelet) -> None:
     running = await asyncio.create_subprocess_shell(
         f"exec {shlex.join(PROGRAM)} run - --plugin-dir {directory}/plugins < {config}", stderr=PIPE
     )

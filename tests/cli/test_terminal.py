@@ -79,9 +79,7 @@ def test_problem_mark_counts_two_columns_of_a_wide_character_and_none_of_a_combi
 @pytest.mark.parametrize("columns", [40, 80])
 def test_problem_of_a_long_line_shows_the_part_around_it(columns: int) -> None:
     filler = "x: 1, " * 100
-    lines = shown(
-        f"version: v1\nresources: []\nx-a: {{{filler}b: [}}, {filler}}}\n", columns=columns
-    )
+    lines = shown(f"version: v1\nresources: []\nx-a: {{{filler}b: [}}, {filler}}}\n", columns)
     assert all(len(line) <= columns for line in lines[-2:]), lines
     assert marked(lines) == "}"
     assert lines[-2].count("…") == 2

@@ -173,9 +173,7 @@ async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])
-async def test_terminal_gets_its_modes_back_always(
-    config: Path, short_path: Path, how: str
-) -> None:
+async def test_terminal_gets_its_modes_back(config: Path, short_path: Path, how: str) -> None:
     async with playing(config, TMPDIR=str(short_path)) as screen:
         modes = screen.modes()
         await screen.shows("2 of 2")

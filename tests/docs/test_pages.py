@@ -169,8 +169,6 @@ def test_troubleshooting_quotes_what_devhost_says() -> None:
     rows = re.findall(r"^- (.*?): [^/]", pages.read("docs/troubleshooting.md"), re.MULTILINE)
     quotes = {code for row in rows for code in re.findall(r"`([^`]* [^`]*)`", row)}
     foreign = {"systemctl daemon-reload", "endpoint not found in cache for a registered resource"}
-    parts = {
-        part.strip() for text in quotes - foreign for part in re.split(r"…|/host |by-id", text)
-    }
+    parts = {part.strip() for q in quotes - foreign for part in re.split(r"…|/host |by-id", q)}
     assert len(parts) > 10
     assert [part for part in parts if part not in code] == []

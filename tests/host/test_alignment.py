@@ -67,9 +67,7 @@ async def hints(kubelet: RealKubelet, count: int) -> set[Hint] | None:
     return {hint for hint in answer if not any({*h.nodes} < {*hint.nodes} for h in answer)}
 
 
-async def test_hints_have_the_numa_nodes_of_sysfs(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
+async def test_hints_have_sysfs_nodes(started: RealKubelet, hosting: Hosting, root: Path) -> None:
     hosting.start(config(), root=root)
     await nodes_are(started, PLACED)
     either = {Hint(ZERO, True), Hint(ONE, True)}
@@ -80,9 +78,7 @@ async def test_hints_have_the_numa_nodes_of_sysfs(
     assert await hints(started, 6) == set()
 
 
-async def test_hints_have_the_declared_numa_node(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
+async def test_hints_have_declared_node(started: RealKubelet, hosting: Hosting, root: Path) -> None:
     hosting.start(config(", topology: 1"), root=root)
     await nodes_are(started, {name: [1] for name in MACHINE})
     assert await hints(started, 5) == {Hint(ONE, True)}

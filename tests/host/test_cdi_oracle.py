@@ -56,9 +56,7 @@ async def injected(
     return answer["oci"]
 
 
-async def test_cdi_spec_gives_nodes_mounts_and_variables_as_a_device_plugin_would(
-    tmp_path: Path,
-) -> None:
+async def test_cdi_spec_gives_what_a_device_plugin_would(tmp_path: Path) -> None:
     """A container gets what is of its devices, and once what they share."""
     mounts = [
         MountSpec("/host/inner", "/data/inner", read_only=False),
@@ -140,8 +138,6 @@ async def test_cdi_spec_brings_any_text_unchanged(tmp_path: Path, value: str) ->
         *((f"0.example.com/{name}", "a") for name in ("gpu.shared", "3090", "G_x-1", "a" * 63)),
     ],
 )
-async def test_cdi_spec_of_any_id_and_resource_is_found(
-    tmp_path: Path, resource: str, device_id: str
-) -> None:
+async def test_cdi_spec_takes_any_id(tmp_path: Path, resource: str, device_id: str) -> None:
     oci = await injected(tmp_path, {device_id: brings(node("/dev/null"))}, resource=resource)
     assert len(oci["linux"]["devices"]) == 1

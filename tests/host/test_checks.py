@@ -63,9 +63,7 @@ async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
 
 
 @contract
-async def test_health_check_that_fails_and_recovers_shows_in_the_status_of_the_pod(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_health_shows_in_the_status_of_the_pod(started: Kubelet, bench: Bench) -> None:
     bench.plug("a", "b")
     bench.say("a", "ok")
     bench.say("b", "ok")
@@ -82,9 +80,7 @@ async def test_health_check_that_fails_and_recovers_shows_in_the_status_of_the_p
     await started.wait(DISK, 2, 2)
 
 
-async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_round(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_health_checks_added_blame_no_device_at_first(started: Kubelet, bench: Bench) -> None:
     bench.plug("a")
     bench.start(None)
     await started.wait(DISK, 1, 1)
@@ -97,9 +93,7 @@ async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_
 
 
 @contract
-async def test_health_after_restarts_of_kubelet_and_devhost_is_the_same(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_health_after_restarts_is_the_same(started: Kubelet, bench: Bench) -> None:
     """The first list of devhost has the health already."""
     bench.plug("a", "b")
     bench.say("a", "ok")

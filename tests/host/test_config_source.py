@@ -73,9 +73,7 @@ def tokens(count: int) -> str:
 # ── what is followed ──
 
 
-async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_config_source_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by its event: the regular look is far away."""
     monkeypatch.setattr(config_file, "POLL_S", 3600.0)
     mount = tmp_path / "etc"
@@ -120,9 +118,7 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
 # ── what cannot be read ──
 
 
-async def test_config_source_file_that_is_gone_or_no_file_is_a_failure_for_each_reason(
-    source: ConfigFile,
-) -> None:
+async def test_config_source_that_is_no_file_is_a_failure(source: ConfigFile) -> None:
     path = path_of(source)
     async with followed(source):
         path.unlink()
@@ -163,9 +159,7 @@ async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_la
     assert "invalid" not in caplog.text
 
 
-async def test_config_source_that_is_asked_says_whether_the_file_is_unchanged(
-    source: ConfigFile, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_config_source_reloaded(source: ConfigFile, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with followed(source), asyncio.timeout(60):
         source.reload_requested()
@@ -198,9 +192,7 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
     assert '"count":5' in config.model_dump_json(by_alias=True)
 
 
-async def test_config_source_saves_the_last_good_copy_before_the_end(
-    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_config_source_is_saved(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a start with an invalid file would go back to the configuration before.
 
     Also what has come into force while the former was written.
@@ -228,9 +220,7 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
     assert source.last_good.read() == tokens(2).encode()
 
 
-async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_later(
-    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_config_source_may_hang(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is said, however often it is asked one thread waits, and the edit is followed later."""
     release, reads = threading.Event(), 0
     real = loader.read
@@ -259,9 +249,7 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
         release.set()
 
 
-async def test_config_source_that_could_not_watch_watches_again_soon(
-    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_config_source_unwatched(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next edit does not wait for the regular look."""
     monkeypatch.setattr(config_file, "POLL_S", 3600.0)
     monkeypatch.setattr(config_file, "RETRY_S", 0.01)

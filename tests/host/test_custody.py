@@ -193,9 +193,7 @@ async def test_claims_withhold_what_was_not_allocated_until_its_id_left_the_list
     assert not any(handout.nodes for handout in custody.file.table)
 
 
-async def test_claims_of_two_instances_that_allocate_one_node_refuse_the_second(
-    tmp_path: Path,
-) -> None:
+async def test_claims_of_one_node_by_two_instances_refuse_the_second(tmp_path: Path) -> None:
     """Both offer it, because neither has a record when it learns of it; the second looks again."""
     first, second, looks = CustodyFixture(tmp_path), CustodyFixture(tmp_path), asyncio.Event()
     second.add(B, DeviceList(0.0), looks.set)
@@ -221,9 +219,7 @@ async def test_claims_write_once_for_two_allocates_of_a_device(tmp_path: Path) -
 @pytest.mark.parametrize("former", ["allow", "deny"])
 @pytest.mark.parametrize("later", ["allow", "deny"])
 @pytest.mark.parametrize("declared", [True, False])
-async def test_claims_share_nodes_by_overlap(
-    tmp_path: Path, former: str, later: str, declared: bool
-) -> None:
+async def test_claims_may_overlap(tmp_path: Path, former: str, later: str, declared: bool) -> None:
     """Where both are declared one of them is enough, as everywhere; else both have to say so."""
     custody = CustodyFixture(tmp_path)
     first, second = resource(A, overlap=former), resource(B, overlap=later)
@@ -243,9 +239,7 @@ async def test_claims_with_a_slow_state_directory_write_nodes_later(tmp_path: Pa
     assert A in (tmp_path / "records/example.com_a.json").read_text()
 
 
-async def test_claims_wait_longer_for_a_slow_disk_where_a_pod_would_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_claims_wait_for_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mark of a former pod has to be replaced."""
     monkeypatch.setattr(custody_module, "_STEPS_S", 60.0)
     custody = CustodyFixture(tmp_path)
@@ -269,9 +263,7 @@ async def booted(state: Path, monkeypatch: pytest.MonkeyPatch) -> CustodyFixture
     return after
 
 
-async def test_claims_after_a_boot_know_a_node_by_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_claims_know_paths_at_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers are others then, and the kubelet's answers name paths."""
     after = await booted(tmp_path, monkeypatch)
     assert published(after, resource(B), device("b", number=77)) != [None]
@@ -286,9 +278,7 @@ async def test_claims_after_a_boot_know_a_node_by_its_path(
     assert published(again, resource(B), device("b", number=77, path="/dev/z")) != [None]
 
 
-async def test_claims_after_a_boot_keep_the_path_of_what_is_found_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_claims_keep_a_path_at_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pod that had it may get what comes to be at its path."""
     after = await booted(tmp_path, monkeypatch)
     assert published(after, resource(A), device("a", number=77, path="/dev/y")) == [None]
@@ -370,9 +360,7 @@ async def test_claims_free_a_node_on_offer_that_no_pod_holds() -> None:
 
 
 @pytest.mark.parametrize(("held", "waits"), [(A, True), ("vendor.com/gpu", False)])
-async def test_claims_withhold_nodes_while_pods_hold_what_is_not_recorded_of_devhost_alone(
-    held: str, waits: bool
-) -> None:
+async def test_claims_wait_for_pods_without_a_record(held: str, waits: bool) -> None:
     """Devices that another device plugin gave to pods do not count."""
     name = AdvertisedName(held, "gone", shared=False)
     pods = {name: {OfferedId("gone", "gone"): frozenset({"default/pod"})}}
@@ -396,9 +384,7 @@ async def test_claims_withhold_a_node_that_was_exchanged() -> None:
     assert reason == f"{waits} (pod-resources unavailable: not asked yet)"
 
 
-async def test_claims_wait_as_long_as_an_id_has_to_before_a_node_is_free(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_claims_wait_as_long_as_an_id_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a resource that is gone: another instance's Allocate may still run."""
     custody = CustodyFixture(holders=FakeHolders(), leave_after=10.0)
     now = asyncio.get_running_loop().time()
@@ -415,9 +401,7 @@ async def test_claims_wait_as_long_as_an_id_has_to_before_a_node_is_free(
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_claims_of_two_devices_that_exchange_their_nodes_wait_for_pods_alone(
-    held: bool,
-) -> None:
+async def test_claims_of_exchanged_nodes_wait_for_pods_alone(held: bool) -> None:
     """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
     custody, declared = CustodyFixture(holders=FakeHolders()), resource(A)
     first = [device("a"), device("b", number=65, path="/dev/y")]

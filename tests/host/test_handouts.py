@@ -71,9 +71,7 @@ async def test_handouts_that_one_instance_writes_another_reads(tmp_path: Path) -
     assert await read(tmp_path) == {later}
 
 
-async def test_steps_are_what_the_file_says_and_nodes_what_the_process_knows(
-    tmp_path: Path,
-) -> None:
+async def test_steps_are_of_the_file_and_nodes_of_the_process(tmp_path: Path) -> None:
     """A file that was lost is written again, and whether the steps are done is not known."""
     first, second = opened(tmp_path), opened(tmp_path)
     await put(first, handout(steps="pending"))
@@ -85,9 +83,7 @@ async def test_steps_are_what_the_file_says_and_nodes_what_the_process_knows(
     assert set(first.table) == await read(tmp_path) == {handout()}
 
 
-async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_serves_it(
-    tmp_path: Path,
-) -> None:
+async def test_handout_lost_in_the_file_of_another_instance_is_forgotten(tmp_path: Path) -> None:
     """That one has ended it, because no pod has it any longer."""
     seen: list[Record] = []
     first, second = opened(tmp_path), opened(tmp_path, "other")
@@ -107,9 +103,7 @@ async def test_what_another_instance_serves_now_only_that_one_writes(tmp_path: P
     assert set(second.table) == await read(tmp_path) == {handout(steps="done")}
 
 
-async def test_files_are_read_when_another_instance_writes_and_not_after_own_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_of_others_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
 
     class Counted(Subscription):
@@ -135,9 +129,7 @@ async def test_files_are_read_when_another_instance_writes_and_not_after_own_wri
 
 
 @pytest.mark.parametrize(("lock", "number"), [("free", 64), ("other", 64), ("free", 65)])
-async def test_what_one_instance_has_ended_no_other_writes_again(
-    tmp_path: Path, lock: LockState, number: int
-) -> None:
+async def test_ended_handout_is_not_rewritten(tmp_path: Path, lock: LockState, number: int) -> None:
     """Nobody serves the resource any longer: it was renamed; its device may have moved just now."""
     first, second = opened(tmp_path, "free"), opened(tmp_path, lock)
     await put(first, handout())
@@ -151,9 +143,7 @@ async def test_what_one_instance_has_ended_no_other_writes_again(
 
 
 @pytest.mark.parametrize("reads", [False, True])
-async def test_of_two_that_give_one_node_the_second_writes_nothing(
-    tmp_path: Path, reads: bool
-) -> None:
+async def test_of_two_for_one_node_the_second_writes_nothing(tmp_path: Path, reads: bool) -> None:
     """The second sees the first's record: under the lock, or by a reading between its checks."""
     first, second = opened(tmp_path), opened(tmp_path)
     await put(first, handout())
@@ -173,9 +163,7 @@ async def test_of_two_that_give_one_node_the_second_writes_nothing(
     assert await read(tmp_path) == {handout()}
 
 
-async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_late_refusal_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first, second = opened(tmp_path), opened(tmp_path)
     await put(first, handout("z", 99))
     assert await second.sync(10) is None
@@ -197,9 +185,7 @@ async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and
     assert "taken: it was given all the same, as the disk was slow" in caplog.messages
 
 
-async def test_what_cannot_be_written_again_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwritable_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -215,9 +201,7 @@ async def test_what_cannot_be_written_again_is_written_later(
     assert await read(tmp_path) == {handout()}
 
 
-async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ended_handout_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on, update = threading.Event(), threading.Event(), RecordStore.update
 
     def slow(*arguments: Any) -> Any:
@@ -275,9 +259,7 @@ async def test_damaged_file_of_another_instance_is_left_to_it(tmp_path: Path) ->
         pytest.param("a text", id="text"),
     ],
 )
-async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
-    tmp_path: Path, foreign: object
-) -> None:
+async def test_records_of_a_newer_version_are_kept(tmp_path: Path, foreign: object) -> None:
     path, newer = tmp_path / FILE, {**handout().model_dump(mode="json"), "claim": "1f-9"}
     path.parent.mkdir()
     path.write_text(json.dumps({"resource": A, "records": [foreign, newer]}))
@@ -289,9 +271,7 @@ async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
     assert json.loads(path.read_text())["records"] == [newer, foreign]
 
 
-async def test_state_file_does_not_grow_beyond_what_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_state_file_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = opened(tmp_path)
     await put(file, handout())
     monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 800)
@@ -319,9 +299,7 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
     assert set(file.table) == await read(tmp_path) == {done, without}
 
 
-async def test_steps_that_a_slow_disk_does_not_have_in_time_are_written_later_if_they_replace_none(
-    tmp_path: Path,
-) -> None:
+async def test_steps_on_a_slow_disk_are_written_later_if_they_replace_none(tmp_path: Path) -> None:
     """Or the next process would take the former pod's for them."""
     file, pending = opened(tmp_path), [handout(steps="pending"), handout("b", steps="pending")]
     assert await file.give(lambda: [handout("b", steps="done")], 10) is None

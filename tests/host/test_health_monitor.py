@@ -123,9 +123,7 @@ class Bench:
 
     async def until_failed(self, device_id: str, failure: str | None) -> None:
         """Wait for the last round's failure."""
-        await self.until(
-            lambda: (last := self.last(device_id)) is not None and last.failure == failure
-        )
+        await self.until(lambda: getattr(self.last(device_id), "failure", "none yet") == failure)
 
 
 @pytest.fixture
@@ -177,9 +175,7 @@ def device(
         pytest.param("?", [None], id="what cannot be checked is a good round"),
     ],
 )
-def test_health_rounds_in_a_row_decide_about_a_device(
-    rounds: str, reasons: list[str | None]
-) -> None:
+def test_health_rounds_in_a_row_decide(rounds: str, reasons: list[str | None]) -> None:
     checks = HealthChecks.model_validate({"checks": ["readable"], "failures": 2, "recoveries": 2})
     state, texts = HealthState(), list[str | None]()
     assert state.verdict(checks) == Verdict(Cause.UNCHECKED, "not checked yet")
@@ -195,9 +191,7 @@ def test_health_rounds_in_a_row_decide_about_a_device(
 # ── rounds ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_device_before_its_first_health_round_is_unhealthy_and_only_changes_are_told(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_before_its_first_round_is_unhealthy(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(), device())
     assert bench.reasons() == {"a": "not checked yet"}
     for _ in range(4):
@@ -232,9 +226,7 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
 # ── what does not return ───────────────────────────────────────────────────────────────
 
 
-async def test_health_check_that_hangs_has_failed_and_is_repeated_when_it_returns(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_health_check_that_hangs_is_repeated_later(bench: Bench, answers: Answers) -> None:
     """No second thread starts meanwhile; and the late result is too old to count."""
     bench.watch(scanner(timeout="2s", failures=2), device("a"), device("b"))
     answers.good("b")
@@ -263,9 +255,7 @@ async def test_health_check_that_hung_is_forgotten_with_the_checks_that_were_cha
     await until(lambda: [answers.times(key) for key in "ab"] == [2, 2])
 
 
-async def test_health_check_that_hangs_delays_neither_new_devices_nor_rounds_of_others(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_health_check_that_hangs_delays_no_other(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(), device("a"))
     await until(lambda: answers.times("a"))
     bench.watch(scanner(), device("a"), device("b"))
@@ -299,9 +289,7 @@ async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
 
 
 @pytest.mark.parametrize("replacement", [device(inode=2), device(minor=2)])
-async def test_device_with_another_node_is_to_be_checked_first(
-    replacement: HostDevice, bench: Bench, answers: Answers
-) -> None:
+async def test_new_node_is_checked(replacement: HostDevice, bench: Bench, answers: Answers) -> None:
     """A round of the former node that ends now does not count."""
     bench.watch(scanner(interval="1h", recoveries=5), device())
     answers.bad("a", "1")
@@ -317,9 +305,7 @@ async def test_device_with_another_node_is_to_be_checked_first(
     await bench.until_reason("a", None)
 
 
-async def test_device_whose_node_was_touched_is_checked_now_and_keeps_its_health(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_touched_keeps_its_health(bench: Bench, answers: Answers) -> None:
     """Such as by `chmod`, which a step of `preStart` may do."""
     bench.watch(scanner(interval="1h"), device())
     answers.good("a")
@@ -332,9 +318,7 @@ async def test_device_whose_node_was_touched_is_checked_now_and_keeps_its_health
     await bench.until_reason("a", "check failed: 1")
 
 
-async def test_device_that_comes_back_waits_for_its_check_that_hangs(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_that_returns_waits_for_its_check(bench: Bench, answers: Answers) -> None:
     """Each time that it comes there would be another that hangs."""
     for inode in range(1, 5):
         bench.watch(scanner(), device(inode=inode))
@@ -348,9 +332,7 @@ async def test_device_that_comes_back_waits_for_its_check_that_hangs(
     await bench.until_reason("a", None)
 
 
-async def test_device_with_another_reason_is_not_checked_and_keeps_it(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_with_another_reason_keeps_it(bench: Bench, answers: Answers) -> None:
     """A device with a reason is not checked; one that is to go is not blamed."""
     unfit = device("b", reason="no")
     leaving = device("c", replaced=True)
@@ -366,9 +348,7 @@ async def test_device_with_another_reason_is_not_checked_and_keeps_it(
 # ── declarations that change ───────────────────────────────────────────────────────────
 
 
-async def test_health_checks_that_change_decide_from_the_next_round_on(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_health_checks_that_change_decide_next(bench: Bench, answers: Answers) -> None:
     """That round is due immediately; a round of the old checks that ends now does not count."""
     bench.watch(scanner(failures=2), device())
     answers.good("a")
@@ -388,9 +368,7 @@ async def test_health_checks_that_change_decide_from_the_next_round_on(
     assert all(checks == changed.resource.health for _, checks in answers.asked[3:])
 
 
-async def test_health_checks_that_are_added_blame_no_device_before_the_first_round(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_health_checks_added_blame_nobody_at_first(bench: Bench, answers: Answers) -> None:
     """A device on offer stays; a new device is to be checked first."""
     bench.monitor = bench.made(offered={"a", "b"})
     bench.watch(scanner(interval="1h"), device("a"), device("c"))
@@ -404,9 +382,7 @@ async def test_health_checks_that_are_added_blame_no_device_before_the_first_rou
 # ── beginning and end ──────────────────────────────────────────────────────────────────
 
 
-async def test_first_health_round_is_waited_for_but_not_without_end(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_first_health_round_is_waited_for(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(interval="1h"), device("a"), device("b"))
     answers.good("a")
     answers.bad("b", "1")

@@ -52,9 +52,7 @@ async def still_listed(kubelet: Kubelet, hosting: Hosting, count: int) -> None:
 
 
 @contract
-async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_held_devices_of_a_removed_resource_drain(started: Kubelet, hosting: Hosting) -> None:
     start(hosting, config("sources: [static: [a, b, c]]"))
     await started.wait(SLOT, 3, 3)
     await hold(started, "one", "two")
@@ -80,9 +78,7 @@ async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
 
 
 @contract
-async def test_held_device_that_drains_is_prepared_when_its_container_starts_again(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_held_device_is_prepared(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """With steps before the start, which find the device as it was."""
     log = directory / "log"
     script = directory / "step.sh"
@@ -99,9 +95,7 @@ async def test_held_device_that_drains_is_prepared_when_its_container_starts_aga
 
 
 @contract
-async def test_held_device_that_is_missing_stays_listed_and_comes_back(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_held_device_is_listed(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     colas = directory / "colas"
     for name in "abc":
         (colas / name).touch()
@@ -124,9 +118,7 @@ async def test_held_device_that_is_missing_stays_listed_and_comes_back(
 
 
 @contract
-async def test_held_share_keeps_its_device_from_being_offered_as_a_whole(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_held_share_keeps_its_device(started: Kubelet, hosting: Hosting) -> None:
     """The first share, which no pod has, leaves the list before it."""
     start(hosting, config("sources: [static: 1], replicas: 2"))
     await started.wait(SLOT, 2, 2)

@@ -101,9 +101,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_holders_after_a_failure_are_those_of_the_last_list(
-    holders: Holders, lister: FakePodLister
-) -> None:
+async def test_holders_stay_after_a_failure(holders: Holders, lister: FakePodLister) -> None:
     assert holders.unavailable_reason is not None
     await refresh(holders, lister, ONE)
     assert holders.unavailable_reason is None
@@ -166,9 +164,7 @@ async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
     ]
 
 
-async def test_holders_come_and_go_through_a_restart_of_kubelet(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_holders_of_a_new_kubelet(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real client against the stand-in kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.01)
     path = short_path / "kubelet.sock"
@@ -195,9 +191,7 @@ async def test_holders_come_and_go_through_a_restart_of_kubelet(
         assert holders.unavailable_reason is None
 
 
-async def test_holders_are_not_asked_for_while_an_allocate_runs(
-    holders: Holders, lister: FakePodLister
-) -> None:
+async def test_holders_wait_for_an_allocate(holders: Holders, lister: FakePodLister) -> None:
     """A question then could make the kubelet hand a device out twice."""
     lister.inflight_since.append(0.0)
     asking = asyncio.create_task(holders.refresh())
@@ -246,9 +240,7 @@ async def test_holders_of_a_device_are_none_by_two_lists_that_are_apart(clock: C
     assert not clock.unheld()
 
 
-async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
-    clock: Clock,
-) -> None:
+async def test_holders_listed_by_a_new_kubelet_free_no_device(clock: Clock) -> None:
     """Not after devhost's own start, and not after a restart of kubelet."""
     for _ in range(2):
         for after in (0.0, CONFIRM_S, CONFIRM_S, CONFIRM_S):
@@ -261,9 +253,7 @@ async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
 
 
 @pytest.mark.parametrize("static", [(), ("kube-system/etcd-node-1", "ns/web-node-1")])
-async def test_holders_listed_by_a_kubelet_that_knows_static_pods_alone_free_no_device(
-    clock: Clock, static: Iterable[str]
-) -> None:
+async def test_holders_of_static_pods_free_no_device(clock: Clock, static: Iterable[str]) -> None:
     """For however long: its API server may be away, and it has told of no pod yet."""
     clock.asked.pods = frozenset(static)
     for _ in range(20):
@@ -280,9 +270,7 @@ async def test_holders_listed_by_a_kubelet_that_knows_static_pods_alone_free_no_
         assert clock.unheld() is unheld
 
 
-async def test_holders_that_are_all_that_kubelet_has_allocated_are_known_at_once(
-    clock: Clock,
-) -> None:
+async def test_holders_that_are_complete_are_known_at_once(clock: Clock) -> None:
     """Not so those of claims: pods may have them that kubelet does not know yet."""
     clock.asked.pods, clock.asked.unlisted = frozenset(), False
     for after, unheld in ((0, False), (CONFIRM_S, True)):
@@ -306,9 +294,7 @@ async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: C
     assert not clock.unheld()
 
 
-async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whole(
-    clock: Clock,
-) -> None:
+async def test_holders_before_a_restart_stay_until_the_lists_are_whole(clock: Clock) -> None:
     """However often it restarts."""
     await clock.list(ONE, 0)
     await clock.list(ONE, POLL_S)
@@ -322,9 +308,7 @@ async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whol
     assert clock.holders.held_ids(COLA) == frozenset()
 
 
-async def test_holders_listed_while_kubelet_was_replaced_confirm_nothing(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_holders_of_a_replaced_kubelet(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list may be of either kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.0)
     for replaced in (True, False):

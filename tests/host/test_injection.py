@@ -78,9 +78,7 @@ def named(*devices: str) -> list[str]:
 
 
 @contract
-async def test_cdi_names_in_an_answer_stand_for_nodes_and_variables_of_the_spec(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_cdi_names_stand_for_nodes_and_variables(started: Kubelet, bench: Bench) -> None:
     """A node is in one of the two, or a container would have it twice.
 
     What symlinks and directories lead to is in the spec, as CDI takes neither for a device; what
@@ -117,9 +115,7 @@ async def test_cdi_names_in_an_answer_stand_for_nodes_and_variables_of_the_spec(
     assert mounts == [str(config)]
 
 
-async def test_cdi_spec_that_cannot_be_written_serves_unchanged_devices(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
+async def test_cdi_spec_unwritable_serves(started: Kubelet, bench: Bench, hosting: Hosting) -> None:
     """Only what is new or changed waits, and no longer than the cause lasts."""
     for minor, name in enumerate("abc", 1):
         bench.plug(name, minor)
@@ -175,9 +171,7 @@ async def test_cdi_spec_of_a_resource_added_again_while_it_is_removed_is_there(
     bench.inject(*answer["cdiDevices"])
 
 
-async def test_cdi_spec_of_a_waiting_instance_is_written_when_it_takes_over(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
+async def test_cdi_spec_after_a_takeover(started: Kubelet, bench: Bench, hosting: Hosting) -> None:
     """Their configurations may differ; when it serves, it writes its own."""
     bench.plug("a", 1)
     bench.start()
@@ -256,9 +250,7 @@ async def test_cdi_spec_stays_when_a_reload_changes_inject(started: Kubelet, ben
     bench.inject(*first["cdiDevices"])
 
 
-async def test_cdi_file_stays_where_another_instance_serves_the_resource(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
+async def test_cdi_file_of_another_stays(started: Kubelet, bench: Bench, hosting: Hosting) -> None:
     bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)

@@ -80,9 +80,7 @@ async def test_answers_that_hang_are_not_counted_after_an_edit(
         go.set()
 
 
-async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
-    tmp_path: Path,
-) -> None:
+async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
     answers = cast("ClaimHandler", SimpleNamespace(pre_start_required=False))
     directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
@@ -94,9 +92,7 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
     assert len(reasons) == 1
 
 
-async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwatched_directory_heals(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.backends.deviceplugin.directory._POLL_S", 0.01)
 
     def fail(*_: object, **__: object) -> int:
@@ -119,9 +115,8 @@ async def test_rescan_of_a_directory_that_is_mounted_over_watches_what_is_there_
 ) -> None:
     """udisks and CSI mount so: no event tells of the mount, but the new files have events."""
     name, place = "example.com/a", directory / "colas"
-    host = hosting.start(
-        f"version: v1\nresources: [{{name: {name}, sources: [directory: {place}]}}]"
-    )
+    resource = f"{{name: {name}, sources: [directory: {place}]}}"
+    host = hosting.start(f"version: v1\nresources: [{resource}]")
     await standin.wait(name, 0, 0)
     with tmpfs(place):
         (place / "a").touch()

@@ -138,9 +138,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
 # ── the plugin directory ──
 
 
-async def test_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
-    directory: Path, daemon: Daemon
-) -> None:
+async def test_plugin_directory_symlink_is_followed(directory: Path, daemon: Daemon) -> None:
     """So is a directory that a link replaces."""
     places = [directory / "one", directory / "two"]
     link = directory / "plugins"

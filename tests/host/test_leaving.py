@@ -101,9 +101,7 @@ def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("rule_off")
-async def test_leaving_id_during_allocate_without_the_rule_kills_kubelet(
-    started: Kubelet, held: Held, admission: asyncio.Task[Any]
-) -> None:
+async def test_id_gone_is_fatal(started: Kubelet, held: Held, admission: asyncio.Task[Any]) -> None:
     """An ID that leaves the list during Allocate brings a kubelet down, and is seen to."""
     await started.wait(FILES, 0, 0)
     held.release.set()

@@ -98,9 +98,7 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
 
 
 @contract
-async def test_kubelet_that_does_not_know_its_pods_yet_frees_no_device(
-    started: Kubelet, hosting: Hosting, files: Path
-) -> None:
+async def test_unknown_pods_free_no_device(started: Kubelet, hosting: Hosting, files: Path) -> None:
     """For however long its API server is away."""
     holders = hosting.start(config(files, ALPHA)).parts.holders
     await started.wait(ALPHA, 2, 2)

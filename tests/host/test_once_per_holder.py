@@ -41,9 +41,8 @@ EACH: Final = {"run": ["check"], "every": "start"}
 
 
 def resource(*steps: Mapping[str, Any]) -> Resource:
-    return Resource.model_validate(
-        {"name": NAME, "sources": [{"dev": "x"}], "preStart": list(steps)}
-    )
+    keys = {"name": NAME, "sources": [{"dev": "x"}], "preStart": list(steps)}
+    return Resource.model_validate(keys)
 
 
 def token(device_id: str, **options: Any) -> HostDevice:
@@ -158,9 +157,7 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
 
 
 @pytest.mark.parametrize(("path", "problem"), [(FILE, "Is a directory"), ("", "Not a directory")])
-async def test_start_with_records_that_cannot_be_read_is_refused(
-    world: World, path: str, problem: str
-) -> None:
+async def test_start_with_unreadable_records_fails(world: World, path: str, problem: str) -> None:
     await world.allocate("a")
     (world.state / path).rename(world.state.with_name("former"))
     (world.state / path).mkdir() if path else world.state.touch()
@@ -177,9 +174,7 @@ async def test_start_with_records_that_cannot_be_read_is_refused(
         (token("a", missing_since=1.0, reason="gone"), "device a is missing: gone"),
     ],
 )
-async def test_start_with_a_missing_device_is_refused(
-    world: World, device: HostDevice | None, reason: str
-) -> None:
+async def test_start_without_a_device(world: World, device: HostDevice | None, reason: str) -> None:
     await world.allocate("a", "b")
     world.devices = {"b": token("b"), **({"a": device} if device else {})}
     assert await world.refused("a", "b") == reason
@@ -188,9 +183,7 @@ async def test_start_with_a_missing_device_is_refused(
 # ── failures ──
 
 
-async def test_start_with_a_failed_step_of_one_device_leaves_the_other_prepared(
-    world: World,
-) -> None:
+async def test_start_with_a_failed_step_leaves_the_other_device(world: World) -> None:
     async def fail(step: str) -> None:
         if step == "format a":
             raise PreStartError("a failed")
@@ -218,9 +211,7 @@ async def test_full_state_directory_fails_allocate_and_start(world: World) -> No
         assert await world.start("a") == AGAIN
 
 
-async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_state_holds_up_the_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
     answers, update = threading.Event(), RecordStore.update
 
@@ -275,9 +266,7 @@ async def test_starts_of_one_device_wait_for_each_other(world: World) -> None:
     assert sorted(ran) == ["check a", "check a", "check b", "check b", "check c"]
 
 
-async def test_start_that_waits_too_long_for_another_one_fails(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_gives_up_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(world)
     await world.allocate("a")
     first = asyncio.ensure_future(world.start("a"))
@@ -315,9 +304,7 @@ async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World)
 
 
 @pytest.mark.parametrize("between", [(), (EACH,)])
-async def test_device_started_while_there_were_no_steps_is_not_wiped_after_a_reload(
-    world: World, between: tuple[Any, ...]
-) -> None:
+async def test_device_started_without_steps_is_kept(world: World, between: tuple[Any, ...]) -> None:
     """The pod got the device while there was a step for holders, and started while there was none."""
     await world.allocate("a")
     with_step, world.resource = world.resource, resource(*between)

@@ -81,9 +81,7 @@ def sockets(directory: Path) -> set[str]:
 
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_second_process_takes_over_from_one_that_ends(
-    started: Kubelet, directory: Path, number: signal.Signals
-) -> None:
+async def test_second_takes_over(started: Kubelet, directory: Path, number: signal.Signals) -> None:
     """Whether the first is stopped or killed: no socket of it is left."""
     names = [f"r{index}" for index in range(MANY)]
     processes: dict[str, Daemon] = {}
@@ -106,9 +104,7 @@ async def test_second_process_takes_over_from_one_that_ends(
 # ── what the two declare differs ──
 
 
-async def test_second_instance_serves_what_an_edit_of_the_first_drops(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_second_instance_serves_what_is_dropped(started: Kubelet, hosting: Hosting) -> None:
     first = hosting.start(tokens("old", t=2, u=2))
     await hosting.until(U, State.REGISTERED)
     hosting.start(tokens("new", u=3))
@@ -124,9 +120,7 @@ async def test_second_instance_serves_what_an_edit_of_the_first_drops(
 
 @contract
 @pytest.mark.usefixtures("pair")
-async def test_second_instance_waits_on_after_a_kubelet_restart(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_second_instance_waits_on_at_a_restart(started: Kubelet, hosting: Hosting) -> None:
     """All sockets go and no lock: the same instance serves again. The second counts as ready."""
     for _ in range(3):
         await started.restart()
@@ -138,9 +132,7 @@ async def test_second_instance_waits_on_after_a_kubelet_restart(
 
 
 @contract
-async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
-    kubelet: Kubelet, hosting: Hosting
-) -> None:
+async def test_two_instances_agree_who_serves(kubelet: Kubelet, hosting: Hosting) -> None:
     """They see it at the same moment, as after a reboot."""
     for _ in range(2):
         hosting.start(tokens("old", t=3))
@@ -203,9 +195,7 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
 @pytest.mark.parametrize("source", [U, V], ids=["two instances", "two releases"])
-async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
-    started: Kubelet, directory: Path, source: str
-) -> None:
+async def test_renamed_resource_is_offered(started: Kubelet, directory: Path, source: str) -> None:
     """No process writes a record again that another one has ended before it does."""
     (directory / "colas" / "cola").touch()
     release = tokens("other", v=1) if source == V else ""

@@ -42,9 +42,7 @@ async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str
 
 
 @contract
-async def test_prefer_spread_gives_each_pod_a_device_of_its_own_first(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_prefer_spread_gives_each_pod_a_device(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b, c]", "replicas: 3, prefer: spread"))
     await started.wait(SLOT, 9, 9)
     devices = await one_by_one(started, 9)
@@ -63,9 +61,7 @@ async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Host
 
 @contract
 @pytest.mark.parametrize("options", ["", ", prefer: packed"])
-async def test_prefer_with_replicas_gives_a_container_distinct_devices_first(
-    started: Kubelet, hosting: Hosting, options: str
-) -> None:
+async def test_replicas_prefer_distinct(started: Kubelet, hosting: Hosting, options: str) -> None:
     hosting.start(config("[a, b, c]", f"replicas: 3{options}"))
     await started.wait(SLOT, 9, 9)
     for pod in range(3):
@@ -73,9 +69,7 @@ async def test_prefer_with_replicas_gives_a_container_distinct_devices_first(
 
 
 @contract
-async def test_prefer_none_is_asked_and_changes_without_a_registration(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_prefer_changes_without_a_registration(started: Kubelet, hosting: Hosting) -> None:
     """Without replicas it answers nothing, so that another preference needs no new registration."""
     hosting.start(config("4", "prefer: none"))
     await started.wait(SLOT, 4, 4)
@@ -88,9 +82,7 @@ async def test_prefer_none_is_asked_and_changes_without_a_registration(
 
 
 @contract
-async def test_max_per_container_limits_the_shares_of_a_container(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_max_per_container_limits_shares(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b]", "replicas: 4, maxPerContainer: 2"))
     await started.wait(SLOT, 8, 8)
     with pytest.raises(AdmissionError, match=r"3 shares of device a, but maxPerContainer is 2"):
@@ -101,9 +93,7 @@ async def test_max_per_container_limits_the_shares_of_a_container(
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_prefer_keeps_devices_of_an_init_container_for_the_app(
-    started: RealKubelet, hosting: Hosting
-) -> None:
+async def test_prefer_keeps_init_devices_for_app(started: RealKubelet, hosting: Hosting) -> None:
     """The kubelet settles on it; the rest is chosen to go with that."""
     hosting.start(config("[a, b]", "replicas: 2, prefer: spread"))
     await started.wait(SLOT, 4, 4)

@@ -64,9 +64,7 @@ async def refused(kubelet: Kubelet, pod: str) -> str:
 
 
 @contract
-async def test_prestart_of_a_crash_looping_container_runs_once_for_each_pod(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_prestart_of_a_crash_loop_runs_once(started: Kubelet, bench: Bench) -> None:
     """Also where the next pod has the same name, as those of a StatefulSet have."""
     bench.plug("a")
     bench.start()
@@ -80,9 +78,7 @@ async def test_prestart_of_a_crash_looping_container_runs_once_for_each_pod(
 
 
 @contract
-async def test_prestart_is_not_repeated_after_a_restart_of_kubelet_or_devhost(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_prestart_is_not_repeated_after_a_restart(started: Kubelet, bench: Bench) -> None:
     bench.plug("a", "b")
     bench.start()
     await started.wait(DISK, 2, 2)
@@ -136,9 +132,7 @@ def disk(directory: Path, hosting: Hosting) -> Iterator[Disk]:
 
 
 @needs_root
-async def test_prestart_formats_a_disk_for_each_pod_and_none_that_is_mounted(
-    started: Kubelet, disk: Disk, hosting: Hosting
-) -> None:
+async def test_prestart_formats_per_pod(started: Kubelet, disk: Disk, hosting: Hosting) -> None:
     """A pod's files stay while it has the disk; the next pod does not see them."""
     disk.start()
     await started.wait(DISK, 1, 1)

@@ -31,9 +31,7 @@ resources:
 
 
 @contract
-async def test_list_follows_hotplug_and_unplug(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_list_follows_hotplug(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """A device that comes is allocatable; one that goes is unhealthy immediately."""
     hosting.start(cola(directory))
     await started.wait(COLA, 0, 0)
@@ -47,9 +45,7 @@ async def test_list_follows_hotplug_and_unplug(
 
 
 @contract
-async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_allocate_natural_order(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     for name in ("a", "b", "c10", "c9"):
         (directory / "colas" / name).touch()
     hosting.start(cola(directory))
@@ -69,9 +65,7 @@ async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
 
 
 @contract
-async def test_registration_after_a_kubelet_restart_is_on_a_fresh_socket(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_restart_on_fresh_socket(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """A kubelet that dies, deletes our sockets and comes back finds every resource again.
 
     With what has come while it was away, and its socket lay dead.
@@ -92,9 +86,7 @@ async def test_registration_after_a_kubelet_restart_is_on_a_fresh_socket(
 
 
 @contract
-async def test_restart_of_devhost_leaves_no_socket_and_pods_keep_their_devices(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_restart_keeps_devices(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """A stopped host leaves no socket and no allocatable; a new one takes over, pods keep theirs."""
     (directory / "colas" / "a").touch()
     (directory / "colas" / "b").touch()
@@ -175,9 +167,7 @@ async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_registration_of_a_resource_that_kubelet_forgot_is_as_the_first(
-    started: RealKubelet, hosting: Hosting
-) -> None:
+async def test_registration_of_a_forgotten_resource(started: RealKubelet, hosting: Hosting) -> None:
     """A real kubelet forgets a resource five minutes after its plugin's end."""
     hosting.start(tokens(a=1))
     await started.wait(A, 1, 1)

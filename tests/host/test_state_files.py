@@ -56,9 +56,7 @@ def test_state_file_that_is_too_large_is_moved_aside(
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
-def test_state_file_that_is_no_regular_file_is_refused_at_once(
-    tmp_path: Path, make: Callable[[Path], None]
-) -> None:
+def test_state_file_irregular_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
     """To open a pipe would wait, with the lock of the directory, until somebody writes to it."""
     good = LastGoodConfig(tmp_path)
     make(good.path)

@@ -27,12 +27,8 @@ from tests.support.devices import device, file_state, read_node, token
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
-CONSTANTS: Final = {
-    "resource": "example.com/disk",
-    "nodeName": "node-1",
-    "index": "0",
-    "count": "1",
-}
+NAME: Final = "example.com/disk"
+CONSTANTS: Final = {"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"}
 
 
 def node(path: str, files: HostFiles | None = None) -> Node:
@@ -73,9 +69,7 @@ def shell(script: str, *arguments: str) -> list[str]:
 # ── run ──
 
 
-async def test_command_of_a_step_gets_arguments_and_environment_and_runs_for_each_node(
-    tmp_path: Path,
-) -> None:
+async def test_command_of_a_step_gets_arguments_for_each_node(tmp_path: Path) -> None:
     out, disk, second = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
     disk.touch()
     second.touch()
@@ -97,9 +91,7 @@ async def test_command_of_a_step_gets_arguments_and_environment_and_runs_for_eac
     ]
 
 
-async def test_command_of_a_step_gets_nothing_of_our_environment_but_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_command_gets_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEVHOST_SECRET", "s")
     program = (
         f"import os, sys; open({str(tmp_path / 'out')!r}, 'w').write(repr((sorted(os.environ), "
@@ -127,9 +119,7 @@ async def test_command_of_a_step_gets_nothing_of_our_environment_but_the_path(
         (["sh", "${minor}"], "(run sh) of device X: ${minor} has no value"),
     ],
 )
-async def test_command_that_fails_fails_the_step_with_its_last_words(
-    argv: list[str], reason: str
-) -> None:
+async def test_command_that_fails_fails_the_step(argv: list[str], reason: str) -> None:
     text = await failure(start_of(), run=argv)
     assert text.startswith("preStart[0] (run ")
     assert text.endswith(reason) or reason in text
@@ -160,9 +150,7 @@ async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path:
     os.kill(child, 9)
 
 
-async def test_command_of_a_cancelled_step_is_killed_before_the_cancellation_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_command_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pre_start, "_KILL_S", 60.0)
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; wait"
     running = asyncio.ensure_future(run(start_of(), run=shell(script)))
@@ -211,9 +199,7 @@ def mode_of(path: str | Path) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-async def test_mode_step_changes_device_nodes_only_and_fails_without_any(
-    terminal: str, tmp_path: Path
-) -> None:
+async def test_mode_step_changes_device_nodes_only(terminal: str, tmp_path: Path) -> None:
     secret, link = tmp_path / "secret", tmp_path / "link"
     secret.touch(0o600)
     link.symlink_to(terminal)
@@ -268,9 +254,7 @@ async def refused(start: StepRun, number: int) -> str | None:
         return await run_steps([(0, step(run=["true"]))], start)
 
 
-async def test_command_for_a_busy_block_node_is_refused(
-    terminal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_busy_block_node_is_refused(terminal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No character device; and what else keeps it from being opened is for the command to say."""
     assert await refused(start_of(node(terminal)), errno.EBUSY) is None
     disk = file_state("/dev/sdx", FileKind.BLOCK, (8, 240))

@@ -36,9 +36,7 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     await started.wait(NAME, 4, 4)
 
 
-async def test_devices_without_nodes_are_unhealthy(
-    standin: SimulatedKubelet, serving: Serving, nodes: Path
-) -> None:
+async def test_device_needs_nodes(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
     plugin = Plain(
         [
             Device("one", paths=[str(nodes / "a"), str(nodes / "late")]),
@@ -59,9 +57,7 @@ async def test_devices_without_nodes_are_unhealthy(
     await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
 
 
-async def test_device_with_a_node_or_file_of_another_is_skipped(
-    standin: SimulatedKubelet, serving: Serving, directory: Path
-) -> None:
+async def test_node_is_unique(standin: SimulatedKubelet, serving: Serving, directory: Path) -> None:
     file, link, hard_link = (directory / name for name in ("file", "link", "hard-link"))
     file.touch()
     link.symlink_to(file)
@@ -91,9 +87,7 @@ async def test_changed_in_any_thread_asks_for_devices(started: Kubelet, serving:
     plugin.changed()  # after it: harmless, too
 
 
-async def test_devices_that_raises_is_unhealthy(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
+async def test_devices_that_raise_is_unhealthy(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
     serving.start(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 2, 2)
@@ -146,12 +140,8 @@ class Port(Device):
     vlan: int = 0
 
 
-async def test_allocate_gets_the_devices_that_were_returned_and_answers_for_all(
-    started: Kubelet, serving: Serving, nodes: Path
-) -> None:
-    ports = [
-        Port(f"p{number}", paths=str(nodes / "abc"[number - 8]), vlan=number) for number in (10, 9)
-    ]
+async def test_allocate_answers_for_all(started: Kubelet, serving: Serving, nodes: Path) -> None:
+    ports = [Port(f"p{n}", paths=str(nodes / "abc"[n - 8]), vlan=n) for n in (10, 9)]
     plugin = Scripted(ports, replicas=2, allocate={"env": {"DECLARED": "${id}"}})
     plugin.then["allocate"] = lambda devices: Allocation(
         device_ids=("mine",),
@@ -233,9 +223,7 @@ async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, servin
     assert serving.runner(OTHER).scanner.resource.pre_start == ()
 
 
-async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fails(
-    standin: SimulatedKubelet, serving: Serving, directory: Path, hang: Hang, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fails(standin: SimulatedKubelet, serving: Serving, directory: Path, hang: Hang, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     mark = directory / "mark"
     plugin = Scripted(["a"], pre_start=[{"run": ["/bin/touch", str(mark)], "every": "start"}])
     plugin.then["pre_start"] = lambda _devices: mark.unlink()
@@ -243,10 +231,8 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
     await standin.wait(NAME, 1, 1)
     await standin.admit("pod", {"app": {NAME: 1}})
     assert len(plugin.called("pre_start")) == 1
-    for work, within, text in (
-        (hang, 5.0, r": no answer in \d"),
-        (failing, 28.0, " raised ValueError"),
-    ):
+    late, raised = r": no answer in \d", " raised ValueError"
+    for work, within, text in ((hang, 5.0, late), (failing, 28.0, raised)):
         monkeypatch.setattr("devhost.node.answers.PRE_START_TIMEOUT_S", within)
         plugin.then["pre_start"] = work
         with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\){text}"):
@@ -296,19 +282,13 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
 # ── what else a plugin has of the host ──
 
 
-async def test_numa_nodes_count_if_all_healthy_have_some(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
+async def test_numa_nodes_are_for_all_or_none(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Plain([Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])])
     plugin.now = [*plugin.now, Device("c", reason="broken")]
     serving.start(plugin)
     await standin.wait(NAME, 3, 2)
     devices = serving.snapshot(NAME).devices
-    assert {key: device.numa_nodes for key, device in devices.items()} == {
-        "a": (1,),
-        "b": (0, 1),
-        "c": (),
-    }
+    assert [devices[key].numa_nodes for key in "abc"] == [(1,), (0, 1), ()]
     plugin.now = [Device("a", numa_nodes=[1]), Device("b"), "c"]
     plugin.changed()
     await standin.wait(NAME, 3, 3)

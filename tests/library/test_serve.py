@@ -92,9 +92,7 @@ async def program(directory: Path) -> AsyncIterator[Program]:
 
 
 @contract
-async def test_superdisk_is_found_handed_out_prepared(
-    started: Kubelet, program: Program, directory: Path
-) -> None:
+async def test_example_superdisk(started: Kubelet, program: Program, directory: Path) -> None:
     disks, faults, scratch = (directory / name for name in ("disks", "faults", "scratch"))
     for place in (disks, faults, scratch):
         place.mkdir()
@@ -130,9 +128,7 @@ async def test_superdisk_is_found_handed_out_prepared(
 # ── the command line, and the end ──
 
 
-async def test_configuration_of_a_variable_is_served_beside_and_followed(
-    standin: SimulatedKubelet, program: Program, directory: Path
-) -> None:
+async def test_yaml_is_served(standin: SimulatedKubelet, program: Program, directory: Path) -> None:
     config = directory / "config.yaml"
     config.write_text(tokens(yaml=1))
     program.environment["DEVHOST_CONFIG"] = str(config)
@@ -165,24 +161,19 @@ async def test_configuration_invalid_ends_the_start(program: Program, directory:
         (["--plugin-dir", "/nowhere"], 1, "--plugin-dir: /nowhere is not a directory"),
     ],
 )
-async def test_command_line_is_of_run(
-    program: Program, arguments: list[str], status: int, text: str
-) -> None:
+async def test_command_line(program: Program, arguments: list[str], status: int, text: str) -> None:
     await program.start(EXAMPLES / "vpcport.py", *arguments, plugin_dir=False)
     ended, printed, logged = await program.ended()
     assert ended == status
     assert text in printed + logged
 
 
-async def test_class_of_the_page_serves_devices_and_their_health(
-    program: Program, tmp_path: Path
-) -> None:
+async def test_class_of_the_page_serves_devices(program: Program, tmp_path: Path) -> None:
     text = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     options = text.partition("## Options")[2].partition("\n## ")[0]
     assert {*Options.__annotations__} <= {*re.findall(r"`(\w+)`", options)}
-    (shown,) = (
-        code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "class" in code
-    )
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (shown,) = (code for code in blocks if "class" in code)
     (tmp_path / "run" / "scanners").mkdir(parents=True)
     (tmp_path / "dev").mkdir()
     for number in range(2):
@@ -195,9 +186,8 @@ async def test_class_of_the_page_serves_devices_and_their_health(
 
 async def test_try_needs_no_kubelet(program: Program) -> None:
     process = await program.start(EXAMPLES / "vpcport.py", "--try", plugin_dir=False)
-    assert (
-        await program.line() == "netease/vpcport: 4 of 4 allocatable: port-0 port-1 port-2 port-3\n"
-    )
+    line = "netease/vpcport: 4 of 4 allocatable: port-0 port-1 port-2 port-3\n"
+    assert await program.line() == line
     process.send_signal(signal.SIGTERM)
     assert (await program.ended())[0] == 0
 
@@ -261,9 +251,7 @@ def test_serve_refuses_wrong_arguments() -> None:
     async def get_devices() -> list[str]:
         return ["a"]
 
-    with pytest.raises(
-        TypeError, match=r"example\.com/coded: devices\(\) is async: methods are sync"
-    ):
+    with pytest.raises(TypeError, match=r"coded: devices\(\) is async: methods are sync"):
         serve(NAME, get_devices, argv=[])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="unexpected replicas"):
         serve(Plain([]), replicas=2, argv=[])  # type: ignore[call-overload]
@@ -288,9 +276,7 @@ def test_serve_refuses_wrong_arguments() -> None:
         ({"name": "coded"}, "write example.com/coded"),
     ],
 )
-def test_option_with_invalid_value_is_refused_as_in_yaml(
-    options: dict[str, Any], text: str
-) -> None:
+def test_option_with_invalid_value_is_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         Plain([], **options)
 

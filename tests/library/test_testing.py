@@ -128,9 +128,7 @@ def test_tree_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umas
     assert not tree.at("/dev/null").exists()
 
 
-def test_tree_node_not_permitted_is_an_error(
-    devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tree_node_needs_root(devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
     def mknod(path: Path, mode: int, device: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
@@ -144,9 +142,7 @@ def test_tree_node_not_permitted_is_an_error(
 # ── the fixtures, the directory ────────────────────────────────────────────────────────
 
 
-async def test_short_directory_is_short_always(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_directory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -191,9 +187,7 @@ class Tea(DevicePlugin):
         self.stopped = True
 
 
-async def test_serving_code_and_yaml_works(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
+async def test_serve_code_and_yaml(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")
     tea, mate = Tea("example.com/tea"), Tea("example.com/mate", replicas=2)
@@ -206,9 +200,7 @@ async def test_serving_code_and_yaml_works(
     assert mate.stopped
 
 
-async def test_report_has_what_is_not_listed(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
+async def test_report_has_skipped(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")
     tree.directory("/etc/colas/crate")
@@ -219,9 +211,8 @@ async def test_report_has_what_is_not_listed(
         shown = served.report(COLA)
         assert (shown["capacity"], shown["allocatable"], shown["error"]) == (1, 0, None)
         assert shown["devices"][0]["reason"]
-        assert shown["skipped"] == [
-            {"candidate": "/etc/colas/crate", "reason": "a directory, not file"}
-        ]
+        crate = {"candidate": "/etc/colas/crate", "reason": "a directory, not file"}
+        assert shown["skipped"] == [crate]
         with pytest.raises(KeyError, match=r"example\.com/tea"):
             served.report("example.com/tea")
 
@@ -259,9 +250,7 @@ async def test_serving_of_no_valid_configuration_is_an_error(
             pass
 
 
-async def test_device_that_is_gone_leaves_the_list_when_no_pod_holds_it(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
+async def test_device_gone_leaves(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
     """By the pod-resources API, as on a node."""
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")

@@ -13,7 +13,5 @@ LISTEN = ["--listen", "127.0.0.1:0", "--status-listen", "127.0.0.1:0"]
 def daemon(daemon: Daemon, directory: Path) -> Daemon:
     """A process that is not started yet."""
     daemon.flags = [*LISTEN, "--cdi-dir", str(directory / "cdi")]
-    daemon.constants = {
-        "backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3,
-    }
+    daemon.constants = {"backends.deviceplugin.device_list.LEAVE_AFTER_S": 0.3}
     return daemon

@@ -40,9 +40,7 @@ def wrong() -> Json:
     failing["skipped"] = [{"candidate": f"/dev/s{n}", "reason": "dangling link"} for n in range(30)]
     waiting |= {"state": "Waiting", "reason": "no kubelet: kubelet.sock is not there"}
     for number in range(4):
-        reason = (
-            "withheld: it was offered as example.com/old-name before, which pod default/web-0 has"
-        )
+        reason = "withheld: it was offered as example.com/old-name, which pod default/web-0 has"
         _break(withheld, number, reason)
     draining |= {"state": "Draining", "reason": "removed from the configuration"}
     draining["devices"][0]["id"] = "x" * 63

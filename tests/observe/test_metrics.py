@@ -112,9 +112,7 @@ async def test_metrics_restarts_of_kubelet_are_counted(daemon: Daemon, kubelet: 
         await kubelet.stop()
 
 
-async def test_metrics_of_cdi_and_holders(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_metrics_of_cdi_and_pods(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     (directory / "colas" / "x").touch()
     daemon.flags += ["--metrics-devices"]
     daemon.flags += ["--allow-path", f"{directory}/**"]

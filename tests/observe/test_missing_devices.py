@@ -48,9 +48,7 @@ async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, options: s
     return port
 
 
-async def test_device_left_the_list_is_missing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_unlisted_device_is_missed(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     port = await with_two(daemon, started, directory)
     (directory / "colas" / "a").unlink()
     await started.wait(A, 1, 1)  # nothing is left of it there
@@ -77,9 +75,7 @@ async def test_device_left_the_list_is_missing(
     await until_missing(port, 0, 2)
 
 
-async def test_minimum_counts_from_the_start(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_minimum_counts_from_start(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     await daemon.start(colas(directory, ", minDevices: 2"))
     port = await status_port_of(daemon)
     await until_status(port, lambda doc: missing(doc) == (2, 2))
@@ -97,9 +93,7 @@ async def test_resource_new_misses_no_device(
     await until_missing(port, 0, 0)
 
 
-async def test_edit_of_sources_accepts_fewer(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_edit_may_bring_fewer(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     """Of the options that find devices, or of a resource that has some of them from now on."""
     port = await with_two(daemon, started, directory)
     daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
@@ -118,9 +112,7 @@ async def test_edit_of_sources_accepts_fewer(
     assert not daemon.found("devices missing")
 
 
-async def test_resource_removed_expects_nothing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_removal_expects_nothing(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     port = await with_two(daemon, started, directory)
     daemon.write("version: v1\nresources: []\n")
     await until_status(port, lambda doc: not doc["resources"])

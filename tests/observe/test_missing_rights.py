@@ -46,9 +46,7 @@ async def refused(port: int) -> dict[str, Any]:
     return await until_status(port, says)
 
 
-async def test_right_that_is_missing_makes_its_devices_unhealthy_and_nothing_else(
-    daemon: Daemon, started: Kubelet, tmp_path: Path
-) -> None:
+async def test_missing_right_is_unhealthy(daemon: Daemon, started: Kubelet, tmp_path: Path) -> None:
     """At the start, at a reload, and by the last good copy of who had more rights."""
     marker = tmp_path / "it-ran"
     good = {**TOKEN, "allocate": {"env": {"A": "x"}}}
@@ -81,9 +79,7 @@ async def test_right_that_is_missing_makes_its_devices_unhealthy_and_nothing_els
     assert not marker.exists()
 
 
-async def test_last_good_copy_of_who_had_more_rights_is_served_without_them(
-    daemon: Daemon, started: Kubelet, tmp_path: Path
-) -> None:
+async def test_last_good_has_no_rights(daemon: Daemon, started: Kubelet, tmp_path: Path) -> None:
     marker, few = tmp_path / "it-ran", daemon.flags
     daemon.flags = [*few, *FLAGS]
     await daemon.start(text(marker, good=TOKEN))

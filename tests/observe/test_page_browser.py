@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAM = browser.find()
 PICTURES = os.environ.get("DEVHOST_TEST_PICTURES")
+DAY = "2026-11-21"
 EVERY_MS = 2000  # how often the page asks
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="no browser: see CONTRIBUTING.md")
@@ -75,8 +76,8 @@ class Viewer:
         shown.on("console", lambda message: self.complain(f"{message.text} {message.location}"))
         shown.on("pageerror", lambda error: self.complain(str(error)))
         if clock:
-            await shown.clock.install(time="2026-11-21T11:00:00Z")
-            await shown.clock.pause_at("2026-11-21T12:00:00Z")  # or it asks a server that has ended
+            await shown.clock.install(time=f"{DAY}T11:00:00Z")
+            await shown.clock.pause_at(f"{DAY}T12:00:00Z")  # or it asks a server that has ended
         await shown.goto(url)
         await shown.wait_for_selector("#overview")
         return shown
@@ -193,11 +194,7 @@ async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> 
     async with Served(many()) as served:
         devices = served.status["resources"][3]["devices"]
         for device in devices:
-            device["checked"] = {
-                "at": "2026-11-21T11:58:58+00:00",
-                "failure": None,
-                "unknown": None,
-            }
+            device["checked"] = {"at": f"{DAY}T11:58:58+00:00", "failure": None, "unknown": None}
         shown = await viewer.open(served.url, 800, 700)
         assert await shown.locator(".resource[open]").count() == 0
         await shown.get_by_role("link", name="example.com/scratch-disk-3").click()
@@ -211,7 +208,7 @@ async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> 
         await first.evaluate("one => getSelection().selectAllChildren(one)")
         scrolled = await shown.evaluate("scrollY")
 
-        devices[7]["checked"] = devices[7]["checked"] | {"at": "2026-11-21T11:59:59+00:00"}
+        devices[7]["checked"] = devices[7]["checked"] | {"at": f"{DAY}T11:59:59+00:00"}
         served.status |= {"nodeName": "node-2"}
         await later(shown, "document.title.endsWith('node-2')")
         assert await card.locator("tbody tr").count() == 30
@@ -268,7 +265,7 @@ async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
         resources[index]["devices"] = resources[index]["devices"][lost:]
         resources[index] |= {"missing": lost, "allocatable": 20 - lost, "capacity": 20 - lost}
     resources[0] |= {"capacity": 2000, "allocatable": 2000}
-    resources[4] |= {"since": "2026-11-21T11:27:57+00:00"}
+    resources[4] |= {"since": f"{DAY}T11:27:57+00:00"}
     async with Served(whole(resources)) as served:
         shown = await viewer.open(served.url)
         order = ["sound-2", "scratch-disk-3", "render-1", "serial-0", "token-4"]
@@ -284,11 +281,10 @@ async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
             "missing": "40",
             "held by pods": "30",
         }
-        assert "2000 of 2000 shares allocatable" in await shown.inner_text(
-            f"[id='resource-{names[3]}']"
-        )
+        shares, fresh = (f"[id='resource-{name}']" for name in names[3:])
+        assert "2000 of 2000 shares allocatable" in await shown.inner_text(shares)
         await shown.get_by_text(names[4]).click()
-        assert "Registered since 11:27:57" in await shown.inner_text(f"[id='resource-{names[4]}']")
+        assert "Registered since 11:27:57" in await shown.inner_text(fresh)
 
 
 # ── for the README ──

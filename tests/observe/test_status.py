@@ -28,9 +28,7 @@ B = "example.com/b"
 GOLDEN = Path(__file__).with_name("golden")
 
 
-async def test_status_shows_devices_health_and_what_is_missing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_status_of_missing_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     place = directory / "colas"
     (place / "one").touch()
     (place / "two").symlink_to("/nowhere")
@@ -67,9 +65,7 @@ async def test_status_shows_devices_health_and_what_is_missing(
     assert "not found" in device["reason"]
 
 
-async def test_status_without_devices_says_why(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_status_without_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     """While there are none, also when the last device has gone."""
     place = directory / "colas"
     reason = f"directory {place}: there is nothing to select"
@@ -88,9 +84,8 @@ async def test_status_without_devices_says_why(
 async def reloads(daemon: Daemon) -> dict[str, float | None]:
     """Return what the metrics say of reloads."""
     samples = await scrape(await port_of(daemon))
-    counts = {
-        key: samples.value("devhost_config_reloads_total", result=key) for key in ("ok", "error")
-    }
+    name = "devhost_config_reloads_total"
+    counts = {result: samples.value(name, result=result) for result in ("ok", "error")}
     return {"successful": samples.value("devhost_config_last_reload_successful"), **counts}
 
 
@@ -125,9 +120,7 @@ async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) ->
     assert hashes == [report["config"]["hash"]]
 
 
-async def test_status_of_held_devices_names_pods(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_status_names_pods(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)
@@ -222,9 +215,7 @@ async def test_readiness_where_kubelet_refuses_is_lost(daemon: Daemon, directory
     assert re.search(rf'{failed}{{resource_name="{A}",result="error"}} [1-9]', text)
 
 
-async def test_readiness_of_a_start_from_a_last_good_copy_waits_for_a_valid_file(
-    daemon: Daemon, started: Kubelet
-) -> None:
+async def test_readiness_waits_for_a_valid_file(daemon: Daemon, started: Kubelet) -> None:
     """The copy may be that of a release that was uninstalled: its resources are served, unready."""
     daemon.state.mkdir(exist_ok=True)
     (daemon.state / "last-good.yaml").write_text(tokens(a=1))
@@ -255,9 +246,7 @@ def shape(value: object) -> object:
 
 
 @pytest.mark.parametrize("path", ["/status", "/readyz"])
-async def test_status_has_shape_of_golden_file(
-    daemon: Daemon, started: Kubelet, directory: Path, path: str
-) -> None:
+async def test_status_shape(daemon: Daemon, started: Kubelet, directory: Path, path: str) -> None:
     (directory / "colas" / "one").touch()
     (directory / "colas" / "two").symlink_to("/nowhere")
     await daemon.start(colas(directory, ", health: {checks: [readable]}"))

@@ -38,9 +38,7 @@ async def answering() -> AsyncIterator[Answering]:
         yield server
 
 
-async def test_status_of_devhost_well_and_not(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_status_well_and_not(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     for name in ("one", "odd\x1b[31m"):
         (directory / "colas" / name).touch()
     (directory / "colas" / "two").symlink_to("/nowhere")

@@ -169,9 +169,7 @@ class Victim:
     def outcome(self, scanner: Scanner) -> Outcome:
         """Scan, write as CDI spec and allocate a resource."""
         snapshot = self.scan(scanner)
-        return Outcome(
-            *allocated(scanner, snapshot), spec=written(scanner, snapshot), snapshot=snapshot
-        )
+        return Outcome(*allocated(scanner, snapshot), written(scanner, snapshot), snapshot)
 
     def by_both_ways(self, resource: Resource, *allow: str) -> list[Outcome]:
         """Attack by the kubelet's answer, and by a CDI spec."""

@@ -61,9 +61,7 @@ def test_check_does_not_open_a_node_that_is_refused(
 
 
 @needs_root
-def test_check_opens_the_node_that_was_judged(
-    watchdog: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_opens_the_judged_node(watchdog: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that takes the place of another after it was judged is not opened."""
     watchdog.node("/dev/fine", NULL)
     numbers: list[int] = []
@@ -85,9 +83,7 @@ def test_check_opens_the_node_that_was_judged(
     [("/etc/shadow", 0o640, 0o755), ("/root/.kube/config", 0o644, 0o754),
      ("/in/link", 0o644, 0o700), ("/in/link", 0o600, 0o755)],
 )  # fmt: skip
-def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
-    node: Victim, path: str, mode: int, above: int
-) -> None:
+def test_check_of_a_private_file_is_unknown(node: Victim, path: str, mode: int, above: int) -> None:
     """Every pattern has the same outcome, so that a check is no oracle."""
     target = "/root/secret" if path == "/in/link" else path
     secret = node.file(target, SECRET, mode)
@@ -109,9 +105,7 @@ def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
     + [("/proc/self/maps", "/proc/7/maps"), ("/proc/net/tcp", "/proc/7/net/tcp"),
        ("/sys/bus/pci/devices/1/config", "/sys/devices/pci0000:00/1/config")],
 )  # fmt: skip
-def test_check_of_what_the_kernel_tells_root_alone_is_unknown(
-    node: Victim, path: str, place: str
-) -> None:
+def test_check_of_a_kernel_secret_is_unknown(node: Victim, path: str, place: str) -> None:
     """Some of /proc has bits for everyone, and other content for root: that is no oracle either."""
     node.link("/proc/self", "7")
     node.link("/proc/net", "self/net")

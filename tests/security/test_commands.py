@@ -44,9 +44,7 @@ def test_command_without_the_flag_is_told_of_each_file(place: str) -> None:
     [(["plan", "--allocate", f"{NAME}=1"], "preStart"), (["plan"], "health"),
      (["try", "--once"], "preStart"), (["try", "--once"], "health"), (["validate"], "preStart")],
 )  # fmt: skip
-def test_command_is_not_run_by_plan_try_and_validate(
-    tmp_path: Path, arguments: list[str], place: str
-) -> None:
+def test_command_is_not_run_by_dry_runs(tmp_path: Path, arguments: list[str], place: str) -> None:
     file, marker = tmp_path / "config.yaml", tmp_path / "it-ran"
     file.write_text(config(running(["touch", str(marker)], place)))
     command, *options = arguments

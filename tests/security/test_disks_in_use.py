@@ -38,18 +38,14 @@ def disk(node: Victim) -> Victim:
     [(ENTRY, "/dev/*"), (SOURCE, "/dev/*"), (SOURCE, "block"), (LINK, "/dev/[v]da"),
      (DIRECTORY, "/dev/*")],
 )  # fmt: skip
-def test_disk_in_use_is_not_handed_out_by_a_wildcard_or_a_class(
-    disk: Victim, resource: dict[str, Any], allow: str
-) -> None:
+def test_disk_in_use_needs_its_own_path(disk: Victim, resource: dict[str, Any], allow: str) -> None:
     disk.file("/proc/1/mountinfo", ROOT_DISK)
     for outcome in disk.by_both_ways(resource, allow):
         outcome.nothing("is in use by the host")
 
 
 @pytest.mark.parametrize("resource", [ENTRY, SOURCE, LINK])
-def test_disk_in_use_is_handed_out_by_its_own_path_or_link(
-    disk: Victim, resource: dict[str, Any]
-) -> None:
+def test_disk_in_use_is_allowed_by_path_or_link(disk: Victim, resource: dict[str, Any]) -> None:
     disk.file("/proc/1/mountinfo", ROOT_DISK)
     for allow in ("/dev/vda", "/dev/disk/by-id/virtio-1"):
         for outcome in disk.by_both_ways(resource, allow):
@@ -63,9 +59,7 @@ def test_disk_in_use_is_handed_out_by_its_own_path_or_link(
     [("mounted", ENTRY), ("mounted", {"sources": ["/dev/vda"]}), ("swap", SOURCE),
      ("partition held", ENTRY)],
 )  # fmt: skip
-def test_disk_used_since_the_scan_is_refused_at_allocate(
-    disk: Victim, resource: dict[str, Any], use: str
-) -> None:
+def test_disk_used_since_scan_is_refused(disk: Victim, resource: dict[str, Any], use: str) -> None:
     scanner = disk.scanner(resource, "/dev/*")
     snapshot = disk.scan(scanner)
     refusals, answers = allocated(scanner, snapshot)

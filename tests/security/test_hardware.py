@@ -76,9 +76,7 @@ def paths(snapshot: Snapshot) -> list[str]:
     ("source", "end"),
     [(USB, "\n"), ("sysfs: {subsystem: input, name: input7}", "\n"), (USB, "\r"), (USB, "\x85")],
 )
-def test_uevent_with_a_node_in_the_name_of_a_device_brings_no_node(
-    tree: HostTree, source: str, end: str
-) -> None:
+def test_uevent_name_brings_no_node(tree: HostTree, source: str, end: str) -> None:
     """The kernel writes it into ``uevent`` as it is, beside the keys of its own."""
     name = end.join(('Scanner"', "MAJOR=13", "MINOR=64", "DEVNAME=input/event0", "X="))
     tree.file(f"{NAMED}/uevent", f'PRODUCT=3/5e0/1200/110\nNAME="{name}"\n')
@@ -144,9 +142,7 @@ def test_attribute_with_control_characters_is_no_value(tree: HostTree, text: str
 
 
 @pytest.mark.parametrize("variable", ["byId", "input.byId"])
-async def test_command_with_the_symlink_of_a_device_is_given_its_node(
-    tree: HostTree, variable: str
-) -> None:
+async def test_command_gets_the_node_of_a_symlink(tree: HostTree, variable: str) -> None:
     options = f", preStart: [{{run: [sh, -c, 'echo $$0; exit 1', '${{{variable}}}']}}]"
     (device,) = scan(tree, USB, options).devices.values()
     scanner = scanner_of(tree, USB, options)
@@ -157,9 +153,7 @@ async def test_command_with_the_symlink_of_a_device_is_given_its_node(
 @pytest.mark.parametrize(
     ("section", "template"), [("mounts", "/srv/cfg/${usb.serial}"), ("devices", "/srv/cfg/${id}")]
 )
-def test_serial_number_with_a_slash_makes_no_path(
-    tree: HostTree, section: str, template: str
-) -> None:
+def test_serial_number_with_slash_is_no_path(tree: HostTree, section: str, template: str) -> None:
     """The path would be deeper below the allowed one than the configuration says."""
     options = f", id: '${{usb.serial}}', allocate: {{{section}: ['{template}']}}"
     assert "'/'" not in (scan(tree, USB, options).devices["S1"].reason or "")
@@ -171,9 +165,7 @@ def test_serial_number_with_a_slash_makes_no_path(
 @pytest.mark.parametrize(
     ("serial", "text"), [(".", "is '.'"), ("..", "is '..'"), ("S/../x", "has a '/': 'S/../x'")]
 )
-async def test_serial_number_leads_no_path_to_another_directory(
-    tree: HostTree, serial: str, text: str
-) -> None:
+async def test_serial_number_leads_no_path_away(tree: HostTree, serial: str, text: str) -> None:
     """Of a mount, or in an argument of a command: nor to the directory above."""
     step = "preStart: [{run: ['false', '/srv/cfg/${usb.serial}']}]"
     scanner = scanner_of(tree, USB, f", allocate: {{mounts: ['/srv/cfg/${{usb.serial}}']}}, {step}")

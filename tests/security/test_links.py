@@ -62,9 +62,7 @@ def test_symlinks_on_the_way_of_a_mount_are_followed_to_their_end(node: Victim) 
     ("section", "link", "target"),
     [("mounts", "/var/run", "/run"), ("devices", "/var/lock", "/run/lock")],
 )
-def test_flag_for_a_path_means_what_the_symlink_leads_to(
-    node: Victim, section: str, link: str, target: str
-) -> None:
+def test_flag_is_for_the_links_target(node: Victim, section: str, link: str, target: str) -> None:
     node.link(link, target)
     node.node(f"{target}/x")
     for outcome in node.by_both_ways(asks(f"{link}/x", section), "/run/*"):
@@ -155,9 +153,7 @@ def test_device_exchanged_after_the_scan_is_refused_at_allocate(
 @pytest.mark.parametrize(
     "path", ["/watched/x", "/dev/mqueue/x", "/dev/by-name/x", "/watched/names/full"]
 )
-def test_symlink_on_the_way_of_which_a_tenant_has_one_is_handed_out_as_the_node_it_led_to(
-    watched: Victim, path: str
-) -> None:
+def test_symlink_of_a_tenant_is_handed_out_as_its_node(watched: Victim, path: str) -> None:
     """Also a link of the host that leads over the tenant's directory, and a directory of his."""
     watched.link("/dev/mqueue/x", "/dev/full")
     watched.link("/dev/by-name/x", "../../watched/x")
@@ -192,9 +188,7 @@ def test_symlink_of_a_mount_is_handed_out_as_what_it_led_to(node: Victim) -> Non
 
 @needs_root
 @pytest.mark.parametrize("inject", WAYS)
-def test_symlink_bent_between_two_looks_of_allocate_changes_no_answer(
-    watched: Victim, monkeypatch: pytest.MonkeyPatch, inject: str
-) -> None:
+def test_symlink_bent_midway(watched: Victim, monkeypatch: pytest.MonkeyPatch, inject: str) -> None:
     """Whether it may be kept is asked after it was followed; the answer is what was followed."""
     watched.link("/dev/names/x", "/watched/x")
 

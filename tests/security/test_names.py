@@ -85,9 +85,7 @@ def test_variable_by_which_a_runtime_adds_devices_needs_a_flag(name: str) -> Non
         "bundle",
     ],
 )
-def test_annotation_that_steers_a_runtime_is_refused_whatever_the_flags(
-    node: Victim, key: str
-) -> None:
+def test_annotation_that_steers_a_runtime_is_refused(node: Victim, key: str) -> None:
     """Also where it is known only when its variables are; runc and crun list what is unsafe."""
     everything = replace(NONE, allow_annotations=("*",))
     (problem,) = loads(giving({"annotations": {key: "x"}}), policy=everything).problems
@@ -124,9 +122,7 @@ class Scanned:
         ({"annotations": {"${id}/x": "x"}}, "mounts.nri.io", "--allow-annotation", "deviceSpecs"),
     ],
 )  # fmt: skip
-def test_name_made_from_a_device_that_is_refused_makes_that_device_unhealthy(
-    allocate: Allocate, bad: str, flag: str, inject: str
-) -> None:
+def test_refused_name_is_unhealthy(allocate: Allocate, bad: str, flag: str, inject: str) -> None:
     """The other devices are offered, and neither an answer nor a CDI spec has the name."""
     fine = Scanned(allocate, [bad], Policy(), inject=inject)
     assert fine.reason(bad) is None

@@ -89,9 +89,7 @@ def test_character_device_with_the_numbers_of_a_disk_is_no_disk(node: Victim) ->
 
 
 @pytest.mark.parametrize("inject", ["deviceSpecs", "cdi"])
-def test_disk_that_comes_into_a_directory_after_the_look_is_not_handed_out(
-    node: Victim, monkeypatch: pytest.MonkeyPatch, inject: str
-) -> None:
+def test_disk_that_comes_late(node: Victim, monkeypatch: pytest.MonkeyPatch, inject: str) -> None:
     node.node("/dev/many/a", NULL)
     scanner = node.scanner({**asks("/dev/many"), "inject": inject})
     snapshot = node.scan(scanner)
@@ -182,11 +180,7 @@ def test_cdi_spec_has_ids_that_are_json_or_yaml_as_texts(node: Victim) -> None:
     node.directory("/ok")
     lines = "/c\u2028- hostPath: \x85x: y"
     entry = {"hostPath": "/ok", "containerPath": f"{lines}/${{id}}"}
-    resource = {
-        "sources": [{"static": {"ids": ids}}],
-        "allocate": {"mounts": [entry]},
-        "inject": "cdi",
-    }
+    resource = asks(entry, "mounts", sources=[{"static": {"ids": ids}}], inject="cdi")
     brought = edits(node.attack(resource, "/ok").spec)
     assert {(*edit,) for edit in brought} == {("mounts",)}
     mounts = [mount for edit in brought for mount in edit["mounts"]]
@@ -198,15 +192,12 @@ def test_cdi_spec_has_ids_that_are_json_or_yaml_as_texts(node: Victim) -> None:
 def test_variable_name_with_an_equals_sign_or_newline_is_refused(node: Victim, key: str) -> None:
     """The name would hold a second variable; so would the value of another variable."""
     node.file("/in/a=b", mode=0o644)
-    for outcome in node.by_both_ways(
-        {"sources": [{"directory": "/in"}], "allocate": {"env": {key: "x"}}}
-    ):
+    resource = {"sources": [{"directory": "/in"}], "allocate": {"env": {key: "x"}}}
+    for outcome in node.by_both_ways(resource):
         outcome.nothing()
 
 
-def test_optional_block_node_that_is_refused_is_not_left_out_but_makes_the_device_unhealthy(
-    node: Victim,
-) -> None:
+def test_optional_node_that_is_refused_makes_the_device_unhealthy(node: Victim) -> None:
     """The node is there: a container without it would not show that a right is missing."""
     node.node("/dev/good", NULL)
     node.node("/dev/disk", DISK, BLOCK)

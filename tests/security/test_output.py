@@ -97,9 +97,7 @@ UNUSABLE: Final = [name for name in ODD if unusable(name)]
 @example(ODD, False)
 @example(ODD, True)
 @settings(max_examples=30)
-def test_plan_of_files_with_any_names_shows_nothing_unseen(
-    names: Sequence[str], as_json: bool
-) -> None:
+def test_plan_of_any_names_shows_nothing_unseen(names: Sequence[str], as_json: bool) -> None:
     """Files and the configuration file may have any names."""
     with tempfile.TemporaryDirectory() as place:
         root, config = tree(Path(place), names), Path(place) / f"{names[0]}.yaml"
@@ -138,9 +136,7 @@ def test_id_with_what_cannot_be_seen_is_skipped_with_the_reason(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["plan", "validate", "try"])
-def test_process_that_is_given_odd_files_and_arguments_shows_nothing_unseen(
-    tmp_path: Path, command: str
-) -> None:
+def test_process_with_odd_arguments_shows_nothing_unseen(tmp_path: Path, command: str) -> None:
     root = tree(tmp_path, ODD)
     good, bad = root / f"{HIDDEN}.yaml", root / "bad\x9b\u202e\x1b.yaml"
     good.write_text(CONFIG)

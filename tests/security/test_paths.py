@@ -53,9 +53,7 @@ def test_path_that_only_looks_like_below_dev_is_refused(node: Victim, path: str)
     ],
 )
 @pytest.mark.parametrize("section", ["mounts", "devices"])
-def test_id_that_is_a_path_leads_nowhere(
-    node: Victim, name: str, template: str, section: str
-) -> None:
+def test_id_of_a_path_leads_nowhere(node: Victim, name: str, template: str, section: str) -> None:
     node.file("/etc/shadow")
     node.directory("/in")
     resource = {"sources": [{"static": {"ids": [name]}}], "allocate": {section: [template]}}
@@ -67,10 +65,9 @@ def test_id_that_is_a_path_leads_nowhere(
 def test_file_with_an_unusable_name_is_no_device_and_no_target(node: Victim, name: str) -> None:
     """Names with control characters, or that are not UTF-8, get no further than the scan."""
     node.file(f"/in/{name}", mode=0o644)
-    allocate = {"mounts": ["${path}"], "env": {"E": "${name}"}}
-    for outcome in node.by_both_ways(
-        {"sources": [{"directory": "/in"}], "allocate": allocate}, "/in/*"
-    ):
+    resource = asks("${path}", "mounts", sources=[{"directory": "/in"}])
+    resource["allocate"]["env"] = {"E": "${name}"}
+    for outcome in node.by_both_ways(resource, "/in/*"):
         assert not outcome.snapshot.devices
         outcome.nothing("unusable name")
     node.link("/in/link", f"/in/{name}")
@@ -137,10 +134,7 @@ def is_no_device(path: str) -> None:
     for outcome in Victim(None).by_both_ways({"sources": [path]}):
         assert not outcome.answers
         assert not outcome.spec
-    token = {"static": {"ids": [path]}}
-    for outcome in Victim(None).by_both_ways(
-        {"sources": [token], "allocate": {"devices": ["${id}"]}}
-    ):
+    for outcome in Victim(None).by_both_ways(asks("${id}", sources=[{"static": {"ids": [path]}}])):
         outcome.nothing()
 
 

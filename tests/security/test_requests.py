@@ -84,9 +84,7 @@ async def still_serves(standin: SimulatedKubelet, daemon: Daemon) -> None:
     assert await daemon.stop() == 0
 
 
-async def test_request_that_kubelet_would_not_send_is_refused(
-    served: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_request_not_of_kubelet_is_refused(served: Daemon, standin: SimulatedKubelet) -> None:
     async with channels(served) as all_sockets:
         for case, (method, request, status) in REQUESTS.items():
             answers = [await ask(channel, method, request) for channel in all_sockets]
@@ -103,9 +101,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
-async def test_connections_beyond_the_limit_are_closed_but_that_of_kubelet(
-    served: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_connections_are_limited(served: Daemon, standin: SimulatedKubelet) -> None:
     before = served.figures().descriptors
     held = []
     for name in served.sockets():

@@ -64,9 +64,7 @@ async def who_answers(kubelet: Kubelet) -> Any:
 
 
 @contract
-async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_rivals_resource_waits(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """The reason is in the status; other resources are served."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
@@ -81,9 +79,7 @@ async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
     assert await who_answers(started) == "editor"
 
 
-async def test_resource_that_another_plugin_serves_is_served_with_its_flag(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_rival_allowed_by_flag(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """In full: a pattern that matches it is not meant for this."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
@@ -111,9 +107,7 @@ async def test_resource_that_devhost_served_before_does_not_wait(
         await hosting.stop()
 
 
-async def test_resource_is_served_where_pod_resources_do_not_answer(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_rival_unknown_is_served(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """A node without pod-resources must not be locked out of its own names."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)

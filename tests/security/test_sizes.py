@@ -108,9 +108,7 @@ async def test_text_of_many_devices_is_not_kept_in_memory(
     assert await bounded.stop() == 0
 
 
-async def test_edit_beyond_the_bounds_changes_nothing(
-    bounded: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_edit_beyond_bounds_is_refused(bounded: Daemon, standin: SimulatedKubelet) -> None:
     await bounded.start(tokens(a=3))
     await at_rest(standin, bounded, {A: numbers(3)})
     for beyond in (
@@ -211,9 +209,7 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
 
 
 @needs_root
-async def test_directories_below_dev_shm_are_not_watched(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
+async def test_dev_shm_is_unwatched(standin: SimulatedKubelet, daemon: Daemon, place: Path) -> None:
     """Anybody may make directories there."""
     for number in range(500):
         (place / "dev" / "shm" / str(number)).mkdir(parents=True)
@@ -225,9 +221,7 @@ async def test_directories_below_dev_shm_are_not_watched(
     assert await daemon.stop() == 0
 
 
-async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
+async def test_flapping_is_bounded(standin: SimulatedKubelet, daemon: Daemon, place: Path) -> None:
     """The last state is sent all the same, and the log says what it leaves out."""
     daemon.bound = True
     changes = 0

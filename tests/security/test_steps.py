@@ -60,9 +60,7 @@ def watched(node: Victim) -> Victim:
 
 @needs_root
 @pytest.mark.parametrize("template", ["${path}", "${realpath}"])
-async def test_command_is_given_the_node_that_a_symlink_leads_to(
-    watched: Victim, template: str
-) -> None:
+async def test_command_gets_the_node_behind_a_symlink(watched: Victim, template: str) -> None:
     """Not the link, which others may bend while the command runs."""
     (device,) = watched.found("/watched/x").values()
     await stepped(watched, device, noting(watched, template))
@@ -97,9 +95,7 @@ async def test_step_for_what_another_path_leads_to_since_the_scan_is_refused(
 
 
 @needs_root
-async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
-    watched: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_step_for_a_bent_symlink(watched: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the device as it was allocated, and as a scan has seen it since; nothing is opened."""
     watched.link("/watched/x", "/dev/scratch")
     source = {"glob": {"paths": "/watched/*", "types": "block"}}
@@ -135,9 +131,7 @@ async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
     assert noted(watched) == ["a"]
 
 
-async def test_command_with_the_path_of_a_file_needs_a_flag_and_the_file_of_the_scan(
-    node: Victim,
-) -> None:
+async def test_command_with_the_path_of_a_file_needs_its_flag(node: Victim) -> None:
     node.file("/etc/shadow")
     node.link("/watched/x", "/etc/shadow")
     node.file("/watched/y")
@@ -182,9 +176,7 @@ async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victi
 @pytest.mark.parametrize(
     ("name", "argument"), [("-rf", "${name}"), ("--config=x", "${id}"), ("-", "${name}.x")]
 )
-async def test_device_name_that_would_be_an_option_is_not_passed(
-    node: Victim, name: str, argument: str
-) -> None:
+async def test_device_name_is_no_option(node: Victim, name: str, argument: str) -> None:
     """Neither in a step nor in a check; a name that begins otherwise, and a path, are passed."""
     node.file(f"/d/{name}")
     node.file("/d/fine")
@@ -249,9 +241,7 @@ async def test_step_without_the_flag_of_commands_is_refused(node: Victim) -> Non
     ("path", "number", "kind"),
     [("/dev/x", MEM, stat.S_IFCHR), ("/dev/x", DISK, stat.S_IFBLK), ("/opt/x", NULL, stat.S_IFCHR)],
 )
-async def test_mode_step_does_not_change_a_node_that_is_refused(
-    node: Victim, path: str, number: tuple[int, int], kind: int
-) -> None:
+async def test_mode_is_refused(node: Victim, path: str, number: tuple[int, int], kind: int) -> None:
     place = node.node(path, number, kind)
     (device,) = node.found({"glob": path}).values()
     with pytest.raises(PreStartError, match="needs --allow-"):
@@ -306,17 +296,13 @@ def over_at_second_look() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("place", ["/root/there", "/root/absent", "/root/deep/er"])
-async def test_wait_step_for_a_path_in_a_private_directory_needs_a_flag(
-    node: Victim, place: str
-) -> None:
+async def test_wait_step_for_a_private_path_needs_a_flag(node: Victim, place: str) -> None:
     """A step that ends, or does not, would tell whether a path exists there."""
     node.file("/root/there").parent.chmod(0o700)
     (token,) = node.found({"static": 1}).values()
     step = {"waitFor": place}
-    with (
-        over_at_second_look(),
-        pytest.raises(PreStartError, match=f"it needs --allow-path '{place}'"),
-    ):
+    needs = f"it needs --allow-path '{place}'"
+    with over_at_second_look(), pytest.raises(PreStartError, match=needs):
         await stepped(node, token, step)
     node.file("/root/deep/er")
     node.file("/root/absent")

@@ -100,9 +100,7 @@ async def test_symlink_does_not_take_a_device_away_at_a_restart(
 
 
 @needs_root
-async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_new_node_waits(standin: SimulatedKubelet, hosting: Hosting, directory: Path) -> None:
     """udev makes them a moment later; the order of the file decides, not the first scan."""
     hosting.settle_s = 3600.0
     dev = directory / "root" / "dev"

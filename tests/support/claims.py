@@ -155,9 +155,8 @@ class Kubelet:
     def free_ids(self, name: str) -> list[str]:
         """Return the IDs of a resource that it may allocate."""
         taken = {pod.advertised_id for pod in self.pods.values() if pod.name.resource == name}
-        return [
-            key for key, healthy in self.lists.get(name, {}).items() if healthy - (key in taken)
-        ]
+        entries = self.lists.get(name, {}).items()
+        return [key for key, healthy in entries if healthy - (key in taken)]
 
     def is_settled(self, name: AdvertisedName, now: float) -> bool:
         """Whether it can allocate no ID of a device, and could not for ten seconds, if it has it."""

@@ -43,9 +43,7 @@ def process(*args: object, stdin: str = "", **variables: str) -> Done:
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment without what would change devhost's defaults."""
-    kept = {
-        key: value for key, value in os.environ.items() if not key.startswith(_CHANGES_DEFAULTS)
-    }
+    kept = {k: value for k, value in os.environ.items() if not k.startswith(_CHANGES_DEFAULTS)}
     return kept | variables
 
 

@@ -337,9 +337,8 @@ class DraNode(Node):
         if answer.error:
             return answer.error
         (record,) = (record for record in process.dra.claims if record.claim == claim.uid)
-        content = json.loads(
-            (self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json").read_text()
-        )
+        file = self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json"
+        content = json.loads(file.read_text())
         nodes = [
             node
             for device in content["devices"]
