@@ -145,7 +145,6 @@ def kubelet(request: pytest.FixtureRequest, directory: Path, numa_nodes: int) ->
 
 @pytest.fixture
 async def started(kubelet: Kubelet) -> AsyncIterator[Kubelet]:
-    """A running kubelet."""
     await kubelet.start()
     yield kubelet
     await kubelet.stop()
@@ -195,7 +194,6 @@ async def daemon(directory: Path) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
-    """The stand-in, running, for what does not depend on the kubelet."""
     kubelet = SimulatedKubelet(directory / "plugins", directory / "pr.sock")
     await kubelet.start()
     yield kubelet

@@ -99,7 +99,6 @@ def test_summary_counts_problems_and_files() -> None:
 
 
 def on_terminal(*arguments: object, **variables: str) -> str:
-    """Run a command on a terminal of 80 columns, and return what it prints."""
     master, terminal = pty.openpty()
     variables = {"COLUMNS": "80", "TERM": "xterm", **variables}
     with subprocess.Popen(

@@ -64,7 +64,6 @@ def playing(config: Path, *flags: str, **options: str) -> AbstractAsyncContextMa
 
 
 async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
-    """And the terminal is as it was."""
     async with playing(config, "--listen", "127.0.0.1:0", COLUMNS="120") as screen:
         modes = screen.modes()
         await screen.shows("devhost: metrics: http://127.0.0.1:")

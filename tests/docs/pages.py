@@ -42,8 +42,6 @@ _OURS: Final = re.compile(r"devhost (validate|plan|devices|schema|init|convert)\
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block."""
-
     language: str
     title: str | None
     text: str
@@ -58,17 +56,14 @@ class Command:
 
 
 def read(page: str) -> str:
-    """Return the text of a page."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the fenced blocks of a page."""
     return [Block(**match.groupdict()) for match in _BLOCK.finditer(read(page))]
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a block `console`."""
     parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
     result = []
     for part in parts:
@@ -78,7 +73,6 @@ def commands(block: Block) -> list[Command]:
 
 
 def host(page: str) -> str | None:
-    """Return the devices of a page's host."""
     tree = _HOSTS / f"{Path(page).stem}.tree"
     return tree.read_text(encoding="utf-8") if tree.exists() else None
 

@@ -38,7 +38,6 @@ def loop_device(image: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(device: Path, place: Path) -> Iterator[Path]:
-    """Mount a device's filesystem where the whole machine sees it."""
     place.mkdir(exist_ok=True)
     subprocess.run([program("mount"), device, place], check=True)
     try:

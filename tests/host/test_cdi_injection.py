@@ -64,14 +64,12 @@ class Bench:
         await self.injection.write(self.scanner, self.found())
 
     def written(self) -> list[str]:
-        """The mounts in the file."""
         for file in self.place.glob("*.json"):
             (device,) = json.loads(file.read_text())["devices"]
             return [mount["hostPath"] for mount in device["containerEdits"]["mounts"]]
         return []
 
     def names(self, device: str = "0") -> tuple[str, ...]:
-        """Return the names that Allocate has now."""
         judged = self.injection.judge(self.scanner.resource, self.found())
         return self.scanner.allocate(judged, offered(device)).cdi_devices
 
@@ -192,7 +190,6 @@ async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None
 
 
 async def test_cdi_spec_is_kept_after_a_restart_with_a_source_that_fails(tmp_path: Path) -> None:
-    """After a restart with a sick source, what pods have must still be found."""
     bench = Bench(tmp_path, "{hostPath: /lib}")
     (tmp_path / "lib").mkdir()
     await bench.write()

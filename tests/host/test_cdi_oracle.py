@@ -30,7 +30,6 @@ def node(host: str | Path, container: str | None = None, **settings: Any) -> Dev
 
 
 def brings(*nodes: DeviceSpec, **options: Any) -> Edits:
-    """Return the edits of a device: nodes of this machine, mounts and variables."""
     host_paths = HostPaths(HostFiles(), Policy())
     return cdi.edits(Allocation(devices=nodes, **options), host_paths)
 

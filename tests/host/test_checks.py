@@ -39,7 +39,6 @@ resources:
 """
 
     def reads(self, wanted: str = "ok") -> str:
-        """Return a check of a device's file."""
         path = f'"{self.states}/${{id}}"'
         check = f"{{file: {{path: {path}, matches: {wanted}}}}}"
         return f"{{checks: [{check}], interval: 100ms}}"
@@ -58,7 +57,6 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 
 
 async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
-    """Wait until the status of a pod says so of its devices."""
     await pod_status(kubelet, pod, DISK, wanted)
 
 

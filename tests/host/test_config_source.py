@@ -62,7 +62,6 @@ async def refused(source: ConfigFile, says: str) -> None:
 
 
 def counts(config: Config) -> list[int | None]:
-    """Return how many tokens each resource of a configuration has."""
     return [resource.sources[0].kind.count for resource in config.resources]  # type: ignore[union-attr]
 
 

@@ -30,8 +30,6 @@ A, B = "example.com/a", "example.com/b"
 
 
 class FakeHolders(Holders):
-    """Says of every device which pods hold it."""
-
     def __init__(self, *pods: str) -> None:
         super().__init__(FakeBackend().pods, "node-1")
         self.pods = list(pods)
@@ -44,8 +42,6 @@ class FakeHolders(Holders):
 
 
 class FakeList(Holders):
-    """Says which pods hold which devices."""
-
     def __init__(self, by_name: Mapping[AdvertisedName, HeldBy]) -> None:
         super().__init__(FakeBackend().pods, "node-1")
         self._by_name = by_name
@@ -59,8 +55,6 @@ class FakeList(Holders):
 
 
 class FakeBackend(DevicePluginBackend):
-    """Says which resources another instance serves, and which devhost has served."""
-
     def __init__(self, leave_after: float = 0.0) -> None:
         super().__init__(Path("/nowhere"), Path("/nowhere/pr.sock"), leave_after)
         self.locked: set[str] = set()
@@ -112,7 +106,6 @@ class CustodyFixture(Custody):
 
 
 def published(custody: Custody, declared: Resource, *offers: HostDevice) -> list[str | None]:
-    """Publish devices, and return why they are unhealthy."""
     judged = custody.judge(declared, snapshot(*offers))
     custody.set_listed(declared, judged)
     return list(reasons(judged).values())
@@ -127,7 +120,6 @@ async def allocated(custody: CustodyFixture, declared: Resource, offer: HostDevi
 
 
 def send(device_list: DeviceList, stream: Stream, offer: HostDevice) -> None:
-    """Send kubelet a list with one device."""
     device_list.update({offer.id: AdvertisedDevice(offer.healthy)})
     now = asyncio.get_running_loop().time()
     device_list.streams.list_sent(stream, device_list.entries)

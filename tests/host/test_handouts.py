@@ -52,7 +52,6 @@ async def end(file: RecordFiles, *ended: Handout) -> None:
 
 
 async def read(state: Path) -> set[Handout]:
-    """Return what another process reads."""
     file = opened(state)
     assert await file.sync(10) is None
     return set(file.table)

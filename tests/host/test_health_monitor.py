@@ -122,7 +122,6 @@ class Bench:
         await self.until(lambda: self.reasons()[device_id] == reason)
 
     async def until_failed(self, device_id: str, failure: str | None) -> None:
-        """Wait for the last round's failure."""
         await self.until(lambda: getattr(self.last(device_id), "failure", "none yet") == failure)
 
 

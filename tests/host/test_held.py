@@ -29,7 +29,6 @@ async def hold(kubelet: Kubelet, *pods: str) -> None:
 
 
 async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
-    """Wait until the status of a pod says so of its devices."""
     await pod_status(kubelet, pod, SLOT, wanted)
 
 

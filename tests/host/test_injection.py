@@ -59,7 +59,6 @@ resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {options}}}]
         return answer["oci"]
 
     def numbers(self) -> dict[str, int]:
-        """Return what the spec on the disk says: the minor number of each device's node."""
         content = json.loads(self.file.read_text())
         return {
             device["name"][2:-13]: node["minor"]

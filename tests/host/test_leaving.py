@@ -96,7 +96,6 @@ async def vanishing(
 
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IDs leave the list immediately."""
     monkeypatch.setattr(DeviceList, "is_settled_unhealthy", lambda *_: True)
 
 

@@ -14,7 +14,6 @@ ALPHA, BETA, OTHER = "example.com/alpha", "example.com/beta", "example.com/other
 
 @pytest.fixture
 def files(directory: Path) -> Path:
-    """Two files to offer."""
     path = directory / "files"
     path.mkdir()
     for name in ("a", "b"):
@@ -28,7 +27,6 @@ def config(files: Path, *names: str, options: str = "") -> str:
 
 
 def recorded(state: Path) -> set[tuple[str, str]]:
-    """Return the resources and devices of which the file has a record."""
     records = set[tuple[str, str]]()
     for path in (state / "records").glob("*.json"):
         try:

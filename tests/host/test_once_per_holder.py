@@ -102,7 +102,6 @@ class World:
         return str(caught.value)
 
     def marks(self) -> dict[str, bool]:
-        """Return the marks on the disk."""
         entries = json.loads((self.state / FILE).read_text())["records"]
         return {e["id"]: e["steps"] == "done" for e in entries if e["steps"] != "none"}
 
@@ -116,8 +115,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @contextlib.contextmanager
 def full() -> Iterator[None]:
-    """Fail all writes to the state directory."""
-
     def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -239,8 +236,6 @@ async def test_slow_state_holds_up_the_start(world: World, monkeypatch: pytest.M
 
 
 class Gate:
-    """Steps that wait to be let through."""
-
     def __init__(self, world: World) -> None:
         self.open, self.at = asyncio.Event(), asyncio.Queue[str]()
         world.act = self.act
@@ -330,8 +325,6 @@ async def test_allocate_by_a_former_declaration_leaves_no_record(world: World) -
 
 
 class Pod:
-    """A pod on a device."""
-
     def __init__(self) -> None:
         self.prepared = self.started = False
 

@@ -82,7 +82,6 @@ def sockets(directory: Path) -> set[str]:
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_second_takes_over(started: Kubelet, directory: Path, number: signal.Signals) -> None:
-    """Whether the first is stopped or killed: no socket of it is left."""
     names = [f"r{index}" for index in range(MANY)]
     processes: dict[str, Daemon] = {}
     async with contextlib.AsyncExitStack() as stack:

@@ -27,7 +27,6 @@ def config(devices: str, options: str) -> str:
 
 
 async def given(kubelet: Kubelet, pod: str, count: int = 1) -> list[str]:
-    """Admit a pod; return the IDs that its container was given."""
     return ids(await kubelet.admit(pod, {"app": {SLOT: count}}))
 
 

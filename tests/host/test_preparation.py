@@ -44,7 +44,6 @@ resources:
 
     @property
     def runs(self) -> list[str]:
-        """The devices for which the step has run, in order."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 

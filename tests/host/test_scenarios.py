@@ -32,7 +32,6 @@ resources:
 
 @contract
 async def test_list_follows_hotplug(started: Kubelet, hosting: Hosting, directory: Path) -> None:
-    """A device that comes is allocatable; one that goes is unhealthy immediately."""
     hosting.start(cola(directory))
     await started.wait(COLA, 0, 0)
     (directory / "colas" / "a").touch()
@@ -107,7 +106,6 @@ async def test_restart_keeps_devices(started: Kubelet, hosting: Hosting, directo
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ends of ListAndWatch calls, by resource."""
     ended: list[str] = []
     listen = Servicer.ListAndWatch
 

@@ -188,7 +188,6 @@ async def test_wait_steps_on_a_filesystem_that_hangs_use_few_threads(tmp_path: P
 
 @pytest.fixture
 def terminal() -> Iterator[str]:
-    """A character device of our own."""
     leader, follower = os.openpty()
     yield os.ttyname(follower)
     os.close(leader)

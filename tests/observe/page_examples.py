@@ -32,7 +32,6 @@ def many() -> Json:
 
 
 def wrong() -> Json:
-    """Return a status in which everything is wrong that can be."""
     backing, failing, waiting, withheld, draining = (resource(number, 4) for number in range(5))
     backing |= {"state": "BackingOff", "reason": "cannot register: " + "connection refused; " * 8}
     failing |= {"devices": [], "capacity": 0, "allocatable": 0, "missing": 4, "expected": 4}

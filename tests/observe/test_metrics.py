@@ -22,7 +22,6 @@ def samples_of(metrics: Metrics) -> Samples:
 
 
 def labels(samples: Samples) -> dict[str, set[str]]:
-    """Return the labels of each of our metrics, a histogram's as one."""
     names: dict[str, set[str]] = {}
     for sample in samples.all:
         if sample.name.startswith("devhost_"):

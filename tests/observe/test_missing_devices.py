@@ -21,7 +21,6 @@ OTHER = "example.com/other"
 
 
 def missing(status: Json, name: str = A) -> tuple[int, int]:
-    """Return how many devices of a resource are missing, of how many."""
     entry = resource(status, name)
     return (entry["missing"], entry["expected"]) if entry else (0, 0)
 

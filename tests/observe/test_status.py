@@ -82,7 +82,6 @@ async def test_status_without_devices(daemon: Daemon, started: Kubelet, director
 
 
 async def reloads(daemon: Daemon) -> dict[str, float | None]:
-    """Return what the metrics say of reloads."""
     samples = await scrape(await port_of(daemon))
     name = "devhost_config_reloads_total"
     counts = {result: samples.value(name, result=result) for result in ("ok", "error")}
@@ -239,7 +238,6 @@ async def test_readiness_waits_for_a_valid_file(daemon: Daemon, started: Kubelet
 
 
 def shape(value: object) -> object:
-    """Return the keys, at every depth."""
     if isinstance(value, dict):
         return {key: shape(inner) for key, inner in value.items() if key != "holders"}
     return [shape(value[0])] if isinstance(value, list) and value else None

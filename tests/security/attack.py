@@ -87,7 +87,6 @@ class Outcome:
 
     @property
     def only(self) -> Allocation:
-        """The one answer."""
         assert not self.refusals, self.refusals
         assert self.answers
         (answer,) = self.answers.values()
@@ -167,7 +166,6 @@ class Victim:
         return self.outcome(self.scanner(resource, *allow))
 
     def outcome(self, scanner: Scanner) -> Outcome:
-        """Scan, write as CDI spec and allocate a resource."""
         snapshot = self.scan(scanner)
         return Outcome(*allocated(scanner, snapshot), written(scanner, snapshot), snapshot)
 
@@ -203,7 +201,6 @@ def written(scanner: Scanner, snapshot: Snapshot) -> str:
 
 
 def edits(spec: str) -> Sequence[Mapping[str, Any]]:
-    """Return the container edits of a CDI spec's devices."""
     return [device["containerEdits"] for device in json.loads(spec)["devices"]]
 
 

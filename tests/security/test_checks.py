@@ -18,7 +18,6 @@ WATCHDOG = (10, 130)
 
 
 def checked(node: Victim, source: object, *checks: object, allow: Policy | None = None) -> Checked:
-    """Return the outcome of health checks of the one device of a source."""
     resource = {"sources": [source], "health": [*checks], "allocate": {"devices": []}}
     scanner = node.scanner(resource)
     (device,) = node.scan(scanner).devices.values()

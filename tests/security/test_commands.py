@@ -12,7 +12,6 @@ from tests.support.command import process
 
 
 def running(argv: Sequence[str], place: str, **options: object) -> dict[str, Any]:
-    """Return a resource that would run a command."""
     resource: dict[str, Any] = {"sources": [{"static": 1}], **options}
     if place == "preStart":
         return {**resource, "preStart": [{"waitFor": "/x"}, {"run": [*argv], "every": "start"}]}

@@ -85,7 +85,6 @@ def bare(node: Victim) -> Victim:
 @needs_root
 @of(PASS)
 def test_node_of_a_safe_class_needs_no_flag(bare: Victim, name: str, shown: Shown) -> None:
-    """Also under the name of something that is not safe."""
     plug(bare, "/dev/mem2", shown)
     device_class = DeviceClasses(bare.files).of(shown[0])
     assert (device_class.name, device_class.safe) == (name, True)
@@ -243,7 +242,6 @@ def test_flag_that_is_no_class_path_or_identity_is_a_usage_error(tmp_path: Path,
 @needs_root
 @pytest.mark.parametrize("command", ["plan", "try"])
 def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command: str) -> None:
-    """A node that `run` refuses is unhealthy with the reason."""
     plug(bare, "/dev/thing", NEED["watchdog"])
     file = tmp_path / "config.yaml"
     resource = {"sources": ["/dev/thing"], "health": ["readable"]}

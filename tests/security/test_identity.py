@@ -221,7 +221,6 @@ def test_console_needs_its_own_path_or_place(tree: HostTree, file: str, text: st
 
 
 def test_console_on_usb_or_behind_dev_console_is_not_given_without_a_right(tree: HostTree) -> None:
-    """The class of the one needs none."""
     adapter = """
       if 1-2:1.1 ffffff ftdi_sio
         usb-serial ttyUSB0 driver=ftdi_sio port_number=0

@@ -137,7 +137,6 @@ def test_refused_name_is_unhealthy(allocate: Allocate, bad: str, flag: str, inje
 
 @pytest.mark.parametrize("name", ["v/c=${index}", "v/c=x${count}"])
 def test_name_made_only_by_two_devices_is_refused_at_allocate(name: str) -> None:
-    """``${index}`` is 0 at the scan; ``${count}`` is 1."""
     scanned = Scanned({"cdi": [name]}, ["a", "b"], replace(NONE, allow_cdi=("v/c=0", "v/c=x1")))
     assert scanned.reason("a") is None
     assert scanned.scanner.allocate(scanned.snapshot, offered("b")).cdi_devices

@@ -36,7 +36,6 @@ BLOCK = stat.S_IFBLK
      (MEM, "directory")],
 )  # fmt: skip
 def test_memory_by_another_name_is_refused(node: Victim, number: tuple[int, int], how: str) -> None:
-    """Named as a source, as an entry, and by CDI."""
     match how:
         case "renamed":
             node.node("/dev/x", number)

@@ -85,7 +85,6 @@ def check_id(device_id: str) -> set[str]:
 
 
 def unusable(name: str) -> bool:
-    """Whether no path may be like that."""
     return any(char < " " or char == "\x7f" or unicodedata.category(char) == "Cs" for char in name)
 
 
@@ -98,7 +97,6 @@ UNUSABLE: Final = [name for name in ODD if unusable(name)]
 @example(ODD, True)
 @settings(max_examples=30)
 def test_plan_of_any_names_shows_nothing_unseen(names: Sequence[str], as_json: bool) -> None:
-    """Files and the configuration file may have any names."""
     with tempfile.TemporaryDirectory() as place:
         root, config = tree(Path(place), names), Path(place) / f"{names[0]}.yaml"
         config.write_text(CONFIG)

@@ -129,7 +129,6 @@ def test_procfs_that_is_mounted_elsewhere_is_refused(tmp_path: Path, part: str, 
 
 
 def is_no_device(path: str) -> None:
-    """Attack by a path of this machine, that leads to a character device."""
     assert Path(path).is_char_device()
     for outcome in Victim(None).by_both_ways({"sources": [path]}):
         assert not outcome.answers

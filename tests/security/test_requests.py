@@ -20,7 +20,6 @@ _ALLOCATE, _OPTIONS = "Allocate", "GetDevicePluginOptions"
 
 
 def one_id(text: str) -> bytes:
-    """Return an Allocate of one ID."""
     container = pb.ContainerAllocateRequest(devices_ids=[text])
     return pb.AllocateRequest(container_requests=[container]).SerializeToString()
 
@@ -46,7 +45,6 @@ async def served(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[Dae
 
 @contextlib.asynccontextmanager
 async def channels(daemon: Daemon) -> AsyncIterator[list[grpc.aio.Channel]]:
-    """Connect to all sockets."""
     options = [
         ("grpc.default_authority", "localhost"),
         ("grpc.use_local_subchannel_pool", 1),
@@ -73,7 +71,6 @@ async def ask(channel: grpc.aio.Channel, method: str, request: bytes, **options:
 
 
 async def still_serves(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    """Kubelet is served as before, with the same process, which ends when it should."""
     pid = daemon.pid
     await standin.admit("pod", {"app": {A: 2, B: 2}})
     await standin.free("pod")

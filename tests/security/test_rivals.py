@@ -26,8 +26,6 @@ REASON = (
 
 
 class Vendor(Nobody):
-    """The answers of another device plugin."""
-
     name = GPU
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
@@ -39,7 +37,6 @@ class Vendor(Nobody):
 
 @contextlib.asynccontextmanager
 async def vendor(directory: Path) -> AsyncIterator[None]:
-    """Serve the resource by another plugin than devhost, with two devices."""
     device_list = DeviceList()
     device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
     plugins = PluginDirectory(directory / "plugins", directory / "pr.sock")
@@ -52,7 +49,6 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
 
 
 def config(owner: str, count: int) -> str:
-    """Return a configuration that declares the vendor's resource, and one of its own."""
     gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {owner}}}}}}}"
     return f"version: v1\nresources:\n- {gpu}\n- {{name: {OTHER}, sources: [static: 1]}}\n"
 

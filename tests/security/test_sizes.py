@@ -72,7 +72,6 @@ async def bounded(memory: None, daemon: Daemon) -> AsyncIterator[Daemon]:
 async def test_configuration_with_the_most_devices_is_served_and_changed(
     bounded: Daemon, standin: SimulatedKubelet, declared: dict[str, int]
 ) -> None:
-    """The resources are served, changed, and served again to another kubelet."""
     text = tokens(**declared)
     await bounded.start(text)
 
@@ -148,7 +147,6 @@ def place(directory: Path) -> Path:
 
 
 def fill(directory: Path, count: int, length: int) -> None:
-    """Make many files, each by one system call."""
     at = os.open(directory, os.O_RDONLY)
     for number in range(count):
         os.mknod(f"{number:x}".rjust(length, "x"), dir_fd=at)
@@ -156,7 +154,6 @@ def fill(directory: Path, count: int, length: int) -> None:
 
 
 async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
-    """See that the other resource takes a device on, and hands it out."""
     count = len(list((place / "well").iterdir())) + 1
     (place / "well" / f"new-{count}").touch()
     await kubelet.wait(WELL, count, count)

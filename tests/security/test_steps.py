@@ -29,7 +29,6 @@ MODE = {"mode": "0666"}
 
 
 def noting(node: Victim, *words: str) -> dict[str, Any]:
-    """Return a step that notes its arguments in a file."""
     script = f'printf "%s\\n" "$$@" > {node.root}{RECORD}'
     return {"run": ["sh", "-c", script, "sh", *words], "every": "start"}
 

@@ -16,7 +16,6 @@ TENANT, HSM = "example.com/tenant", "example.com/hsm"
 
 @pytest.fixture
 def node(directory: Path) -> Path:
-    """The device; the tenant may make links in another directory."""
     (directory / "tenant").mkdir()
     path = directory / "colas" / "hsm0"
     path.touch()

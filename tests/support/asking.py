@@ -115,8 +115,6 @@ def colas(directory: Path, options: str = "") -> str:
 
 
 class Samples:
-    """A scrape, by name and labels."""
-
     def __init__(self, text: str) -> None:
         self.all: list[Sample] = [
             sample for family in text_string_to_metric_families(text) for sample in family.samples
@@ -126,7 +124,6 @@ class Samples:
         return "\n".join(f"{s.name}{s.labels} {s.value}" for s in self.all if "le" not in s.labels)
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return a sample's value; ``None`` where there is none."""
         values = [s.value for s in self.all if s.name == name and s.labels == labels]
         assert len(values) <= 1
         return values[0] if values else None
@@ -144,11 +141,9 @@ async def scrape(port: int) -> Samples:
 
 
 async def port_of(daemon: Daemon, message: str = "listening") -> int:
-    """Return the port of a process's metrics and probes."""
     line = await daemon.logged(message)
     return int(line["address"].rpartition(":")[2])
 
 
 async def status_port_of(daemon: Daemon) -> int:
-    """Return the port of a process's status."""
     return await port_of(daemon, "listening for status")

@@ -56,7 +56,6 @@ class Host:
     boot: str = "1"
 
     def device(self, device_id: str, paths: tuple[str, ...]) -> HostDevice:
-        """Return a device that has all its nodes."""
         nodes = (devices.node(path, (4, self.numbers[path])) for path in paths)
         return devices.device(device_id, *nodes)
 
@@ -131,7 +130,6 @@ class Kubelet:
         self._checkpoint = {(pod.name.resource, pod.advertised_id) for pod in self.pods.values()}
 
     def receive(self, name: str, healthy: dict[str, bool]) -> None:
-        """Take a list of devices."""
         for advertised_id, is_healthy in healthy.items():
             if is_healthy:
                 self.unhealthy_since.pop((name, advertised_id), None)
@@ -193,18 +191,15 @@ class PodLists:
 
     @property
     def allocating(self) -> bool:
-        """Whether kubelet waits for an Allocate."""
         return self._kubelet.allocating
 
     async def list_pods(self) -> resource_state.PodList:
-        """Return the pods, and which devices they hold."""
         answer = self._kubelet.list_pods().SerializeToString()
         return resource_state.PodList(
             self._kubelet.number, *_by_resource(self.claimed_ids(), answer)
         )
 
     async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
-        """Return whether these are all devices in kubelet's checkpoint."""
         return self._kubelet.covers_checkpoint(held, self.may_hold)
 
 
@@ -224,7 +219,6 @@ class Served:
     stream: Stream | None = None
 
     def request_scan(self) -> None:
-        """Mark it for a scan at the next tick."""
         self.due = True
 
 
@@ -237,23 +231,18 @@ class FakeBackend:
         self._process, self.pods = process, process.pods
 
     def open(self, resource: Resource, _hooks: object) -> "FakePublication":
-        """Return the list of a resource."""
         return FakePublication(self._process, resource.name)
 
     def publisher(self, _resource: object) -> str:
-        """Return the driver."""
         return ""
 
     def lock_of(self, name: str) -> LockState:
-        """Return who serves a resource."""
         return self._process.locks.lock_of(name)
 
     def locked_by_other(self, name: str) -> bool:
-        """Whether another process serves a resource."""
         return self.lock_of(name) == "other"
 
     def has_served(self, name: str) -> bool:
-        """Whether devhost has served a resource."""
         return self._process.locks.get(name).has_served
 
 
@@ -279,12 +268,10 @@ class Process:
         self._tasks: list[asyncio.Task[None]] = []
 
     def make_backend(self) -> Backend:
-        """Return what offers its devices."""
         return cast("Backend", FakeBackend(self))
 
     @property
     def handouts(self) -> RecordTable:
-        """The records of what was allocated."""
         return self.file.table
 
     async def start(self) -> None:
@@ -301,7 +288,6 @@ class Process:
         await written()
 
     async def stop(self) -> None:
-        """End it in good order."""
         await self.file.close()
         await self.kill()
 
@@ -447,7 +433,6 @@ class Process:
         lock.release(self, remove=is_drained)
 
     def send(self, served: Served, device_list: DeviceList) -> None:
-        """Send the list of a resource to kubelet, if it has changed."""
         name = served.resource.name
         if served.stream is None or name not in self.kubelet.lists:
             if served.stream is not None:
@@ -504,7 +489,6 @@ class Node:
             yield
 
     async def start(self) -> Process:
-        """Start a process, which serves nothing yet."""
         process = Process(self)
         self.processes.append(process)
         await process.start()
@@ -518,12 +502,10 @@ class Node:
             process.unlock(name)
 
     def fill_disk(self, *, full: bool) -> None:
-        """Fill the disk of the state directory, or make room on it."""
         self._is_full = full
 
     @property
     def disk_is_full(self) -> bool:
-        """Whether the state directory takes no file."""
         return self._is_full
 
     async def boot(self, numbers: Mapping[str, int]) -> None:
@@ -535,7 +517,6 @@ class Node:
         self.kubelet.restart(0.0, 0.0)
 
     async def tick(self) -> None:
-        """Advance the clock by half a second."""
         self.kubelet.now += TICK_S
         await turns()
         for process in self.processes:
@@ -543,7 +524,6 @@ class Node:
         await written()
 
     async def pass_time(self, seconds: float) -> None:
-        """Advance the clock."""
         for _ in range(round(seconds / TICK_S)):
             await self.tick()
 

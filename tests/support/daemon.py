@@ -33,8 +33,6 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figures:
-    """The resources that a process holds."""
-
     descriptors: int
     threads: int
     watches: int  # of inotify
@@ -95,19 +93,16 @@ class Daemon:
         self._reader = asyncio.create_task(self._read(self._process))
 
     async def stop(self) -> int:
-        """End it by SIGTERM; return its exit status."""
         self.signal(signal.SIGTERM)
         return await self.ended()
 
     async def kill(self) -> None:
-        """End it by SIGKILL."""
         if self._process is not None:
             if self._process.returncode is None:
                 self._process.kill()
             await self.ended()
 
     async def ended(self) -> int:
-        """Wait until it has ended; return its exit status."""
         assert self._process is not None
         assert self._reader is not None
         async with asyncio.timeout(PATIENCE):
@@ -147,7 +142,6 @@ class Daemon:
         ]
 
     async def logged(self, message: str, since: int = 0, **fields: object) -> Line:
-        """Wait for such a line."""
         try:
             async with asyncio.timeout(PATIENCE), self._news:
                 while not (lines := self.found(message, since, **fields)):
@@ -192,11 +186,9 @@ class Daemon:
     # ── what it holds ──
 
     def sockets(self) -> set[str]:
-        """The plugin sockets that are there."""
         return {path.name for path in self.plugins.glob("devhost-*.sock")}
 
     def figures(self) -> Figures:
-        """Return what the process holds now."""
         place = Path(f"/proc/{self.pid}")
         descriptors = watches = 0
         for info in (place / "fdinfo").iterdir():
@@ -216,7 +208,6 @@ class Daemon:
 
 
 async def until(true: Any, event: str = "what was awaited") -> None:
-    """Wait until a function returns something true."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not true():
@@ -268,7 +259,6 @@ def directories(place: Path, *names: str, options: str = "") -> str:
 
 
 def tokens(**counts: int) -> str:
-    """Return a configuration with resources of so many tokens."""
     resources = "".join(
         f"\n  - {{name: example.com/{name}, sources: [static: {count}]}}"
         for name, count in counts.items()
@@ -277,5 +267,4 @@ def tokens(**counts: int) -> str:
 
 
 def numbers(count: int) -> set[str]:
-    """The IDs of so many tokens."""
     return {str(number) for number in range(count)}

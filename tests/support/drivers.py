@@ -247,7 +247,6 @@ class DraProcess(Process):
         }
 
     async def prepare(self, claim: Claim) -> pb.NodePrepareResourceResponse:
-        """Answer kubelet."""
         request = pb.NodePrepareResourcesRequest(claims=[_name(claim)])
         answer = await self.servicer.NodePrepareResources(request, None)
         return answer.claims[claim.uid]
@@ -272,7 +271,6 @@ class Api:
         self._claims = claims
 
     async def call(self, verb: str, path: str) -> Any:
-        """Return a claim."""
         if (claim := self._claims.get(path.removeprefix(f"{dra_kubelet.CLAIMS}/"))) is None:
             raise ApiError(404, "not found")
         place = claim.published
@@ -296,7 +294,6 @@ class DraNode(Node):
 
     @property
     def instances(self) -> list[DraProcess]:
-        """Its processes."""
         return [process for process in self.processes if isinstance(process, DraProcess)]
 
     async def start_driver(self, driver: str) -> DraProcess:
@@ -325,7 +322,6 @@ class DraNode(Node):
         ]
 
     def allocate(self, place: Published) -> Claim:
-        """Give a device to a new claim."""
         uid = f"u{next(self._uids)}"
         claim = Claim(uid, place, uid if place.shares > 1 else None)
         self.kubelet.claims[uid] = claim
@@ -375,11 +371,9 @@ class DraNode(Node):
             await asyncio.Event().wait()
 
     def claim_file(self, claim: Claim) -> Path:
-        """Return the file of a claim."""
         return self.state_dir / "claims" / f"{claim.published.driver}_{claim.uid}.json"
 
     def claim_files(self) -> list[Path]:
-        """Return the files of claims."""
         return [*(self.state_dir / "claims").glob("[!.]*.json")]
 
     @contextmanager

@@ -146,7 +146,6 @@ class Kernel:
         self.ours.setblocking(False)
 
     def send(self, action: str, subsystem: str) -> None:
-        """Send an event."""
         self._theirs.send(f"{action}@/devices/x\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
 
     def fileno(self) -> int:

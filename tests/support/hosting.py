@@ -73,7 +73,6 @@ class Hosting:
         policy: Policy | None = None,
         root: str | Path = "/",
     ) -> Host:
-        """Start a host."""
         socket = pod_resources or self.pod_resources
         backend = DevicePluginBackend(self.plugins, socket, self.leave_after)
         settings = Settings(
@@ -103,7 +102,6 @@ class Hosting:
         return served.status if served else Status()
 
     async def until(self, resource: str, state: State, index: int = -1) -> None:
-        """Wait until a resource is in a state."""
         try:
             async with asyncio.timeout(60):
                 while self.status(resource, index).state is not state:
@@ -113,7 +111,6 @@ class Hosting:
             raise AssertionError(f"{resource}: not {state}, {seen}") from None
 
     def device(self, resource: str, device_id: str) -> HostDevice | None:
-        """Return a device as the host that was started last advertises it."""
         served = self.served(resource)
         return served.devices.offered.devices.get(device_id) if served else None
 
@@ -131,13 +128,11 @@ class Hosting:
             await task
 
     async def close(self) -> None:
-        """Stop all."""
         while self._tasks:
             await self.stop()
 
 
 async def pod_status(kubelet: Kubelet, pod: str, resource: str, wanted: Mapping[str, str]) -> None:
-    """Wait until the status of a pod says so of its devices of a resource."""
     seen: object = None
     try:
         async with asyncio.timeout(60):

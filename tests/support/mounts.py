@@ -73,7 +73,6 @@ class HungMount:
 
 @contextlib.contextmanager
 def hung(place: Path, options: str = "") -> Iterator[HungMount]:
-    """Mount a filesystem that never answers; at the end it is unmounted."""
     mount = HungMount(place, options)
     try:
         yield mount
@@ -145,7 +144,6 @@ class SlowMount(HungMount):
         return block
 
     def end(self) -> None:
-        """Stop answering, and unmount."""
         self._ended.set()
         self._thread.join()
         super().end()
@@ -177,14 +175,12 @@ def mounted(kind: str, place: Path, options: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def tmpfs(place: Path, options: str = "size=1m") -> Iterator[None]:
-    """Mount a filesystem of its own."""
     with mounted("tmpfs", place, options):
         yield
 
 
 @contextlib.contextmanager
 def bound(source: Path, place: Path) -> Iterator[None]:
-    """Mount a directory over another."""
     try:
         _mount(str(source), place, None, _MS_BIND)
     except OSError as error:
@@ -196,5 +192,4 @@ def bound(source: Path, place: Path) -> Iterator[None]:
 
 
 def read_only(place: Path, *, on: bool) -> None:
-    """Remount a filesystem so that it cannot be written, or can again."""
     _mount("tmpfs", place, None, _MS_REMOUNT | (_MS_RDONLY if on else 0))

@@ -48,7 +48,6 @@ _BUILDERS: Final[dict[str, Callable[[], object]]] = {
 
 
 def needed_by(test: pytest.Item) -> list[str]:
-    """Return the programs that a test needs."""
     return [mark.args[0] for mark in test.iter_markers("program")]
 
 

@@ -261,7 +261,6 @@ class RealKubelet:
         return cast("Answer", reply["container"])
 
     async def free(self, pod: str) -> None:
-        """End a pod: its devices are free again."""
         await self._call("free", uid=self._uid(pod))
         del self._pods[pod], self._started[pod]
 

@@ -14,8 +14,6 @@ _NOT_DEVICES: Final = ("link", "file", "char")
 
 
 class Line:
-    """A line of a tree."""
-
     def __init__(self, text: str, owner: int) -> None:
         self.indent = text[: len(text) - len(text.lstrip())]
         self.subsystem, self.name, *self.rest = text.strip().split(" ")
@@ -34,7 +32,6 @@ class Line:
 
 
 def parsed(text: str) -> list[Line]:
-    """Return the devices of a tree."""
     above: list[tuple[int, int]] = []
     lines: list[Line] = []
     for line in text.splitlines():

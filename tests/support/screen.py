@@ -47,7 +47,6 @@ class Screen:
         self._seen = index + len(text)
 
     def close(self) -> None:
-        """Close the terminal, as a window does."""
         asyncio.get_running_loop().remove_reader(self._master)
         os.close(self._master)
         self._master = -1

@@ -145,7 +145,6 @@ async def register(
 
 
 async def refused(*args: Any, **options: Any) -> tuple[grpc.StatusCode, str]:
-    """Return how a registration was refused."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await register(*args, **options)
     return caught.value.code(), caught.value.details() or ""
@@ -159,7 +158,6 @@ class Node:
         self._numbers = itertools.count()
 
     async def plugin(self, *devices: pb.Device, endpoint: str | None = None) -> Plugin:
-        """Serve a plugin that is not registered."""
         name = endpoint or f"plugin-{next(self._numbers)}.sock"
         plugin = Plugin(self.kubelet.plugin_dir / name, devices)
         await plugin.serve()
