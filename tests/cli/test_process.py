@@ -68,9 +68,6 @@ def test_validate_imports_nothing_that_only_serving_needs(config: Path) -> None:
     assert heavy == [0, 2]
 
 
-# ── an output that takes nothing ──
-
-
 @pytest.mark.parametrize(
     ("where", "says"),
     [
@@ -93,9 +90,6 @@ def test_output_that_is_read_no_further_is_no_error(config: Path) -> None:
     command = f"{shlex.join(PROGRAM)} plan {config} | true; exit 0"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-
-
-# ── try ──
 
 
 def test_yaml_of_several_slices_has_no_aliases(config: Path) -> None:
@@ -139,9 +133,6 @@ async def test_try_shows_changes_until_it_is_interrupted(config: Path) -> None:
     assert b"Traceback" not in errors
 
 
-# ── run ──
-
-
 async def test_run_follows_file_until_sigterm(daemon: Daemon, standin: SimulatedKubelet) -> None:
     await daemon.start(tokens(token=3))
     await standin.wait(TOKEN, 3, 3)
@@ -177,10 +168,8 @@ async def test_run_after_a_bad_edit_is_last_good(daemon: Daemon, standin: Simula
     copy.write_text("version: v3\n")
     await daemon.start(MISTAKE)
     assert await daemon.ended() == 1
-    assert {line["msg"].partition(":")[0] for line in daemon.lines[-3:]} >= {
-        str(daemon.config),
-        str(copy),
-    }
+    files = {line["msg"].partition(":")[0] for line in daemon.lines[-3:]}
+    assert files >= {str(daemon.config), str(copy)}
 
 
 async def test_stdin_is_read_once(config: Path, directory: Path, standin: SimulatedKubelet) -> None:
@@ -210,10 +199,3 @@ def test_run_refused_logs_each_problem_as_object_or_line(config: Path, short_pat
     assert problem["msg"] == printed
     line = process(*arguments, "text").stderr.splitlines()[-1].partition(" ERROR   ")[2]
     assert line == f"{printed}  resource={TOKEN}"
-
-
-def test_run_without_its_plugin_directory_names_the_flag(config: Path, tmp_path: Path) -> None:
-    done = process("run", config, "--plugin-dir", tmp_path / "none", "--log-format", "text")
-    assert done.returncode == 1
-    line = done.stderr.splitlines()[-1]
-    assert f"--plugin-dir: {tmp_path}/none is not a directory; kubelet makes it" in line

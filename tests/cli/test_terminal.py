@@ -35,9 +35,6 @@ def marked(lines: list[str]) -> str:
     return source[mark.index("^") : mark.rindex("^") + 1]
 
 
-# ── problems ──
-
-
 def test_problem_has_its_place_its_resource_and_its_line() -> None:
     assert shown(f"{HEAD}    sources: [static: 1]\n    replicas: 0 # none\n") == [
         "f.yaml:5:15: error: should be at least 1, not '0'",
@@ -95,9 +92,6 @@ def test_summary_counts_problems_and_files() -> None:
     )
 
 
-# ── a terminal ──
-
-
 def on_terminal(*arguments: object, **variables: str) -> str:
     master, terminal = pty.openpty()
     variables = {"COLUMNS": "80", "TERM": "xterm", **variables}
@@ -135,9 +129,6 @@ def test_colors_are_for_terminals_that_have_them(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout + done.stderr
 
 
-# ── tables ──
-
-
 def printed(headings: list[str], rows: list[list[str]]) -> list[str]:
     with contextlib.redirect_stdout(io.StringIO()) as text:
         output.print_table(headings, rows)
@@ -165,8 +156,5 @@ def test_table_is_folded_on_a_narrow_terminal_and_complete_elsewhere(tmp_path: P
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_table_has_no_character_that_moves_the_cursor(text: str) -> None:
-    assert not [
-        char
-        for char in "".join(printed(["A", "B"], [[text, text]]))
-        if unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp"}
-    ]
+    table = "".join(printed(["A", "B"], [[text, text]]))
+    assert not {*map(unicodedata.category, table)} & {"Cc", "Cf", "Zl", "Zp"}

@@ -78,11 +78,7 @@ def host(page: str) -> str | None:
 
 
 def run(page: str) -> Iterator[tuple[Command, str]]:
-    """Run the commands of a page in an empty directory; yield them with what they print.
-
-    Raises:
-        NotPermittedError: The page has device nodes, which this process may not create.
-    """
+    """Yield a page's commands and their output; `NotPermittedError` without its device nodes."""
     devices = host(page)
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         if devices is not None:

@@ -36,9 +36,6 @@ RUNNING: Final = [
 ]
 
 
-# ── links ──────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for link in _LINK.findall(prose(page)):
@@ -78,9 +75,6 @@ def test_files_and_commands_fit_the_site(page: str) -> None:
     assert [line for line in lines if len(line) > 92] == []
 
 
-# ── YAML ───────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_yaml_is_valid(page: str) -> None:
     for block in pages.blocks(page):
@@ -108,9 +102,6 @@ def check(text: str) -> None:
             assert document.keys() & {"jobs", "tests"}, f"what is this? {text}"
 
 
-# ── commands ───────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
@@ -124,11 +115,7 @@ def test_commands_exist(page: str) -> None:
             assert name in cli.list_commands(click.Context(cli)), command
             declared = cli.get_command(click.Context(cli), name)
             assert declared is not None
-            options = {
-                "--help",
-                "-h",
-                *(name for option in declared.params for name in option.opts),
-            }
+            options = {"--help", "-h", *(name for o in declared.params for name in o.opts)}
             assert {*re.findall(r"(?<=\s)(--?[a-z][a-z-]*)", command)} <= options, command
 
 

@@ -12,6 +12,8 @@ from tools import release
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").iterdir())
+SIGNS: Final = {"packages", "id-token"}
+WRITES: Final = {"image": SIGNS, "chart": SIGNS, "pypi": {"id-token"}, "release": {"contents"}}
 
 
 @pytest.mark.program("actionlint")
@@ -26,12 +28,7 @@ def test_workflows_have_no_more_rights_than_they_need() -> None:
         assert workflow["permissions"] in ({}, {"contents": "read"}), path.name
         for name, job in workflow["jobs"].items():
             writes = {key for key, value in job.get("permissions", {}).items() if value != "read"}
-            assert writes <= {
-                "image": {"packages", "id-token"},
-                "chart": {"packages", "id-token"},
-                "pypi": {"id-token"},
-                "release": {"contents"},
-            }.get(name, set()), name
+            assert writes <= WRITES.get(name, set()), name
 
 
 def test_actions_are_pinned_by_commit() -> None:

@@ -48,11 +48,7 @@ def mounted(device: Path, place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def container(device: Path, place: Path, script: str) -> Iterator[str]:
-    """Mount a device's filesystem as a container does, in a mount namespace of its own.
-
-    A shell script runs there, at the filesystem's top; what it prints is returned, and the
-    mount stays until the end.
-    """
+    """Mount a device's filesystem in a mount namespace until the end; yield a script's output."""
     place.mkdir(exist_ok=True)
     commands = f'mount "$0" "$1" && (cd "$1" && {{ {script}; }}) && echo && exec cat'
     command = [program("unshare"), "--mount", "sh", "-ec", commands, str(device), str(place)]

@@ -1,6 +1,5 @@
 """NUMA nodes: what the kubelet's hints say of our devices."""
 
-import asyncio
 import os
 import stat
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from tests.support.hosting import Hosting
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.root import needs_root
+from tests.support.waiting import until_said
 
 SLOT = "example.com/slot"
 ZERO, ONE, BOTH = (0,), (1,), (0, 1)
@@ -47,20 +47,11 @@ def config(options: str = "", name: str = SLOT) -> str:
 
 async def nodes_are(kubelet: RealKubelet, wanted: dict[str, list[int]]) -> None:
     """Wait until the kubelet knows the devices with these NUMA nodes."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while (seen := await kubelet.healthy_devices(SLOT)) != wanted:
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"{seen}, not {wanted}") from None
+    await until_said(lambda: kubelet.healthy_devices(SLOT), lambda nodes: nodes == wanted)
 
 
 async def hints(kubelet: RealKubelet, count: int) -> set[Hint] | None:
-    """Return the hints for a container; wider sets of nodes than these are left out.
-
-    Not all versions look at nodes on which there is no device.
-    """
+    """Return the hints for a container without wider sets of nodes, which depend on the version."""
     answer = (await kubelet.hints("asking", {"app": {SLOT: count}}))["app"][SLOT]
     if answer is None:
         return None

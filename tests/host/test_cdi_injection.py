@@ -41,9 +41,11 @@ resources:
 class Bench:
     """One resource of tokens that bring a mount, on a host below a directory."""
 
-    def __init__(self, root: Path, entry: str) -> None:
-        self.root, self.place = root, root / "cdi"
-        text = TOKEN.format(entry=entry, env={"TOKENS": "${id}"})
+    def __init__(self, root: Path, entry: str | None = None) -> None:
+        self.place = root / "cdi"
+        if entry is None:
+            (root / "lib").mkdir()
+        text = TOKEN.format(entry=entry or "/lib", env={"TOKENS": "${id}"})
         (resource,) = loads(text).require().resources
         policy = Policy(("/lib*",))
         self.scanner = Scanner(resource, HostFiles(str(root)), policy, "n", settle_s=0.0)
@@ -95,8 +97,7 @@ async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> No
 
 async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) -> None:
     """Or its container would get neither a name nor the device."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
 
     reason = bench.reason
     assert "not in the CDI spec yet" in (reason() or "")  # another instance still serves it
@@ -108,10 +109,9 @@ async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) ->
 
 async def test_cdi_spec_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device in the spec stays there, whatever comes before it."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
+    bench = Bench(tmp_path)
     resource = bench.scanner.resource
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPEC_MAX", 500)
-    (tmp_path / "lib").mkdir()
     for ids, beyond in ((("1", "2"), ["2"]), (("0", "1", "2"), ["0", "2"])):
         source = resource.sources[0].model_copy(update={"static": Static(ids=ids)})
         changed = resource.model_copy(update={"sources": (source,)})
@@ -125,8 +125,7 @@ async def test_cdi_spec_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.M
 
 async def test_cdi_specs_have_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spec that has room keeps it; one without is looked at again when there is some."""
-    bench, second = Bench(tmp_path, "{hostPath: /lib}"), "example.com/y"
-    (tmp_path / "lib").mkdir()
+    bench, second = Bench(tmp_path), "example.com/y"
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPECS_MAX", 600)
     await bench.write()
     resource = bench.scanner.resource.model_copy(update={"name": second})
@@ -151,8 +150,7 @@ async def test_cdi_specs_have_one_budget(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_cdi_spec_is_not_kept_in_memory(tmp_path: Path) -> None:
-    bench, size = Bench(tmp_path, "{hostPath: /lib}"), 1_000_000
-    (tmp_path / "lib").mkdir()
+    bench, size = Bench(tmp_path), 1_000_000
     text = {"A_${id}": "x" * size}
     (resource,) = loads(TOKEN.format(entry="/lib", env=text)).require().resources
     full, scanner = bench.found(), replace(bench.scanner, resource=resource)
@@ -172,7 +170,7 @@ async def test_cdi_spec_is_not_kept_in_memory(tmp_path: Path) -> None:
 
 async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None:
     """A container that starts again without it would not notice."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
+    bench = Bench(tmp_path, "/lib")
     (tmp_path / "lib").symlink_to("nowhere/else")
     bench.scanner = replace(bench.scanner, policy=Policy(("/*",), enforced=True))
     (tmp_path / "nowhere/else").mkdir(parents=True)
@@ -190,8 +188,7 @@ async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None
 
 
 async def test_cdi_spec_is_kept_after_a_restart_with_a_source_that_fails(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
     await bench.write()
     assert bench.written()
     bench.injection = bench.new()
@@ -215,8 +212,7 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
 
     monkeypatch.setattr(module, "cdi_devices", hanging)
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
     for _ in range(3):
         await bench.write()
     await until(lambda: calls, "a thread looks")
@@ -232,8 +228,7 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
 
 async def test_cdi_spec_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither to look at many devices, nor to put their text together."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
     resource, patience = bench.scanner.resource, 2.0
     source = resource.sources[0].model_copy(update={"static": Static(count=25)})
     changed = resource.model_copy(update={"sources": (source,)})
@@ -258,8 +253,7 @@ async def test_cdi_spec_of_a_changed_resource_does_not_wait_for_a_former_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
 ) -> None:
     """That look was given up with the specification; that it hangs says nothing of the host."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
     begun = threading.Event()
 
     def hanging(*_: object) -> dict[str, Edits]:

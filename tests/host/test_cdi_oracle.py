@@ -57,14 +57,12 @@ async def injected(
 
 async def test_cdi_spec_gives_what_a_device_plugin_would(tmp_path: Path) -> None:
     """A container gets what is of its devices, and once what they share."""
-    mounts = [
-        MountSpec("/host/inner", "/data/inner", read_only=False),
-        MountSpec("/host/outer", "/data", read_only=True),
-    ]
+    inner = MountSpec("/host/inner", "/data/inner", read_only=False)
+    outer = MountSpec("/host/outer", "/data", read_only=True)
     zero = node("/dev/zero")
     devices = {
         "null": brings(node("/dev/null"), zero, envs={"NULL": "1", "A": "device"}),
-        "full": brings(node("/dev/full"), zero, envs={"FULL": "1"}, mounts=mounts),
+        "full": brings(node("/dev/full"), zero, envs={"FULL": "1"}, mounts=[inner, outer]),
     }
     oci = await injected(tmp_path, devices, env=["A=pod", "B=pod"])
     assert oci["process"]["env"] == ["A=device", "B=pod", "NULL=1", "FULL=1"]
@@ -75,13 +73,8 @@ async def test_cdi_spec_gives_what_a_device_plugin_would(tmp_path: Path) -> None
         (f"/dev/{name}", "c", 1, n, USER, USER)
         for name, n in (("null", 3), ("full", 7), ("zero", 5))
     ]
-    assert oci["linux"]["resources"]["devices"][0] == {
-        "allow": True,
-        "type": "c",
-        "major": 1,
-        "minor": 3,
-        "access": "rw",
-    }
+    null = {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rw"}
+    assert oci["linux"]["resources"]["devices"][0] == null
     bind = {"type": "bind"}
     assert oci["mounts"] == [
         bind | {"destination": "/data", "source": "/host/outer", "options": [*PRIVATE, "ro"]},

@@ -69,9 +69,6 @@ def tokens(count: int) -> str:
     return GOOD.replace("static: 1", f"static: {count}")
 
 
-# ── what is followed ──
-
-
 async def test_config_source_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by its event: the regular look is far away."""
     monkeypatch.setattr(config_file, "POLL_S", 3600.0)
@@ -112,9 +109,6 @@ async def test_config_source_is_followed(tmp_path: Path, monkeypatch: pytest.Mon
         with second.open("a") as stream:
             stream.write("# a comment\n")
         assert counts(await applied.get()) == [6]
-
-
-# ── what cannot be read ──
 
 
 async def test_config_source_that_is_no_file_is_a_failure(source: ConfigFile) -> None:
@@ -192,10 +186,7 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
 
 
 async def test_config_source_is_saved(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a start with an invalid file would go back to the configuration before.
-
-    Also what has come into force while the former was written.
-    """
+    """A start with an invalid file uses the copy; also of a configuration that came meanwhile."""
     begun, may_write, write_copy = asyncio.Event(), threading.Event(), LastGoodConfig.write
     loop, applied = asyncio.get_running_loop(), asyncio.Queue[Config]()
 

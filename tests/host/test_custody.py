@@ -82,11 +82,7 @@ class CustodyFixture(Custody):
     """The claims of a process with two resources, and with their file."""
 
     def __init__(
-        self,
-        state: Path | None = None,
-        holders: Holders | None = None,
-        *,
-        leave_after: float = 0.0,
+        self, state: Path | None = None, holders: Holders | None = None, leave_after: float = 0.0
     ) -> None:
         self.backend = FakeBackend(leave_after)
         self.file = RecordFiles(state, self.backend.lock_of)

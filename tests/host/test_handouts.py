@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.support.devices import node, token
 A = "example.com/a"
 FILE = "records/example.com_a.json"
 BOOT = boot_id()
+NO_SPACE = OSError(28, "No space left on device")
 CARD = "/sys/devices/pci0000:00/0000:00:03.0"
 
 
@@ -184,15 +186,11 @@ async def test_late_refusal_is_recorded(tmp_path: Path, caplog: pytest.LogCaptur
     assert "taken: it was given all the same, as the disk was slow" in caplog.messages
 
 
-async def test_unwritable_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+async def test_unwritable_is_written_later(tmp_path: Path) -> None:
     file = opened(tmp_path)
     await put(file, handout(steps="done"))
     (tmp_path / FILE).unlink()
-    with monkeypatch.context() as full:
-        full.setattr(record_store, "write_atomically", fail)
+    with patch.object(record_store, "write_atomically", side_effect=NO_SPACE):
         for _ in range(2):
             assert await file.sync(10) is None
             assert set(file.table) == {handout()}
@@ -205,8 +203,7 @@ async def test_ended_handout_is_not_saved(tmp_path: Path, monkeypatch: pytest.Mo
 
     def slow(*arguments: Any) -> Any:
         entered.set()
-        assert go_on.wait(60)
-        return update(*arguments)
+        return go_on.wait(60) and update(*arguments)
 
     monkeypatch.setattr(RecordStore, "update", slow)
     file = opened(tmp_path)
@@ -279,16 +276,10 @@ async def test_state_file_size_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(json.loads((tmp_path / FILE).read_text())["records"]) == 1
 
 
-async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+async def test_steps_unwritable_stay_and_nodes_are_written_later(tmp_path: Path) -> None:
     file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
     assert await file.give(lambda: [done], 10) is None
-    with monkeypatch.context() as full:
-        full.setattr(record_store, "write_atomically", fail)
+    with patch.object(record_store, "write_atomically", side_effect=NO_SPACE):
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.give(lambda: [*pending, without], 10)
         assert problem == file.problem == f"{tmp_path}: No space left on device"
@@ -316,12 +307,7 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
 ) -> None:
     caplog.set_level("INFO")
     answers, update = threading.Event(), RecordStore.update
-
-    def hanging(*arguments: Any) -> Any:
-        assert answers.wait(60)
-        return update(*arguments)
-
-    monkeypatch.setattr(RecordStore, "update", hanging)
+    monkeypatch.setattr(RecordStore, "update", lambda *args: answers.wait(60) and update(*args))
     monkeypatch.setattr(record_files, "PATIENCE_S", 0.01)
     file, second = opened(tmp_path), handout("b", 65)
     file.set({handout().key: handout()})
@@ -355,10 +341,8 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
     """A block device is another one than a character device of its number."""
-    assert [node("/dev/x", kind=kind).id.entity for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
-        "char 4:64",
-        "block 4:64",
-    ]
+    assert node("/dev/x", kind=FileKind.CHAR).id.entity == "char 4:64"
+    assert node("/dev/x", kind=FileKind.BLOCK).id.entity == "block 4:64"
     assert node("/d/x", None).id.entity == "file 5 1 0"
     place, entity = f"{CARD}/net 0", f"{CARD}/net 2"
     at = Hardware(CARD, "eth0", f"{CARD}/net/eth0", place, entity, None, "net", CARD)

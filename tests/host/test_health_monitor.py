@@ -17,7 +17,7 @@ from devhost.config.loader import loads
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
-from devhost.model.device import Cause, Checked, HostDevice, Verdict
+from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.node import health_monitor
 from devhost.node.health_monitor import HealthMonitor, HealthState
 from devhost.watch import threads
@@ -87,7 +87,7 @@ class Bench:
         self._changed = asyncio.Event()
         self._answers = answers
         self.monitor = self.made()
-        self.found = snapshot()
+        self.scanner, self.found = scanner(), snapshot()
 
     def made(self, **options: Any) -> HealthMonitor:
         # Not by a patch of the module: a round that begins when its test has ended would take an
@@ -99,18 +99,17 @@ class Bench:
         self._changed.set()
 
     def watch(self, scanner: Scanner, *devices: HostDevice) -> None:
-        self.found = snapshot(*devices)
+        self.scanner, self.found = scanner, snapshot(*devices)
         self.monitor.watch(scanner, self.found)
 
+    def judge(self, devices: Snapshot) -> Snapshot:
+        return self.monitor.judge(self.scanner.resource, devices)
+
     def reasons(self) -> dict[str, str | None]:
-        return reasons(self.monitor.judge(self.monitor._scanner.resource, self.found))
+        return reasons(self.judge(self.found))
 
     def last(self, device_id: str) -> Checked | None:
-        return (
-            self.monitor.judge(self.monitor._scanner.resource, self.found)
-            .devices[device_id]
-            .checked
-        )
+        return self.judge(self.found).devices[device_id].checked
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for a change of health after which something holds."""
@@ -145,9 +144,6 @@ def device(
 ) -> HostDevice:
     opened = node(f"/dev/{device_id}", (240, minor), inode=inode, changed=changed)
     return devices.device(device_id, opened, **state)
-
-
-# ── what rounds make of a device; pure ──
 
 
 @pytest.mark.parametrize(
@@ -187,9 +183,6 @@ def test_health_rounds_in_a_row_decide(rounds: str, reasons: list[str | None]) -
     assert texts == reasons
 
 
-# ── rounds ─────────────────────────────────────────────────────────────────────────────
-
-
 async def test_device_before_its_first_round_is_unhealthy(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(), device())
     assert bench.reasons() == {"a": "not checked yet"}
@@ -200,8 +193,7 @@ async def test_device_before_its_first_round_is_unhealthy(bench: Bench, answers:
     await bench.until_reason("a", "check failed: 1")
     assert answers.times("a") >= 5
     assert bench.changes == 2
-    unseen = bench.monitor.judge(bench.monitor._scanner.resource, snapshot(device("b")))
-    assert reasons(unseen) == {"b": "not checked yet"}
+    assert reasons(bench.judge(snapshot(device("b")))) == {"b": "not checked yet"}
 
 
 async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_device(
@@ -220,9 +212,6 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
     monkeypatch.setattr(threads._POOL, "submit", refuse)
     bench.watch(scanner(interval="1h"), device("a"), device("b"), device("c"))
     await bench.until_reason("c", "check failed: no thread can be started")
-
-
-# ── what does not return ───────────────────────────────────────────────────────────────
 
 
 async def test_health_check_that_hangs_is_repeated_later(bench: Bench, answers: Answers) -> None:
@@ -284,9 +273,6 @@ async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
     crowded.monitor.close()
 
 
-# ── devices that change ────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.parametrize("replacement", [device(inode=2), device(minor=2)])
 async def test_new_node_is_checked(replacement: HostDevice, bench: Bench, answers: Answers) -> None:
     """A round of the former node that ends now does not count."""
@@ -340,11 +326,8 @@ async def test_device_with_another_reason_keeps_it(bench: Bench, answers: Answer
     await bench.until_reason("a", "check failed: 1")
     assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}
     held = snapshot(device("a", reason="held back"))
-    assert reasons(bench.monitor.judge(bench.monitor._scanner.resource, held)) == {"a": "held back"}
+    assert reasons(bench.judge(held)) == {"a": "held back"}
     assert {device.id for device, _ in answers.asked} == {"a"}
-
-
-# ── declarations that change ───────────────────────────────────────────────────────────
 
 
 async def test_health_checks_that_change_decide_next(bench: Bench, answers: Answers) -> None:
@@ -376,9 +359,6 @@ async def test_health_checks_added_blame_nobody_at_first(bench: Bench, answers: 
     assert bench.reasons() == {"a": None, "b": "not checked yet", "c": "not checked yet"}
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
-
-
-# ── beginning and end ──────────────────────────────────────────────────────────────────
 
 
 async def test_first_health_round_is_waited_for(bench: Bench, answers: Answers) -> None:

@@ -59,10 +59,8 @@ async def test_held_devices_of_a_removed_resource_drain(started: Kubelet, hostin
     hosting.reload(config())
     await still_listed(started, hosting, 2)
     await status(started, "one", a=ILL)
-    assert state(hosting) == (
-        State.DRAINING,
-        "removed from the configuration; held by default/one, default/two",
-    )
+    reason = "removed from the configuration; held by default/one, default/two"
+    assert state(hosting) == (State.DRAINING, reason)
     await started.restart()  # they are registered again
     await started.wait(OTHER, 1, 1)
     await still_listed(started, hosting, 2)

@@ -108,7 +108,6 @@ async def test_holders_stay_after_a_failure(holders: Holders, lister: FakePodLis
     assert holders.pods_by_id("example.com/tea") == {}
     await refresh(holders, lister, KubeletError("away"))
     assert holders.unavailable_reason == "away"
-    assert holders.unavailable_reason is not None
     assert holders.pods_by_id(COLA) == ONE[COLA]
     await refresh(holders, lister, NOBODY)
     assert holders.unavailable_reason is None
@@ -151,10 +150,7 @@ async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
     answers: list[Answer] = [NOBODY, away, away, mute, ONE, ONE, mute]
     for answer in answers:
         await asyncio.gather(holders.refresh(), lister.answer(answer))
-    lines = [
-        (record.levelname, record.getMessage(), vars(record).get("fields"))
-        for record in caplog.records
-    ]
+    lines = [(r.levelname, r.getMessage(), vars(r).get("fields")) for r in caplog.records]
     unknown = ("WARNING", "pod-resources unavailable")
     assert lines == [
         (*unknown, {"reason": "away"}),
@@ -210,17 +206,14 @@ class Clock:
     """The event loop's clock, and a kubelet that answers immediately."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.now = FakePodLister(), 1000.0
-        self.holders = Holders(self.asked, NODE)
+        self.lister, self.now = FakePodLister(), 1000.0
+        self.holders = Holders(self.lister, NODE)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
     async def list(self, answer: Mapping[str, HeldBy], after: float) -> None:
         """Advance the clock, then ask."""
         self.now += after
-        asking = asyncio.ensure_future(self.holders.refresh())
-        question = await self.asked._questions.get()
-        question.set_result(answer)
-        await asking
+        await refresh(self.holders, self.lister, answer)
 
     def unheld(self, since: float = 0.0) -> bool:
         return self.holders.confirmed_free(AdvertisedName(COLA, "a", shared=False), since)
@@ -249,21 +242,21 @@ async def test_holders_listed_by_a_new_kubelet_free_no_device(clock: Clock) -> N
         await clock.list(NOBODY, CONFIRM_S)
         await clock.list(NOBODY, CONFIRM_S)
         assert clock.unheld()
-        clock.asked.now += 1
+        clock.lister.now += 1
 
 
 @pytest.mark.parametrize("static", [(), ("kube-system/etcd-node-1", "ns/web-node-1")])
 async def test_holders_of_static_pods_free_no_device(clock: Clock, static: Iterable[str]) -> None:
     """For however long: its API server may be away, and it has told of no pod yet."""
-    clock.asked.pods = frozenset(static)
+    clock.lister.pods = frozenset(static)
     for _ in range(20):
         await clock.list(NOBODY, POLL_S)
         assert not clock.unheld()
         assert not clock.holders.complete
-    clock.asked.pods |= {"ns/web-1"}
+    clock.lister.pods |= {"ns/web-1"}
     await clock.list(NOBODY, POLL_S)
     assert not clock.holders.complete, "it admits them one after the other"
-    clock.asked.pods = frozenset()  # the last one may end
+    clock.lister.pods = frozenset()  # the last one may end
     for after, unheld in ((POLL_S, False), (CONFIRM_S, True)):
         await clock.list(NOBODY, after)
         assert clock.holders.complete
@@ -272,7 +265,7 @@ async def test_holders_of_static_pods_free_no_device(clock: Clock, static: Itera
 
 async def test_holders_that_are_complete_are_known_at_once(clock: Clock) -> None:
     """Not so those of claims: pods may have them that kubelet does not know yet."""
-    clock.asked.pods, clock.asked.unlisted = frozenset(), False
+    clock.lister.pods, clock.lister.unlisted = frozenset(), False
     for after, unheld in ((0, False), (CONFIRM_S, True)):
         await clock.list(NOBODY, after)
         assert clock.holders.complete
@@ -287,7 +280,7 @@ async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: C
     """Not even if the first one has been there for long."""
     for answer in (NOBODY, NOBODY):
         await clock.list(answer, POLL_S)
-    clock.asked.now += 1
+    clock.lister.now += 1
     await clock.list(NOBODY, CONFIRM_S)
     assert not clock.unheld()
     await clock.list(NOBODY, POLL_S)
@@ -299,7 +292,7 @@ async def test_holders_before_a_restart_stay_until_the_lists_are_whole(clock: Cl
     await clock.list(ONE, 0)
     await clock.list(ONE, POLL_S)
     for _ in range(4):
-        clock.asked.now += 1
+        clock.lister.now += 1
         for _ in range(3):
             await clock.list(NOBODY, CONFIRM_S)
             assert clock.holders.pods_by_id(COLA) == {}
@@ -313,8 +306,8 @@ async def test_holders_of_a_replaced_kubelet(clock: Clock, monkeypatch: pytest.M
     monkeypatch.setattr(module, "POLL_S", 0.0)
     for replaced in (True, False):
         asking = asyncio.create_task(clock.holders.refresh())
-        question = await clock.asked._questions.get()
-        clock.asked.now += replaced
+        question = await clock.lister.question()
+        clock.lister.now += replaced
         question.set_result(NOBODY)
         await asking
         assert clock.unheld() is not replaced

@@ -54,9 +54,6 @@ async def foreign_stream(directory: Path) -> AsyncIterator[None]:
         yield
 
 
-# ── kubelet.sock ──
-
-
 @contract
 async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -79,9 +76,6 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
         for name in names:
             await started.wait(name, 2, 2)
         assert sockets(directory).isdisjoint(before)
-
-
-# ── streams that are not the kubelet's ──
 
 
 async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
@@ -133,9 +127,6 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     await standin.restart()
     await standin.wait(T, 3, 3)
     assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == []
-
-
-# ── the plugin directory ──
 
 
 async def test_plugin_directory_symlink_is_followed(directory: Path, daemon: Daemon) -> None:

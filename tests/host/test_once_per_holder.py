@@ -5,7 +5,7 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -113,13 +113,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-@contextlib.contextmanager
-def full() -> Iterator[None]:
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with patch.object(record_store, "write_atomically", fail):
-        yield
+def full() -> Any:
+    error = OSError(28, "No space left on device")
+    return patch.object(record_store, "write_atomically", side_effect=error)
 
 
 FIRST: Final = ["check a", "format a"]
@@ -132,9 +128,6 @@ async def test_steps_get_the_variables_of_their_device_and_container(world: Worl
     seen = {run.device.id: dict(run.constants) for run in world.starts}
     common = {"resource": NAME, "nodeName": "node-1", "count": "2"}
     assert seen == {"a": {**common, "index": "0"}, "b": {**common, "index": "1"}}
-
-
-# ── when it cannot be told ──
 
 
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
@@ -177,9 +170,6 @@ async def test_start_without_a_device(world: World, device: HostDevice | None, r
     assert await world.refused("a", "b") == reason
 
 
-# ── failures ──
-
-
 async def test_start_with_a_failed_step_leaves_the_other_device(world: World) -> None:
     async def fail(step: str) -> None:
         if step == "format a":
@@ -211,15 +201,10 @@ async def test_full_state_directory_fails_allocate_and_start(world: World) -> No
 async def test_slow_state_holds_up_the_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
     answers, update = threading.Event(), RecordStore.update
-
-    def slow(*arguments: Any) -> Any:
-        assert answers.wait(60)
-        return update(*arguments)
-
     await world.allocate("b")
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
-        disk.setattr(RecordStore, "update", slow)
+        disk.setattr(RecordStore, "update", lambda *args: answers.wait(60) and update(*args))
         disk.setattr("devhost.node.custody._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
@@ -230,9 +215,6 @@ async def test_slow_state_holds_up_the_start(world: World, monkeypatch: pytest.M
         answers.set()
     assert await world.start("a") == FIRST
     assert world.marks()["a"]
-
-
-# ── side by side ──
 
 
 class Gate:
@@ -295,9 +277,6 @@ async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World)
     assert await world.start("a") == FIRST
 
 
-# ── steps that come and go ──
-
-
 @pytest.mark.parametrize("between", [(), (EACH,)])
 async def test_device_started_without_steps_is_kept(world: World, between: tuple[Any, ...]) -> None:
     """The pod got the device while there was a step for holders, and started while there was none."""
@@ -319,9 +298,6 @@ async def test_allocate_by_a_former_declaration_leaves_no_record(world: World) -
     assert "no record of its allocation" in await world.refused("a")
     await world.allocate("a")
     assert await world.start("a") == FIRST
-
-
-# ── whatever happens ──
 
 
 class Pod:
@@ -413,49 +389,29 @@ class Fate:
         write_atomically(path, raw)
 
 
-EVENTS: Final = [
-    *["allocate"] * 2,
-    "end",
-    *["start"] * 3,
-    "start_and_fail",
-    "start_and_cancel",
-    "start_and_be_replaced",
-    "restart_devhost",
-    "take_over",
-    "lose_state",
-    "corrupt_state",
-    "fill_disk_or_make_room",
-]
+EVENTS: Final = (
+    *("allocate", "allocate", "end", "start", "start", "start", "start_and_fail"),
+    *("start_and_cancel", "start_and_be_replaced", "restart_devhost", "take_over", "lose_state"),
+    *("corrupt_state", "fill_disk_or_make_room"),
+)
 
 
-SERVED_BY_ANOTHER_IN_BETWEEN: Final = [
-    (event, "a")
-    for event in ("allocate", "take_over", "start", "take_over", "end", "allocate", "start")
-]
-
-LOST_ON_A_FULL_DISK: Final = [
-    (event, "a")
-    for event in (
-        *("allocate", "take_over", "start", "take_over"),
-        *("lose_state", "fill_disk_or_make_room", "start"),
-    )
-]
+def on_a(events: str) -> list[tuple[str, str]]:
+    return [(event, "a") for event in events.split()]
 
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("aab")), min_size=10))
-@example(SERVED_BY_ANOTHER_IN_BETWEEN)
-@example(LOST_ON_A_FULL_DISK)
-@example([("allocate", "a"), ("start_and_be_replaced", "a"), ("start", "a")])
+@example(on_a("allocate take_over start take_over end allocate start"))
+@example(on_a("allocate take_over start take_over lose_state fill_disk_or_make_room start"))
+@example(on_a("allocate start_and_be_replaced start"))
 @settings(max_examples=200)
 def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:
     """And each pod's first start follows a run of its own."""
 
     async def live(directory: Path) -> None:
         fate = Fate(directory / "state")
-        with (
-            patch.object(pre_start, "run_steps", fate.world.run_steps),
-            patch.object(record_store, "write_atomically", fate.write),
-        ):
+        disk = patch.object(record_store, "write_atomically", fate.write)
+        with disk, patch.object(pre_start, "run_steps", fate.world.run_steps):
             for event, device in events:
                 await getattr(fate, event)(device)
 

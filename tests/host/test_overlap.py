@@ -23,6 +23,7 @@ from devhost.node.state_dir import directory_lock
 from tests.support.daemon import BY_EVENTS, Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS
+from tests.support.waiting import until_said
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
 MANY = 20
@@ -56,27 +57,20 @@ def tokens(owner: str, **counts: int) -> str:
 
 async def served_by(kubelet: Kubelet, owner: str, resource: str, count: int) -> None:
     """Wait until all is allocatable and a container is answered by the right instance."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while seen != ({"WHO": owner}, (count, count)):
-                try:
-                    answer = await kubelet.admit("probe", {"app": {resource: 1}})
-                except AdmissionError as error:
-                    seen = error
-                else:
-                    await kubelet.free("probe")
-                    seen = answer["app"]["envs"], (await kubelet.capacity()).get(resource)
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"{resource}: not served by {owner}, last seen: {seen}") from None
+
+    async def probe() -> object:
+        try:
+            answer = await kubelet.admit("probe", {"app": {resource: 1}})
+        except AdmissionError as error:
+            return error
+        await kubelet.free("probe")
+        return answer["app"]["envs"], (await kubelet.capacity()).get(resource)
+
+    await until_said(probe, lambda seen: seen == ({"WHO": owner}, (count, count)))
 
 
 def sockets(directory: Path) -> set[str]:
     return {path.name for path in (directory / "plugins").glob("devhost-*.sock")}
-
-
-# ── two, and one of them ends ──
 
 
 @contract
@@ -100,9 +94,6 @@ async def test_second_takes_over(started: Kubelet, directory: Path, number: sign
         assert await processes["new"].stop() == 0
 
 
-# ── what the two declare differs ──
-
-
 async def test_second_instance_serves_what_is_dropped(started: Kubelet, hosting: Hosting) -> None:
     first = hosting.start(tokens("old", t=2, u=2))
     await hosting.until(U, State.REGISTERED)
@@ -112,9 +103,6 @@ async def test_second_instance_serves_what_is_dropped(started: Kubelet, hosting:
     await hosting.until(U, State.REGISTERED)
     await served_by(started, "new", U, 3)
     await served_by(started, "old", T, 2)
-
-
-# ── kubelet ──
 
 
 @contract
@@ -141,9 +129,6 @@ async def test_two_instances_agree_who_serves(kubelet: Kubelet, hosting: Hosting
     states = [hosting.status(T, index).state for index in (0, 1)]
     assert sorted(states) == [State.REGISTERED, State.WAITING]
     await kubelet.stop()
-
-
-# ── no node is in two pods ──
 
 
 @pytest.fixture

@@ -59,9 +59,6 @@ async def refused(kubelet: Kubelet, pod: str) -> str:
     return str(caught.value)
 
 
-# ── once per holder ──
-
-
 @contract
 async def test_prestart_of_a_crash_loop_runs_once(started: Kubelet, bench: Bench) -> None:
     """Also where the next pod has the same name, as those of a StatefulSet have."""
@@ -96,9 +93,6 @@ async def test_prestart_is_not_repeated_after_a_restart(started: Kubelet, bench:
     await started.start_container("waiting", "app")
     await started.start_container("waiting", "app")
     assert bench.runs == ["a", "b"]
-
-
-# ── a real disk ──
 
 
 class Disk:

@@ -65,10 +65,7 @@ async def test_allocate_natural_order(started: Kubelet, hosting: Hosting, direct
 
 @contract
 async def test_restart_on_fresh_socket(started: Kubelet, hosting: Hosting, directory: Path) -> None:
-    """A kubelet that dies, deletes our sockets and comes back finds every resource again.
-
-    With what has come while it was away, and its socket lay dead.
-    """
+    """With the devices that have come while kubelet was away, and its socket lay dead."""
     (directory / "colas" / "a").touch()
     hosting.start(cola(directory))
     await started.wait(COLA, 1, 1)
@@ -99,9 +96,6 @@ async def test_restart_keeps_devices(started: Kubelet, hosting: Hosting, directo
     await started.wait(COLA, 2, 2)
     second = (await started.admit("pod-2", {"app": {COLA: 1}}))["app"]
     assert held["deviceIds"] != second["deviceIds"]
-
-
-# ── a reload ──
 
 
 @pytest.fixture
@@ -159,9 +153,6 @@ async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     await started.wait(B, 2, 2)
     assert hosting.status(B).state is State.REGISTERED
     assert streams == []
-
-
-# ── what kubelet refuses and forgets ──
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)

@@ -66,9 +66,6 @@ def shell(script: str, *arguments: str) -> list[str]:
     return ["sh", "-c", script.replace("$", "$$"), "sh", *arguments]
 
 
-# ── run ──
-
-
 async def test_command_of_a_step_gets_arguments_for_each_node(tmp_path: Path) -> None:
     out, disk, second = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
     disk.touch()
@@ -80,15 +77,7 @@ async def test_command_of_a_step_gets_arguments_for_each_node(tmp_path: Path) ->
     script = f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$PWD" > {out}'
     texts = ["${path}", "${id} ${index}/${count}", "${resource}", "${nodeName}"]
     await run(start_of(node(str(disk))), run=shell(script, *texts))
-    assert out.read_text().split("|")[:-1] == [
-        str(disk),
-        "X 0/1",
-        "example.com/disk",
-        "node-1",
-        "example.com/disk",
-        "X",
-        "/",
-    ]
+    assert out.read_text().split("|")[:-1] == [str(disk), "X 0/1", NAME, "node-1", NAME, "X", "/"]
 
 
 async def test_command_gets_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,9 +172,6 @@ async def test_wait_steps_on_a_filesystem_that_hangs_use_few_threads(tmp_path: P
     await run(start_of(calls=calls), waitFor="/")
 
 
-# ── mode ──
-
-
 @pytest.fixture
 def terminal() -> Iterator[str]:
     leader, follower = os.openpty()
@@ -210,9 +196,6 @@ async def test_mode_step_changes_device_nodes_only(terminal: str, tmp_path: Path
     assert mode_of(secret) == 0o600
 
 
-# ── waitFor ──
-
-
 async def test_wait_step_for_a_path_ends_when_it_appears(tmp_path: Path) -> None:
     (tmp_path / "root/sys").mkdir(parents=True)
     files = HostFiles(str(tmp_path / "root"))
@@ -233,9 +216,6 @@ async def test_wait_step_for_a_path_that_does_not_appear_names_it(tmp_path: Path
     )
     text = await failure(start_of(), waitFor="${id}")
     assert text.endswith("of device X: 'X' is not an absolute path (beginning with '/')")
-
-
-# ── in use ──
 
 
 async def refused(start: StepRun, number: int) -> str | None:

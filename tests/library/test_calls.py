@@ -14,9 +14,6 @@ from tests.support.devices import skip_reasons
 IDS = ["a", "b", "c"]
 
 
-# ── results ──
-
-
 @pytest.mark.parametrize(
     ("returned", "text"),
     [
@@ -79,9 +76,6 @@ def test_preferred_that_is_no_choice_is_an_error(chosen: list[object]) -> None:
     with pytest.raises(CallError) as caught:
         PluginMethods(plugin).preferred(IDS, (), 2)
     assert str(caught.value) == f"preferred() returned {chosen}, not 2 of the available IDs"
-
-
-# ── failures ──
 
 
 class ExitError(BaseException):

@@ -19,9 +19,6 @@ from tests.support.hosting import Kubelet, contract
 OTHER = "example.com/other"
 
 
-# ── devices ──
-
-
 async def test_devices_are_advertised_with_their_health(started: Kubelet, serving: Serving) -> None:
     plugin = Plain(
         ["a", Device("b"), Device("c", reason="worn\tout"), Device("d", reason="")], interval=0.1
@@ -130,9 +127,6 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     await standin.wait(NAME, 2, 2)
 
 
-# ── allocate, preferred ──
-
-
 @dataclass(frozen=True)
 class Port(Device):
     """A device that carries more."""
@@ -208,9 +202,6 @@ async def test_preferred_chooses_or_leaves_it_to_others(started: Kubelet, servin
     await started.admit("last", {"app": {NAME: 4}})
 
 
-# ── pre_start, refresh, destroy ──
-
-
 @contract
 async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
@@ -277,9 +268,6 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     assert len(plugin.called("refresh")) == 2
     await serving.stop()
     assert len(plugin.called("destroy")) == 1
-
-
-# ── what else a plugin has of the host ──
 
 
 async def test_numa_nodes_are_for_all_or_none(standin: SimulatedKubelet, serving: Serving) -> None:

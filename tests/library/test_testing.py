@@ -46,9 +46,6 @@ resources:
 needs_nodes = pytest.mark.skipif(not can_make_nodes(), reason="device nodes need root")
 
 
-# ── the tree ───────────────────────────────────────────────────────────────────────────
-
-
 def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
@@ -72,14 +69,9 @@ def test_tree_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None
 
 @pytest.mark.parametrize("path", ["", "/", "etc/colas", "/etc/../colas", "/.."])
 def test_tree_refuses_paths_that_are_not_absolute(devhost_tree: HostTree, path: str) -> None:
-    for make in (
-        devhost_tree.at,
-        devhost_tree.file,
-        devhost_tree.directory,
-        devhost_tree.char,
-        devhost_tree.remove,
-        lambda path: devhost_tree.link(path, "x"),
-    ):
+    tree = devhost_tree
+    methods = (tree.at, tree.file, tree.directory, tree.char, tree.remove)
+    for make in (*methods, lambda path: tree.link(path, "x")):
         with pytest.raises(ValueError, match="a host path must be absolute"):
             make(path)
 
@@ -117,11 +109,8 @@ def test_tree_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umas
         for name in ("null", "ttyUSB0", "sdz")
         for state in [tree.at(f"/dev/{name}").lstat()]
     }
-    assert seen == {
-        "null": ("crw-rw-rw-", 1, 3),
-        "ttyUSB0": ("crw--w----", 188, 7),
-        "sdz": ("brw-rw----", 240, 16),
-    }
+    null, serial, disk = ("crw-rw-rw-", 1, 3), ("crw--w----", 188, 7), ("brw-rw----", 240, 16)
+    assert seen == {"null": null, "ttyUSB0": serial, "sdz": disk}
     with pytest.raises(FileExistsError):
         tree.char("/dev/null")
     tree.remove("/dev/null")
@@ -137,9 +126,6 @@ def test_tree_node_needs_root(devhost_tree: HostTree, monkeypatch: pytest.Monkey
     with pytest.raises(NotPermittedError, match=r"/dev/kvm: .* needs root.*can_make_nodes"):
         devhost_tree.char("/dev/kvm")
     assert issubclass(NotPermittedError, DevhostError)
-
-
-# ── the fixtures, the directory ────────────────────────────────────────────────────────
 
 
 async def test_short_directory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,9 +145,6 @@ async def test_serving_in_a_directory_too_deep_for_sockets_is_refused(tmp_path: 
     with pytest.raises(ValueError, match="too long"):
         async with serving(COLAS, kubelet=kubelet):
             pass
-
-
-# ── serving ────────────────────────────────────────────────────────────────────────────
 
 
 async def test_serving_a_file_before_kubelet_works(devhost_tree: HostTree, tmp_path: Path) -> None:
@@ -192,12 +175,10 @@ async def test_serve_code_and_yaml(devhost_kubelet: StandInKubelet, devhost_tree
     tree.file("/etc/colas/coke")
     tea, mate = Tea("example.com/tea"), Tea("example.com/mate", replicas=2)
     async with serving(tea, COLAS, mate, kubelet=kubelet, root=tree.root) as served:
-        await kubelet.wait(COLA, 1, 1)
-        await kubelet.wait("example.com/tea", 2, 2)
-        await kubelet.wait("example.com/mate", 4, 4)
-        assert served.report("example.com/tea")["capacity"] == 2
-    assert tea.stopped
-    assert mate.stopped
+        for name, count in ((COLA, 1), (tea.name, 2), (mate.name, 4)):
+            await kubelet.wait(name, count, count)
+        assert served.report(tea.name)["capacity"] == 2
+    assert (tea.stopped, mate.stopped) == (True, True)
 
 
 async def test_report_has_skipped(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
@@ -266,9 +247,6 @@ async def test_device_gone_leaves(devhost_kubelet: StandInKubelet, devhost_tree:
         await kubelet.free("pod")
         await kubelet.wait(COLA, 0, 0)
     assert kubelet.panics == []
-
-
-# ── the page ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow

@@ -31,10 +31,3 @@ def test_address_is_read_and_written(text: str, host: str, port: int, near: str)
 def test_address_that_is_invalid_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"HOST:PORT|at most 65535"):
         Address.parse(text)
-
-
-def test_address_whose_port_is_taken_is_an_error() -> None:
-    with Address.parse("127.0.0.1:0").bind() as bound:
-        port = bound.getsockname()[1]
-        with pytest.raises(OSError, match="in use"):
-            Address("127.0.0.1", port).bind()

@@ -32,9 +32,6 @@ def labels(samples: Samples) -> dict[str, set[str]]:
     return names
 
 
-# ── the metrics by themselves ──
-
-
 def test_metrics_count_what_happens() -> None:
     counters = Metrics(ALLOCATE_RESULTS)
     counters.add_resource(A)
@@ -60,9 +57,6 @@ def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
     counters.add_resource(A)
     name = "devhost_allocations_total"
     assert samples_of(counters).value(name, resource_name=A, result="ok") == 0
-
-
-# ── of a process ──
 
 
 async def test_metrics_of_a_process_are_of_the_contract(daemon: Daemon, started: Kubelet) -> None:

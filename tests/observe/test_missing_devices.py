@@ -75,21 +75,15 @@ async def test_unlisted_device_is_missed(daemon: Daemon, started: Kubelet, direc
 
 
 async def test_minimum_counts_from_start(daemon: Daemon, started: Kubelet, directory: Path) -> None:
-    await daemon.start(colas(directory, ", minDevices: 2"))
+    await daemon.start(colas(directory))
     port = await status_port_of(daemon)
+    await until_missing(port, 0, 0)
+    daemon.write(colas(directory, ", minDevices: 2"))
     await until_status(port, lambda doc: missing(doc) == (2, 2))
     (directory / "colas" / "a").touch()
     await until_missing(port, 1, 2)
     daemon.write(colas(directory, ", minDevices: 1"))
     await until_missing(port, 0, 1)
-
-
-async def test_resource_new_misses_no_device(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    await daemon.start(colas(directory))
-    port = await status_port_of(daemon)
-    await until_missing(port, 0, 0)
 
 
 async def test_edit_may_bring_fewer(daemon: Daemon, started: Kubelet, directory: Path) -> None:

@@ -25,9 +25,5 @@ async def test_page_is_served_with_a_policy_that_allows_its_own_code_alone() -> 
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     assert not re.findall(r"<[a-z][^>]* (?:style|on\w+|src|href)=", html)
-
-
-def test_page_makes_no_markup_of_what_it_shows() -> None:
-    html = read_page().body.decode()
     dangerous = r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\("
     assert not re.findall(dangerous, html)

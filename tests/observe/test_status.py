@@ -156,9 +156,6 @@ async def test_status_is_not_beside_the_metrics(daemon: Daemon, started: Kubelet
     assert (await send(metrics, foreign % b"/metrics")).status == 200  # by a service's name
 
 
-# ── probes ──
-
-
 async def test_readiness_without_kubelet_and_restarted(daemon: Daemon, kubelet: Kubelet) -> None:
     """Where there is no kubelet it waits, and says so; once registered, it stays ready."""
     await daemon.start(tokens(a=1))
@@ -232,9 +229,6 @@ async def test_readiness_waits_for_a_valid_file(daemon: Daemon, started: Kubelet
     daemon.write("version: v2\n")
     await until_status(details, lambda doc: doc["config"]["problems"])
     assert (await get(port, "/readyz")).status == 200
-
-
-# ── the shapes ──
 
 
 def shape(value: object) -> object:

@@ -91,9 +91,6 @@ def test_pods_of_a_device_are_those_of_its_shares() -> None:
     assert output.pods_by_device(holders) == {"a": "x/one, x/two", "b": "y/b"}
 
 
-# ── none, another program, no port ──
-
-
 async def test_status_without_a_devhost_exits_with_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]

@@ -135,11 +135,7 @@ class Victim:
         return place
 
     def scanner(self, resource: Resource, *allow: str, execs: bool = False) -> Scanner:
-        """Load a configuration of one resource.
-
-        Raises:
-            ConfigError: The loader refuses it.
-        """
+        """Load a configuration of one resource, or raise `ConfigError`."""
         (loaded,) = loads(config(resource)).require().resources
         return self.scanner_of(loaded, *allow, execs=execs)
 
@@ -172,6 +168,11 @@ class Victim:
     def by_both_ways(self, resource: Resource, *allow: str) -> list[Outcome]:
         """Attack by the kubelet's answer, and by a CDI spec."""
         return [self.attack({**resource, "inject": way}, *allow) for way in ("deviceSpecs", "cdi")]
+
+    def refuses(self, resource: Resource, *allow: str, why: str = "") -> None:
+        """Attack by both ways: no container receives anything, for this reason."""
+        for outcome in self.by_both_ways(resource, *allow):
+            outcome.nothing(why)
 
 
 def allocated(
@@ -212,11 +213,7 @@ def asks(entry: object, section: str = "devices", **options: object) -> dict[str
 async def stepped(
     node: Victim, device: HostDevice, step: dict[str, Any], *allow: str, execs: bool = True
 ) -> None:
-    """Run a step for a device.
-
-    Raises:
-        PreStartError: It is refused.
-    """
+    """Run a step for a device, or raise `PreStartError`."""
     resource = {"sources": ["/dev/*"], "preStart": [step]}
     (loaded,) = loads(config(resource), policy=policy("*", execs=True)).require().resources
     await run_step(loaded.pre_start[0], device, node.files, policy(*allow, execs=execs))

@@ -31,9 +31,6 @@ def reads(path: str, pattern: str) -> dict[str, Any]:
     return {"file": {"path": path, "matches": pattern}}
 
 
-# ── what is opened ──
-
-
 @pytest.fixture
 def watchdog(node: Victim) -> Victim:
     """A node with a watchdog, which has another name."""
@@ -72,9 +69,6 @@ def test_check_opens_the_judged_node(watchdog: Victim, monkeypatch: pytest.Monke
     monkeypatch.setattr("devhost.devices.health_check._touch", exchanged)
     checked(watchdog, "/dev/fine", "readable", allow=Policy(enforced=True))
     assert numbers == [os.makedev(*NULL)]
-
-
-# ── what is reported ──
 
 
 @pytest.mark.parametrize(
@@ -135,9 +129,6 @@ def test_check_of_a_path_with_dots_from_an_id_fails(node: Victim) -> None:
         assert outcome.failure is not None
 
 
-# ── what takes long ──
-
-
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(?:a?){900}b"])
 def test_pattern_of_a_source_takes_linear_time(node: Victim, pattern: str) -> None:
     """Or is refused as too large; with another engine this would not end."""
@@ -154,10 +145,8 @@ def test_glob_takes_linear_time(node: Victim, glob: str) -> None:
     node.file("/etc/long", "a" * 60_000, 0o644)
     for name in ("a" * 200, "a" * 201):
         node.file(f"/in/{name}", mode=0o644)
-    resource = {
-        "sources": [{"glob": {"paths": f"/{glob.lstrip('/')}", "exclude": [glob]}}],
-        "nodeNames": [glob],
-    }
+    source = {"glob": {"paths": f"/{glob.lstrip('/')}", "exclude": [glob]}}
+    resource = {"sources": [source], "nodeNames": [glob]}
     loaded = loads(config(resource), policy=policy())
     if loaded.config is not None:
         loaded.config.resources[0].applies_to("a" * 253)

@@ -24,10 +24,7 @@ PLACES = pytest.mark.parametrize("place", ["preStart", "health", "health.checks"
 
 @PLACES
 def test_command_without_the_flag_is_told_of_each_file(place: str) -> None:
-    """A path that is allowed allows none; that a resource is not for this node hides none.
-
-    What a host does then: tests/observe/test_missing_rights.py.
-    """
+    """An allowed path allows none; a resource for another node hides none."""
     for options in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
         text = config(running(["true"], place, **options))
         loaded = loads(text, policy=policy("*"))

@@ -96,51 +96,33 @@ def mount(tree: HostTree, number: str, point: str = "/") -> None:
     tree.file("/proc/1/mountinfo", f"22 1 {number} / {point} rw shared:1 - ext4 /dev/root rw\n")
 
 
-# ── what a right names ──
-
-
 @pytest.mark.parametrize(
     ("right", "path"),
-    [
-        ("1050:0407:K7Q1", "/dev/hidraw1"),
-        ("1050:0407:K7Q1", "/dev/bus/usb/001/003"),
-        ("1050:0407:*", "/dev/hidraw1"),
-        ("1D6B:0002:*", "/dev/bus/usb/001/001"),
-        ("1050:*:K?Q1", "/dev/hidraw1"),
-        ("pci:8086:A352", "/dev/sda"),
-        ("pci:8086:*", "/dev/sg1"),
-        ("pci:0000:00:17.0", "/dev/sdb1"),
-        ("pci:144d:a808", "/dev/nvme0"),
-        ("place:platform-fe201000.serial", "/dev/ttymxc1"),
-        ("place:platform-fe20?000.serial", "/dev/ttymxc1"),
-        ("place:pci-0000:00:14.0-usbv2-0:2:1.0", "/dev/hidraw1"),
-        ("/dev/disk/by-id/ata-ACME_1", "/dev/sda"),
-        ("/dev/disk/by-id/ata-ACME_1-part1", "/dev/sda1"),
-    ],
-)
+    [("1050:0407:K7Q1", "/dev/hidraw1"), ("1050:0407:K7Q1", "/dev/bus/usb/001/003"),
+     ("1050:0407:*", "/dev/hidraw1"), ("1D6B:0002:*", "/dev/bus/usb/001/001"),
+     ("1050:*:K?Q1", "/dev/hidraw1"), ("pci:8086:A352", "/dev/sda"), ("pci:8086:*", "/dev/sg1"),
+     ("pci:0000:00:17.0", "/dev/sdb1"), ("pci:144d:a808", "/dev/nvme0"),
+     ("place:platform-fe201000.serial", "/dev/ttymxc1"),
+     ("place:platform-fe20?000.serial", "/dev/ttymxc1"),
+     ("place:pci-0000:00:14.0-usbv2-0:2:1.0", "/dev/hidraw1"),
+     ("/dev/disk/by-id/ata-ACME_1", "/dev/sda"),
+     ("/dev/disk/by-id/ata-ACME_1-part1", "/dev/sda1")],
+)  # fmt: skip
 def test_right_names_a_device_by_what_it_is(tree: HostTree, right: str, path: str) -> None:
     assert problem(tree, path, right) is None
 
 
 @pytest.mark.parametrize(
     ("right", "path"),
-    [
-        ("1050:0407:K7Q", "/dev/hidraw1"),
-        ("1050:0407:k7q1", "/dev/hidraw1"),
-        ("1050:0406:K7Q1", "/dev/hidraw1"),
-        ("1050:*", "/dev/hidraw1"),  # raw USB nodes alone
-        ("*:*:*", "/dev/sda"),
-        ("*:*:*", "/dev/ttymxc1"),
-        ("pci:8086:06ed", "/dev/hidraw1"),  # the controller is not the key
-        ("pci:0000:00:17.1", "/dev/sda"),
-        ("place:platform-fe201400.serial", "/dev/ttymxc1"),
-        ("place:platform-fe201000", "/dev/ttymxc1"),
-        ("/dev/disk/by-id/ata-ACME_1", "/dev/sdb"),
-        ("/dev/disk/by-id/ata-ACME_1", "/dev/sda1"),
-        ("/dev/disk/by-id/ata-*", "/dev/sda"),
-        ("/dev/disk/by-id/ata-GONE", "/dev/sda"),
-    ],
-)
+    [("1050:0407:K7Q", "/dev/hidraw1"), ("1050:0407:k7q1", "/dev/hidraw1"),
+     ("1050:0406:K7Q1", "/dev/hidraw1"), ("1050:*", "/dev/hidraw1"),  # raw USB nodes alone
+     ("*:*:*", "/dev/sda"), ("*:*:*", "/dev/ttymxc1"), ("pci:0000:00:17.1", "/dev/sda"),
+     ("pci:8086:06ed", "/dev/hidraw1"),  # the controller is not the key
+     ("place:platform-fe201400.serial", "/dev/ttymxc1"),
+     ("place:platform-fe201000", "/dev/ttymxc1"), ("/dev/disk/by-id/ata-ACME_1", "/dev/sdb"),
+     ("/dev/disk/by-id/ata-ACME_1", "/dev/sda1"), ("/dev/disk/by-id/ata-*", "/dev/sda"),
+     ("/dev/disk/by-id/ata-GONE", "/dev/sda")],
+)  # fmt: skip
 def test_right_names_no_other_device(tree: HostTree, right: str, path: str) -> None:
     assert problem(tree, path, right)
 
@@ -195,9 +177,6 @@ def test_right_to_a_disk_follows_its_link(tree: HostTree) -> None:
     refusals, answers = allocated(scanner, replace(before, devices={"sda": before.devices["sda"]}))
     assert not answers
     assert "/dev/sda is of class block" in refusals[0]
-
-
-# ── what the host uses ──
 
 
 @pytest.mark.parametrize(
@@ -316,19 +295,11 @@ def test_disk_of_the_system_on_usb_is_also_its_usb_node(tree: HostTree) -> None:
     assert problem(tree, "/dev/bus/usb/001/001", "usb") is None
 
 
-# ── what is written ──
-
-
 @pytest.mark.parametrize(
     ("source", "right"),
-    [
-        ("1-2", "1050:0407:K7Q1"),
-        ("hidraw1", "1050:0407:K7Q1"),
-        ("ttymxc1", "place:platform-fe201000.serial"),
-        ("sda", "/dev/disk/by-id/ata-ACME_1"),
-        ("nvme0", "pci:144d:a808"),
-    ],
-)
+    [("1-2", "1050:0407:K7Q1"), ("hidraw1", "1050:0407:K7Q1"), ("nvme0", "pci:144d:a808"),
+     ("ttymxc1", "place:platform-fe201000.serial"), ("sda", "/dev/disk/by-id/ata-ACME_1")],
+)  # fmt: skip
 def test_written_right_is_the_source_identity(tree: HostTree, source: str, right: str) -> None:
     result = CliRunner().invoke(main, ["init", source, "--root", str(tree.root)])
     assert result.exit_code == 0, result.output

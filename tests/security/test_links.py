@@ -31,9 +31,6 @@ def watched(node: Victim) -> Victim:
     return node
 
 
-# ── where a link leads ──
-
-
 @pytest.mark.parametrize(
     ("target", "value"),
     [("/etc/shadow", "${path}"), ("../etc/shadow", "${realpath}"),
@@ -53,8 +50,7 @@ def test_symlinks_on_the_way_of_a_mount_are_followed_to_their_end(node: Victim) 
     node.link("/in/b", "/in/d")
     node.link("/in/d/c", "../../etc/shadow")
     for path in ("/in/sub/shadow", "/in/sub", "/in//sub/.", "/in/a"):
-        for outcome in node.by_both_ways(asks(path, "mounts"), "/in/*"):
-            outcome.nothing("--allow-path '/etc")
+        node.refuses(asks(path, "mounts"), "/in/*", why="--allow-path '/etc")
 
 
 @needs_root
@@ -67,8 +63,7 @@ def test_flag_is_for_the_links_target(node: Victim, section: str, link: str, tar
     node.node(f"{target}/x")
     for outcome in node.by_both_ways(asks(f"{link}/x", section), "/run/*"):
         assert "0" in (outcome.answers or {}), outcome
-    for outcome in node.by_both_ways(asks(f"{link}/x", section), f"{link}/*"):
-        outcome.nothing(f"{target}/x'")
+    node.refuses(asks(f"{link}/x", section), f"{link}/*", why=f"{target}/x'")
 
 
 @pytest.mark.parametrize("links", [1, 41, 200])
@@ -85,9 +80,6 @@ def test_symlinks_that_lead_nowhere_or_further_than_is_followed_are_not_mounted(
     entry = {"hostPath": "/in/l0", "optional": optional}
     for outcome in node.by_both_ways(asks(entry, "mounts"), "/in/*"):
         outcome.nowhere("/in/l0", "shadow", "later")
-
-
-# ── between the scan and Allocate ──
 
 
 @pytest.mark.parametrize("inject", WAYS)
@@ -144,9 +136,6 @@ def test_device_exchanged_after_the_scan_is_refused_at_allocate(
     (refusal,), answers = allocated(scanner, snapshot)
     assert why in refusal
     assert not answers
-
-
-# ── after Allocate ──
 
 
 @needs_root

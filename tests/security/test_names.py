@@ -34,9 +34,6 @@ def giving(allocate: Allocate) -> str:
     return config({"sources": [{"static": 1}], "allocate": allocate})
 
 
-# ── what a flag allows ──
-
-
 @pytest.mark.parametrize("name", ["nvidia.com/gpu=all", "devhost.example.com/loot=0"])
 def test_cdi_device_needs_a_flag(name: str) -> None:
     """Its spec may mount anything; one of devhost's would pass a claim and its policy by."""
@@ -72,33 +69,20 @@ def test_variable_by_which_a_runtime_adds_devices_needs_a_flag(name: str) -> Non
         assert bool(loads(giving({"env": {name: "x"}}), policy=allowed).config) == allows
 
 
-# ── what no flag allows ──
-
-
 @pytest.mark.parametrize(
     "key",
-    [
-        "cdi.k8s.io/x",
-        "io.kubernetes.cri-o.Devices",
-        "io.katacontainers.config.hypervisor.path",
-        "module.wasm.image/variant",
-        "bundle",
-    ],
-)
+    ["cdi.k8s.io/x", "io.kubernetes.cri-o.Devices", "io.katacontainers.config.hypervisor.path",
+     "module.wasm.image/variant", "bundle"],
+)  # fmt: skip
 def test_annotation_that_steers_a_runtime_is_refused(node: Victim, key: str) -> None:
     """Also where it is known only when its variables are; runc and crun list what is unsafe."""
     everything = replace(NONE, allow_annotations=("*",))
     (problem,) = loads(giving({"annotations": {key: "x"}}), policy=everything).problems
     assert "the runtime" in problem.message
     for cut in (3, len(key)):
-        resource = {
-            "sources": [{"static": {"ids": [key[:cut]]}}],
-            "allocate": {"annotations": {f"${{id}}{key[cut:]}": "x"}},
-        }
+        allocate = {"annotations": {f"${{id}}{key[cut:]}": "x"}}
+        resource = {"sources": [{"static": {"ids": [key[:cut]]}}], "allocate": allocate}
         node.attack(resource).nothing("the runtime")
-
-
-# ── names that are known at a scan or at Allocate ──
 
 
 class Scanned:

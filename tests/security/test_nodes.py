@@ -27,9 +27,6 @@ pytestmark = needs_root
 BLOCK = stat.S_IFBLK
 
 
-# ── memory ──
-
-
 @pytest.mark.parametrize(
     ("number", "how"),
     [(MEM, "renamed"), (KMEM, "symlink"), (PORT, "symlink to elsewhere"), (MEM, "hard link"),
@@ -54,11 +51,7 @@ def test_memory_by_another_name_is_refused(node: Victim, number: tuple[int, int]
     for outcome in node.by_both_ways({"sources": ["/dev/x"]}):
         assert not any(answer.devices for answer in (outcome.answers or {}).values())
         assert not outcome.spec
-    for outcome in node.by_both_ways(asks("/dev/x")):
-        outcome.nothing("of class memory")
-
-
-# ── disks ──
+    node.refuses(asks("/dev/x"), why="of class memory")
 
 
 def test_disk_by_the_name_of_a_character_device_is_refused(node: Victim) -> None:
@@ -68,15 +61,13 @@ def test_disk_by_the_name_of_a_character_device_is_refused(node: Victim) -> None
     node.link("/dev/zero", "ttyS0")
     node.node("/dev/char/8:0", DISK, BLOCK)
     for path in ("/dev/ttyS0", "/dev/null", "/dev/zero", "/dev/char"):
-        for outcome in node.by_both_ways(asks(path)):
-            outcome.nothing("is of class block")
+        node.refuses(asks(path), why="is of class block")
     for source in (
         "/dev/ttyS*",
         {"dev": {"pattern": "zero", "types": ["block", "char"]}},
         {"directory": {"path": "/dev/char", "types": ["block", "file"]}},
     ):
-        for outcome in node.by_both_ways({"sources": [source]}):
-            outcome.nothing("--allow-device")
+        node.refuses({"sources": [source]}, why="--allow-device")
 
 
 def test_character_device_with_the_numbers_of_a_disk_is_no_disk(node: Victim) -> None:
@@ -104,9 +95,6 @@ def test_disk_that_comes_late(node: Victim, monkeypatch: pytest.MonkeyPatch, inj
         assert [device.host_path for device in answer.devices] in ([], ["/dev/many/a"])
     node.at("/dev/many/disk").unlink(missing_ok=True)
     assert '"b"' not in written(scanner, snapshot)
-
-
-# ── directories ──
 
 
 def test_directory_of_nodes_is_handed_out_without_its_symlinks_and_files(node: Victim) -> None:
@@ -142,11 +130,7 @@ def test_directory_of_nodes_with_one_that_is_refused_is_refused(
     node.node("/dev/many/a", NULL)
     node.link("/dev/link", "/opt/many")
     node.node(name, number)
-    for outcome in node.by_both_ways(asks(path)):
-        outcome.nothing(why)
-
-
-# ── no nodes ──
+    node.refuses(asks(path), why=why)
 
 
 def test_file_pipe_or_socket_below_dev_is_no_device(node: Victim) -> None:
@@ -156,26 +140,16 @@ def test_file_pipe_or_socket_below_dev_is_no_device(node: Victim) -> None:
         server.bind(str(node.at("/dev/log")))
     node.link("/dev/l", "/dev/shm/file")
     for path in ("/dev/shm/file", "/dev/shm/fifo", "/dev/log", "/dev/l"):
-        for outcome in node.by_both_ways(asks(path)):
-            outcome.nothing("not a device node")
+        node.refuses(asks(path), why="not a device node")
         for outcome in node.by_both_ways({"sources": [path]}):
             assert not any(answer.devices for answer in (outcome.answers or {}).values())
             assert not outcome.spec
 
 
-# ── CDI specs ──
-
-
 def test_cdi_spec_has_ids_that_are_json_or_yaml_as_texts(node: Victim) -> None:
     """They make no mount, node or variable."""
-    ids = [
-        '"}],"env":["A=B"],"mounts":[{"hostPath":"/',
-        "a: b",
-        "&a *a",
-        "!!python/object:os.system",
-        "${path}",
-        "'\"\\",
-    ]
+    ids = ['"}],"env":["A=B"],"mounts":[{"hostPath":"/', "a: b", "&a *a", "${path}", "'\"\\"]
+    ids += ["!!python/object:os.system"]
     node.directory("/ok")
     lines = "/c\u2028- hostPath: \x85x: y"
     entry = {"hostPath": "/ok", "containerPath": f"{lines}/${{id}}"}
@@ -192,8 +166,7 @@ def test_variable_name_with_an_equals_sign_or_newline_is_refused(node: Victim, k
     """The name would hold a second variable; so would the value of another variable."""
     node.file("/in/a=b", mode=0o644)
     resource = {"sources": [{"directory": "/in"}], "allocate": {"env": {key: "x"}}}
-    for outcome in node.by_both_ways(resource):
-        outcome.nothing()
+    node.refuses(resource)
 
 
 def test_optional_node_that_is_refused_makes_the_device_unhealthy(node: Victim) -> None:

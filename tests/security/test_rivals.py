@@ -19,10 +19,8 @@ from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 
 GPU, OTHER = "vendor.com/gpu", "example.com/other"
-REASON = (
-    f"another device plugin on this node serves {GPU}: remove it, or allow both with "
-    f"--allow-resource {GPU}"
-)
+FLAG = f"--allow-resource {GPU}"
+REASON = f"another device plugin on this node serves {GPU}: remove it, or allow both with {FLAG}"
 
 
 class Vendor(Nobody):

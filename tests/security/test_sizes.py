@@ -33,9 +33,8 @@ _HIERARCHIES = Path("/sys/fs/cgroup")
 def memory(daemon: Daemon) -> Iterator[None]:
     """The process has the memory that the chart's limit gives it."""
     unified = (_HIERARCHIES / "cgroup.controllers").exists()
-    place = (
-        _HIERARCHIES if unified else _HIERARCHIES / "memory"
-    ) / f"devhost-test-{secrets.token_hex(8)}"
+    place = _HIERARCHIES if unified else _HIERARCHIES / "memory"
+    place /= f"devhost-test-{secrets.token_hex(8)}"
     name = "memory.max" if unified else "memory.limit_in_bytes"
     limit = yaml.safe_load(_VALUES.read_text())["resources"]["limits"]["memory"]
     try:
@@ -123,9 +122,6 @@ async def test_edit_beyond_bounds_is_refused(bounded: Daemon, standin: Simulated
         await bounded.logged("configuration file invalid", lines)
         await at_rest(standin, bounded, {A: numbers(3)})
     assert await bounded.stop() == 0
-
-
-# ── directories ──
 
 
 def config(directory: Path, *names: str, options: str = "") -> str:

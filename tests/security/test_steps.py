@@ -54,9 +54,6 @@ def watched(node: Victim) -> Victim:
     return node
 
 
-# ── what a device's link leads to ──
-
-
 @needs_root
 @pytest.mark.parametrize("template", ["${path}", "${realpath}"])
 async def test_command_gets_the_node_behind_a_symlink(watched: Victim, template: str) -> None:
@@ -80,10 +77,7 @@ async def test_command_gets_the_node_behind_a_symlink(watched: Victim, template:
 async def test_step_for_what_another_path_leads_to_since_the_scan_is_refused(
     watched: Victim, path: str, target: str, why: str, words: list[str]
 ) -> None:
-    """Also where it is not given the path: it may find the device by its ID.
-
-    And where Allocate would follow the path: a step is for what the pod was given.
-    """
+    """A step is for the device that the pod got, even if it uses no path but the ID."""
     (device,) = watched.found(path).values()
     watched.link(path, target)
     for step in (noting(watched, *words), MODE):
@@ -169,9 +163,6 @@ async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victi
     assert not noted(watched)
 
 
-# ── arguments ──
-
-
 @pytest.mark.parametrize(
     ("name", "argument"), [("-rf", "${name}"), ("--config=x", "${id}"), ("-", "${name}.x")]
 )
@@ -212,9 +203,6 @@ def test_script_with_a_device_name_in_it_is_a_warning(argv: list[str], *, warned
     loaded = loads(config(resource), policy=policy("*", execs=True))
     assert loaded.config is not None, loaded.problems
     assert any("the shell would run" in problem.message for problem in loaded.problems) is warned
-
-
-# ── the step `mode` ──
 
 
 @needs_root
@@ -273,9 +261,6 @@ async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
         await stepped(watched, device, MODE)
     for path in ("/dev/x", "/dev/full", "/etc/shadow"):
         assert mode_of(watched.at(path)) == 0o600
-
-
-# ── the step `waitFor` ──
 
 
 @contextlib.contextmanager

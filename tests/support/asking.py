@@ -2,20 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support import waiting
 from tests.support.command import called
 from tests.support.daemon import PATIENCE, Daemon
 
+until_said = waiting.until_said
 A = "example.com/a"
 Json = dict[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,6 @@ async def asked(*arguments: str, **variables: str) -> tuple[int, str, str]:
     async with asyncio.timeout(PATIENCE):
         done = await asyncio.to_thread(called, "status", *arguments, **variables)
     return done.returncode, done.stdout, done.stderr
-
-
-async def until_said(ask: Callable[[], Awaitable[T]], true: Callable[[T], object]) -> T:
-    """Ask until the answer is so, and return it."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not true(answer := await ask()):
-                seen = answer
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"the last answer is {seen}") from None
-    return answer
 
 
 async def until_status(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:

@@ -340,11 +340,8 @@ class Process:
         """Publish what is found of a resource now."""
         served, host, now = self.served[name], self.node.host, self.kubelet.now
         served.due, served.scanned = False, served.finds
-        matched = {
-            device_id: host.device(device_id, paths)
-            for device_id, paths in served.finds.items()
-            if host.present.issuperset(paths)
-        }
+        finds = served.finds.items()
+        matched = {key: host.device(key, paths) for key, paths in finds if host.present >= {*paths}}
         taken = {node.path for device in matched.values() for node in device.nodes}
         for former in tuple(served.latest.devices.values()):
             if former.id in matched:
@@ -358,11 +355,8 @@ class Process:
                 matched[former.id] = devices.missing(former, now, remaining=here)
             elif former.absence.since > now - FORGET_MISSING_S or former.is_leaving:
                 matched[former.id] = former
-        same = {
-            key: same_device
-            for key, device in matched.items()
-            if (same_device := served.latest.devices.get(key)) == device
-        }
+        latest = served.latest.devices
+        same = {key: latest[key] for key, device in matched.items() if latest.get(key) == device}
         self._publish(served, devices.snapshot(*(matched | same).values()))
 
     def _publish(self, served: Served, snapshot: Snapshot) -> None:
@@ -380,11 +374,7 @@ class Process:
         self.claims.set_listed(served.resource, served.offered)
 
     async def allocate(self, name: str, advertised_id: str) -> HostDevice:
-        """Answer an Allocate.
-
-        Raises:
-            AllocationError: The device is not offered, or was handed out under another name.
-        """
+        """Answer an Allocate, or raise `AllocationError`."""
         served = self.served[name]
         offered = offered_id(advertised_id)
         device, offered_ids = served.offered.devices.get(offered.device), served.offered_ids

@@ -13,6 +13,7 @@ from typing import Any
 
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
+from tests.support import waiting
 from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
@@ -25,7 +26,7 @@ UNBOUND = {
     "node.holders.POLL_S": 0.05,
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
-PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
+PATIENCE = waiting.PATIENCE
 LONGEST_LINE = 16 * 1024 * 1024
 
 Line = dict[str, Any]
@@ -77,11 +78,9 @@ class Daemon:
         if config is not None:
             self.config.write_text(config)
         constants = self.constants if self.bound else UNBOUND | self.constants
-        begin = (
-            [LAUNCH, json.dumps(constants), self.code]
-            if constants or self.code
-            else ["-m", "devhost"]
-        )
+        begin = [LAUNCH, json.dumps(constants), self.code]
+        if not (constants or self.code):
+            begin = ["-m", "devhost"]
         self._process = await asyncio.create_subprocess_exec(
             *(*self.wrapper, sys.executable, *begin, "run", str(self.config)),
             *("--plugin-dir", str(self.plugins), "--state-dir", str(self.state)),
@@ -232,11 +231,8 @@ async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Itera
         async with asyncio.timeout(PATIENCE):
             while True:
                 # What a dead process served is counted, but not offered, for five minutes.
-                seen = {
-                    name: n
-                    for name, n in (await kubelet.capacity()).items()
-                    if name in wanted or n[1]
-                }
+                capacity = await kubelet.capacity()
+                seen = {name: n for name, n in capacity.items() if name in wanted or n[1]}
                 if (
                     seen == counts
                     and len(daemon.sockets()) == len(wanted)
@@ -249,7 +245,7 @@ async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Itera
 
 
 def directories(place: Path, *names: str, options: str = "") -> str:
-    """Return a configuration with a resource per directory of `place`, and what is in `more`."""
+    """Return a configuration with a resource per directory of `place`."""
     resources = "".join(
         f"  - {{name: example.com/{name}, sources: [directory: {place / name}],"
         f" removeMissingAfter: 100ms{options}}}\n"
@@ -259,10 +255,8 @@ def directories(place: Path, *names: str, options: str = "") -> str:
 
 
 def tokens(**counts: int) -> str:
-    resources = "".join(
-        f"\n  - {{name: example.com/{name}, sources: [static: {count}]}}"
-        for name, count in counts.items()
-    )
+    entry = "\n  - {{name: example.com/{}, sources: [static: {}]}}"
+    resources = "".join(entry.format(*pair) for pair in counts.items())
     return f"version: v1\nresources:{resources or ' []'}\n"
 
 

@@ -47,11 +47,7 @@ def node(
     changed: int = 1,
     variables: Mapping[str, str] | None = None,
 ) -> Node:
-    """Return a node of the first source; without a number it is a regular file.
-
-    Args:
-        name: The base name of the path, unless it is given.
-    """
+    """Return a node of the first source; without a number it is a regular file."""
     kind = kind or (FileKind.CHAR if number else FileKind.FILE)
     state = file_state(realpath or path, kind, number, inode=inode, changed=changed)
     return Node(path, state, 0, name or path.rpartition("/")[2], variables or {})

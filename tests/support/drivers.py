@@ -297,7 +297,6 @@ class DraNode(Node):
         return [process for process in self.processes if isinstance(process, DraProcess)]
 
     async def start_driver(self, driver: str) -> DraProcess:
-        """Start a process, which serves nothing yet."""
         process = DraProcess(self, driver)
         self.processes.append(process)
         await process.start()
@@ -335,11 +334,8 @@ class DraNode(Node):
         (record,) = (record for record in process.dra.claims if record.claim == claim.uid)
         file = self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json"
         content = json.loads(file.read_text())
-        nodes = [
-            node
-            for device in content["devices"]
-            for node in device["containerEdits"].get("deviceNodes", ())
-        ]
+        edits = [device["containerEdits"] for device in content["devices"]]
+        nodes = [node for edit in edits for node in edit.get("deviceNodes", ())]
         numbers = frozenset(node.pop("minor") for node in nodes)
         paths = frozenset(node.pop("hostPath", node["path"]) for node in nodes)
         first = answer.SerializeToString(deterministic=True), content

@@ -55,20 +55,8 @@ _MISC: Final = {"rdma_cm": "infiniband/rdma_cm", "tun": "net/tun"}
 _SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
 # Words that are no files of their own.
 _RESERVED: Final = frozenset(
-    {
-        "driver",
-        "group",
-        "class",
-        "sub",
-        "rev",
-        "numa",
-        "bus",
-        "dev",
-        "version",
-        "authorized",
-        "devname",
-    }
-)
+    ("driver", "group", "class", "sub", "rev", "numa", "bus", "dev", "version", "authorized")
+) | {"devname"}
 
 
 @dataclass
@@ -100,22 +88,13 @@ class HostTree(testing.HostTree):
     """The files of a host, with those of its hardware in sysfs."""
 
     def hardware(self, text: str) -> None:
-        """Create the hardware that a text describes; devices that are there stay as they are.
-
-        Raises:
-            ValueError: A line is invalid.
-            NotPermittedError: This process may not create device nodes.
-        """
+        """Create the hardware that a text describes; raise `ValueError` for an invalid line."""
         for device in _devices(self, text):
             if not self.at(device.path).is_dir():
                 _create(self, device)
 
     def unplug(self, name: str) -> None:
-        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these.
-
-        Raises:
-            ValueError: There is no such device.
-        """
+        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these."""
         device = next((self.root / "sys/devices").rglob(name), None)
         if device is None:
             raise ValueError(f"no device {name!r} in sysfs")

@@ -20,6 +20,7 @@ from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
 from tests.support.devices import reason_of
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
+from tests.support.waiting import until_said
 
 Kubelet = SimulatedKubelet | RealKubelet
 
@@ -30,13 +31,7 @@ contract = pytest.mark.parametrize("kubelet", KUBELETS, indirect=True)
 
 
 def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kubelet:
-    """Return a kubelet that is not started yet, with a socket of its pod-resources API.
-
-    Args:
-        binary: Of a real one; ``None`` for the stand-in.
-        directory: Where its directory of plugins and its socket are.
-        numa_nodes: How many a real one has.
-    """
+    """Return a kubelet that is not started yet: a real one by its binary, or the stand-in."""
     plugins, socket = directory / "plugins", directory / "pr.sock"
     if binary is None:
         return SimulatedKubelet(plugins, socket)
@@ -44,12 +39,7 @@ def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kub
 
 
 class Hosting:
-    """Runs the host in this process, as many times as a scenario wants.
-
-    Attributes:
-        pod_resources: Where the kubelets of the fixtures serve their pod-resources API.
-        cdi: Where CDI specs are kept by default.
-    """
+    """Runs the host in this process, as many times as a scenario wants."""
 
     def __init__(self, directory: Path) -> None:
         self.plugins, self.cdi = directory / "plugins", directory / "cdi"
@@ -102,13 +92,10 @@ class Hosting:
         return served.status if served else Status()
 
     async def until(self, resource: str, state: State, index: int = -1) -> None:
-        try:
-            async with asyncio.timeout(60):
-                while self.status(resource, index).state is not state:
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            seen = self.status(resource, index)
-            raise AssertionError(f"{resource}: not {state}, {seen}") from None
+        async def status() -> Status:
+            return self.status(resource, index)
+
+        await until_said(status, lambda status: status.state is state)
 
     def device(self, resource: str, device_id: str) -> HostDevice | None:
         served = self.served(resource)
@@ -133,10 +120,4 @@ class Hosting:
 
 
 async def pod_status(kubelet: Kubelet, pod: str, resource: str, wanted: Mapping[str, str]) -> None:
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while (seen := (await kubelet.health(pod))["app"][resource]) != wanted:
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None
+    await until_said(lambda: kubelet.health(pod), lambda health: health["app"][resource] == wanted)

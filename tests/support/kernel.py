@@ -14,16 +14,7 @@ def shows(
     below: Mapping[str, str] | None = None,
     files: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Add a character device to sysfs.
-
-    Args:
-        root: Where the machine's files are.
-        number: Of the device.
-        subsystem: Its class or bus.
-        name: The kernel's name of it.
-        below: The devices that it is part of, the outermost first, with their subsystems.
-        files: By path relative to its directory, what they contain.
-    """
+    """Add a character device to sysfs, part of others: the outermost first, with subsystems."""
     place = root / "sys/devices"
     for parent, kind in (below or {"virtual": ""}).items():
         place /= parent

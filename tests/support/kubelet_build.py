@@ -44,11 +44,7 @@ def binary(modfile: Path, out: Path) -> Path:
 
 
 def build(wanted: Path) -> None:
-    """Build a kubelet, by its path, if it is not there.
-
-    Raises:
-        OSError: It is none of ours, or there is no Go; `subprocess.CalledProcessError`: that fails.
-    """
+    """Build a kubelet, by its path, if it is not there; raise `OSError` for an unknown one."""
     if wanted.exists():
         return
     tools = wanted.parent

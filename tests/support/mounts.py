@@ -27,11 +27,7 @@ def _mount(source: str, target: Path, kind: str | None, flags: int, data: str = 
 
 
 def mount(source: str, target: Path, kind: str, data: str = "") -> None:
-    """Mount a filesystem.
-
-    Raises:
-        OSError: It cannot be.
-    """
+    """Mount a filesystem, or raise `OSError`."""
     _mount(source, target, kind, 0, data)
 
 
@@ -41,10 +37,7 @@ def unmount(target: Path) -> None:
 
 
 class HungMount:
-    """A FUSE mount that nobody answers: who touches it waits until `end`.
-
-    Nothing in the test may touch it meanwhile.
-    """
+    """A FUSE mount that nobody answers: all access, by the test too, waits until `end`."""
 
     def __init__(self, place: Path, options: str = "") -> None:
         self._place = place

@@ -12,12 +12,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Series:
-    """A time series.
-
-    Attributes:
-        labels: With ``__name__``.
-        values: At 0, 1, … minutes; ``None`` where there is no sample.
-    """
+    """A time series with a value for each minute; ``None`` where there is no sample."""
 
     labels: Labels
     values: Sequence[float | None]

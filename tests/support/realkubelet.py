@@ -83,12 +83,7 @@ class RealKubelet:
     """
 
     def __init__(
-        self,
-        binary: Path,
-        plugin_dir: Path,
-        pod_resources: Path,
-        *,
-        numa_nodes: int = 0,
+        self, binary: Path, plugin_dir: Path, pod_resources: Path, *, numa_nodes: int = 0
     ) -> None:
         self.plugin_dir = plugin_dir
         self.pod_resources = pod_resources
@@ -120,10 +115,7 @@ class RealKubelet:
         return "\n".join(self._log)
 
     async def start(self, *, knows_pods: bool = True) -> None:
-        """Start the process, with the pods that an earlier one has admitted.
-
-        While its API server is away it does not know them.
-        """
+        """Start the process with the pods of an earlier one, unless its API server is away."""
         if self._process is not None:
             raise RuntimeError("the kubelet was started already")
         self._log.clear()
@@ -131,10 +123,8 @@ class RealKubelet:
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_LINE
         )
-        self._readers = [
-            asyncio.create_task(self._read_replies(process)),
-            asyncio.create_task(self._read_log(process)),
-        ]
+        readers = (self._read_replies(process), self._read_log(process))
+        self._readers = [asyncio.create_task(reader) for reader in readers]
         try:
             pods = [OWN_POD, *self._pods.values()] if knows_pods else []
             await self._call("pods", pods=pods)
@@ -209,20 +199,10 @@ class RealKubelet:
         sidecars: Collection[str] = (),
         start: bool = True,
     ) -> dict[str, Answer]:
-        """Admit a pod and start its containers; tell what the container runtime would get.
+        """Admit a pod, again if it is active, and start its containers, or raise `AdmissionError`.
 
-        A pod that is active already is admitted once more, as a restarted kubelet does.
-
-        Args:
-            pod: Its name.
-            containers: The limits of each container, by its name.
-            init: The containers that run before the others and end. They and the sidecars come
-                first, in the order of ``containers``.
-            sidecars: The init containers that go on running.
-            start: Start the containers too; if not, the answer is empty.
-
-        Raises:
-            AdmissionError: The kubelet refused it, or to start it; the pod is gone then.
+        The `init` containers and `sidecars` (which go on running) come first, in the order of
+        `containers`. Without `start` the answer is empty.
         """
         spec = self._spec(pod, containers, init, sidecars)
         self._pods[pod], self._started[pod] = spec, set()
@@ -236,20 +216,14 @@ class RealKubelet:
             return {}
         first = [name for name in containers if name in init or name in sidecars]
         try:
-            return {
-                name: await self.start_container(pod, name)
-                for name in dict.fromkeys([*first, *containers])
-            }
+            names = dict.fromkeys([*first, *containers])
+            return {name: await self.start_container(pod, name) for name in names}
         except AdmissionError:  # a kubelet would try again and again
             await self.free(pod)
             raise
 
     async def start_container(self, pod: str, container: str) -> Answer:
-        """Start a container of an admitted pod, the first time or again.
-
-        Raises:
-            AdmissionError: The kubelet refused; the pod keeps its devices.
-        """
+        """Start a container of an admitted pod; after an `AdmissionError` it keeps its devices."""
         spec, started = self._pods[pod], self._started[pod]
         try:
             reply = await self._call("start_container", uid=spec["uid"], container=container)
@@ -267,11 +241,7 @@ class RealKubelet:
     async def hints(
         self, pod: str, containers: Mapping[str, Mapping[str, int]]
     ) -> dict[str, dict[str, list[Hint] | None]]:
-        """Return the hints of each container and resource, without admitting the pod.
-
-        They are None if any NUMA node will do, since the devices have none, and empty if there
-        are not enough devices.
-        """
+        """Return the hints of each container and resource; None if any NUMA node will do."""
         reply = await self._call("hints", pod=self._spec(pod, containers))
         return {
             container: {
