@@ -27,6 +27,7 @@ from tests.support.devices import node, reasons, snapshot
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 2 s"
+RECOVERING = "recovering: 1 of 2 good rounds"
 
 
 class Answers:
@@ -154,13 +155,7 @@ def device(
         pytest.param("+1+23", [None, None, None, None, "check failed: 3"], id="failures in a row"),
         pytest.param(
             "1+2++",
-            [
-                "check failed: 1",
-                "recovering: 1 of 2 good rounds",
-                "check failed: 2",
-                "recovering: 1 of 2 good rounds",
-                None,
-            ],
+            ["check failed: 1", RECOVERING, "check failed: 2", RECOVERING, None],
             id="good rounds in a row",
         ),
         # A date in it would be a line in the log, and a scan, for every round.

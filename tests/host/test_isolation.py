@@ -22,6 +22,8 @@ from devhost.watch.inotify import Inotify
 from devhost.watch.threads import ABANDONED_MAX
 from tests.support.daemon import tokens, until
 from tests.support.hosting import Hosting
+from tests.support.mounts import tmpfs
+from tests.support.root import needs_root
 
 
 async def test_resource_that_crashes_is_started_again(
@@ -105,3 +107,19 @@ async def test_unwatched_directory_heals(hosting: Hosting, monkeypatch: pytest.M
         host = hosting.start(tokens())
         await until(reasons, "the failure")
     await until(lambda: not reasons(), "a watch")
+
+
+@needs_root
+async def test_mount_is_seen(standin: SimulatedKubelet, hosting: Hosting, directory: Path) -> None:
+    """After a rescan, as no event tells of a mount such as those of udisks and CSI."""
+    name, place = "example.com/a", directory / "colas"
+    resource = f"{{name: {name}, sources: [directory: {place}]}}"
+    host = hosting.start(f"version: v1\nresources: [{resource}]")
+    await standin.wait(name, 0, 0)
+    with tmpfs(place):
+        (place / "a").touch()
+        host.resources[0].scan.rescan()
+        await standin.wait(name, 1, 1)
+        (place / "b").touch()
+        await standin.wait(name, 2, 2)
+    await hosting.close()

@@ -35,16 +35,6 @@ def no_socket_is_left(directory: Path) -> Iterator[None]:
     assert not sockets(directory)
 
 
-@pytest.fixture
-async def pair(hosting: Hosting, started: Kubelet) -> None:
-    """A host with three tokens that serves, and a later one with five that waits."""
-    hosting.start(tokens("old", t=3))
-    await hosting.until(T, State.REGISTERED)
-    hosting.start(tokens("new", t=5))
-    await hosting.until(T, State.WAITING)
-    await served_by(started, "old", T, 3)
-
-
 def tokens(owner: str, **counts: int) -> str:
     """Return a configuration with resources of so many tokens; its answers say whose it is."""
     resources = "".join(
@@ -106,9 +96,12 @@ async def test_second_instance_serves_what_is_dropped(started: Kubelet, hosting:
 
 
 @contract
-@pytest.mark.usefixtures("pair")
 async def test_second_instance_waits_on_at_a_restart(started: Kubelet, hosting: Hosting) -> None:
     """All sockets go and no lock: the same instance serves again. The second counts as ready."""
+    hosting.start(tokens("old", t=3))
+    await hosting.until(T, State.REGISTERED)
+    hosting.start(tokens("new", t=5))
+    await hosting.until(T, State.WAITING)
     for _ in range(3):
         await started.restart()
         await served_by(started, "old", T, 3)

@@ -138,12 +138,9 @@ async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
 async def test_page_fits_the_window(viewer: Viewer, tmp_path: Path, status: type[Json]) -> None:
     async with Served(status()) as served:
         for kind, scheme, width, height in (
-            ("light", "light", 1100, 900),
-            ("dark", "dark", 1100, 900),
-            ("tablet", "light", 601, 900),
-            ("window", "light", 851, 900),
-            ("phone", "light", 360, 740),
-            ("small-phone", "dark", 320, 600),
+            *(("light", "light", 1100, 900), ("dark", "dark", 1100, 900)),
+            *(("tablet", "light", 601, 900), ("window", "light", 851, 900)),
+            *(("phone", "light", 360, 740), ("small-phone", "dark", 320, 600)),
         ):
             shown = await viewer.open(served.url, width, height, scheme)
             for summaries in ("summary", "details details summary"):

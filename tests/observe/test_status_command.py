@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devhost.cli import output
+from devhost.observe.address import Address
 from devhost.observe.http import Response, serve_http
 from tests.observe.page_examples import Json, many, wrong
 from tests.support.asking import A, asked, colas, resource, status_port_of, until_status
@@ -65,12 +65,15 @@ async def test_status_well_and_not(daemon: Daemon, started: Kubelet, directory: 
 
 
 async def test_status_of_some_resources_has_their_problems(answering: Answering) -> None:
+    holders = {"scratch-disk0::0": ["x/one", "x/two"], "scratch-disk0::1": ["x/one"]}
+    answering.status["resources"][3]["holders"] = holders
     code, text, _ = await answering.asked(WITHHELD, "-o", "json")
     assert code == 1
     _, as_yaml, _ = await answering.asked(WITHHELD, "-o", "yaml")
     assert yaml.safe_load(as_yaml) == json.loads(text)
     _, wide, _ = await answering.asked(WITHHELD, "-o", "wide")
     assert re.search("^DEVICE +HEALTH +HELD BY +NUMA +PATHS +CHECKED +REASON$", wide, re.MULTILINE)
+    assert re.search("^scratch-disk0 +Unhealthy +x/one, x/two  ", wide, re.MULTILINE)
     assert json.loads(text) == answering.status | {
         "resources": [answering.status["resources"][3]],
         "troubles": [answering.status["troubles"][0], answering.status["troubles"][-1]],
@@ -84,11 +87,6 @@ async def test_status_of_some_resources_has_their_problems(answering: Answering)
     assert code == 0
     assert "problems:" not in text
     assert len(text.splitlines()) == 35  # two lines on the whole, an empty one, two headings
-
-
-def test_pods_of_a_device_are_those_of_its_shares() -> None:
-    holders = {"a::0": ["x/one", "x/two"], "a::1": ["x/one"], "b": ["y/b"]}
-    assert output.pods_by_device(holders) == {"a": "x/one, x/two", "b": "y/b"}
 
 
 async def test_status_without_a_devhost_exits_with_3() -> None:
@@ -117,7 +115,7 @@ async def test_status_of_another_program_exits_with_3(reply: bytes) -> None:
 
 @pytest.mark.parametrize(("index", "flag"), [(1, "--listen"), (3, "--status-listen")])
 async def test_port_that_is_taken_ends_the_start(daemon: Daemon, index: int, flag: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as bound:
+    with Address("127.0.0.1", 0).bind() as bound:
         port = bound.getsockname()[1]
         daemon.flags[index] = f"127.0.0.1:{port}"
         await daemon.start(tokens(a=1))

@@ -113,11 +113,8 @@ def missing(
     replaced: bool = False,
 ) -> HostDevice:
     """Return a device as it is when it is no longer found, or no longer offered."""
-    return replace(
-        device,
-        verdict=Verdict(Cause.NOT_FOUND, reason),
-        absence=_absence(since, remaining, replaced=replaced),
-    )
+    absence = _absence(since, remaining, replaced=replaced)
+    return replace(device, verdict=Verdict(Cause.NOT_FOUND, reason), absence=absence)
 
 
 def _absence(since: float | None, remaining: Iterable[str], *, replaced: bool) -> Missing | None:
