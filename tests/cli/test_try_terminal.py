@@ -90,7 +90,7 @@ async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
 
 
 async def test_prompt_gives_a_pod_what_dra_offers(config: Path) -> None:
-    """And shows what CDI has for its container; kubelet finds the driver again after a restart."""
+    """The prompt shows the container's CDI; kubelet finds the driver again after a restart."""
     save(config, f"{DRA}{TOKENS}")
     async with playing(config, "--dra", COLUMNS="120") as screen:
         await screen.shows("example.com/zero: 4 of 4 shares allocatable: full zero")

@@ -96,7 +96,7 @@ async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> No
 
 
 async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) -> None:
-    """Or its container would get neither a name nor the device."""
+    """Its container would get neither a name nor the device."""
     bench = Bench(tmp_path)
 
     reason = bench.reason
@@ -227,7 +227,7 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
 
 
 async def test_cdi_spec_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither to look at many devices, nor to put their text together."""
+    """A look at many devices and a long text do not mean that the host hangs."""
     bench = Bench(tmp_path)
     resource, patience = bench.scanner.resource, 2.0
     source = resource.sources[0].model_copy(update={"static": Static(count=25)})

@@ -92,7 +92,7 @@ async def test_cdi_spec_gives_what_a_device_plugin_would(tmp_path: Path) -> None
 async def test_cdi_spec_gives_a_node_another_name_owner_and_mode_where_that_is_declared(
     tmp_path: Path, kind: int, letter: str, declared: dict[str, int]
 ) -> None:
-    """Else the node's own mode, not that of its namesake."""
+    """Without a declared mode the node has its own, not that of its namesake."""
     made = tmp_path / "made"
     os.mknod(made, 0o600 | kind, os.makedev(240, 7))
     device = node(made, "/dev/null", permissions="rwm", **declared)

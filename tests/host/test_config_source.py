@@ -134,7 +134,7 @@ async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_la
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    """Without another event; nobody calls it invalid."""
+    """No other event is needed, and the file is not called invalid."""
 
     def sick(file: str) -> bytes:
         raise OSError(number, os.strerror(number), file)
@@ -211,7 +211,7 @@ async def test_config_source_is_saved(source: ConfigFile, monkeypatch: pytest.Mo
 
 
 async def test_config_source_may_hang(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is said, however often it is asked one thread waits, and the edit is followed later."""
+    """The status says so, one thread waits however often it is asked, the edit follows later."""
     release, reads = threading.Event(), 0
     real = loader.read
     monkeypatch.setattr(config_file, "PATIENCE_S", 0.01)

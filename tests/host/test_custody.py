@@ -208,7 +208,7 @@ async def test_claims_write_once_for_two_allocates_of_a_device(tmp_path: Path) -
 @pytest.mark.parametrize("later", ["allow", "deny"])
 @pytest.mark.parametrize("declared", [True, False])
 async def test_claims_may_overlap(tmp_path: Path, former: str, later: str, declared: bool) -> None:
-    """Where both are declared one of them is enough, as everywhere; else both have to say so."""
+    """One of two declared resources has to allow it; both have to if one is not declared."""
     custody = CustodyFixture(tmp_path)
     first, second = resource(A, overlap=former), resource(B, overlap=later)
     custody.reconfigure([first, second])
@@ -274,7 +274,6 @@ async def test_claims_keep_a_path_at_boot(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_claims_free_a_node_that_no_pod_holds_and_have_others_scanned() -> None:
-    """And not before it has left the list."""
     holders, looks = FakeHolders("default/pod"), asyncio.Event()
     custody = CustodyFixture(None, holders)
     custody.add(B, DeviceList(0.0), looks.set)
@@ -322,7 +321,6 @@ async def test_claims_record_the_nodes_again_of_an_id_that_only_has_steps() -> N
 
 
 async def test_claims_withhold_a_node_that_another_device_of_the_resource_has_now() -> None:
-    """Though the device that a pod has is there, with its other node."""
     x, y = (devices.node(f"/dev/{name}", (4, number)) for name, number in (("x", 1), ("y", 2)))
     former, custody = devices.device("a", x, y), CustodyFixture(None)
     published(custody, resource(A), former)
@@ -373,7 +371,7 @@ async def test_claims_withhold_a_node_that_was_exchanged() -> None:
 
 
 async def test_claims_wait_as_long_as_an_id_has_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a resource that is gone: another instance's Allocate may still run."""
+    """The resource is gone, but another instance's Allocate may still run."""
     custody = CustodyFixture(holders=FakeHolders(), leave_after=10.0)
     now = asyncio.get_running_loop().time()
     assert await allocated(custody, resource(A), device("a"))
@@ -390,7 +388,7 @@ async def test_claims_wait_as_long_as_an_id_has_to(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("held", [True, False])
 async def test_claims_of_exchanged_nodes_wait_for_pods_alone(held: bool) -> None:
-    """Neither waits for the other, unless a pod may have it; then each waits for the other's."""
+    """A device waits for the other's node only while a pod may have that."""
     custody, declared = CustodyFixture(holders=FakeHolders()), resource(A)
     first = [device("a"), device("b", number=65, path="/dev/y")]
     assert published(custody, declared, *first) == [None, None]
@@ -457,7 +455,7 @@ async def test_claims_withhold_what_another_instance_serves() -> None:
 
 
 async def test_claims_wait_for_one_device_without_a_record_in_whatever_order_it_is_listed() -> None:
-    """Or the reason would be another one, for all devices, with each list of kubelet."""
+    """The reason of all devices would change with each list of kubelet."""
     held = [AdvertisedName("example.com/gone", key, shared=False) for key in "xy"]
     seen = set[str | None]()
     for names in (held, held[::-1]):
@@ -471,7 +469,7 @@ async def test_claims_wait_for_one_device_without_a_record_in_whatever_order_it_
 
 
 async def test_publication_costs_what_its_own_devices_cost() -> None:
-    """However many names a node has, and however many of them pods were given."""
+    """A node may have many names, and pods may have many of them."""
 
     async def count_calls(names: int) -> int:
         custody, calls = CustodyFixture(), 0

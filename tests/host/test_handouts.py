@@ -85,7 +85,7 @@ async def test_steps_are_of_the_file_and_nodes_of_the_process(tmp_path: Path) ->
 
 
 async def test_handout_lost_in_the_file_of_another_instance_is_forgotten(tmp_path: Path) -> None:
-    """That one has ended it, because no pod has it any longer."""
+    """The other instance has ended it, because no pod has it any longer."""
     seen: list[Record] = []
     first, second = opened(tmp_path), opened(tmp_path, "other")
     second.on_change = seen.extend
@@ -222,7 +222,7 @@ async def test_state_file_that_is_damaged_is_moved_aside(
     caplog: pytest.LogCaptureFixture,
     content: bytes,
 ) -> None:
-    """Also one that is larger than any that devhost writes."""
+    """So is a file that is larger than any that devhost writes."""
     monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 998)
     path, file = tmp_path / FILE, opened(tmp_path)
     path.parent.mkdir()
@@ -290,7 +290,7 @@ async def test_steps_unwritable_stay_and_nodes_are_written_later(tmp_path: Path)
 
 
 async def test_steps_on_a_slow_disk_are_written_later_if_they_replace_none(tmp_path: Path) -> None:
-    """Or the next process would take the former pod's for them."""
+    """The next process would take a former pod's steps for them."""
     file, pending = opened(tmp_path), [handout(steps="pending"), handout("b", steps="pending")]
     assert await file.give(lambda: [handout("b", steps="done")], 10) is None
     for _ in range(2):  # as for a second container of the pod
@@ -350,7 +350,7 @@ def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
 
 
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
-    """Whether it was renamed, or another one has taken its place."""
+    """The file may have been renamed, or another may have taken its place."""
     file = opened(tmp_path)
     first, moved, replaced, stranger = (
         node(path, None, inode=inode).id for inode in (1, 2) for path in ("/d/x", "/d/y")

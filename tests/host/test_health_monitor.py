@@ -253,7 +253,7 @@ async def test_health_check_that_hangs_delays_no_other(bench: Bench, answers: An
 async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
     bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do those that have timed out keep the places of others: one place is enough."""
+    """One place is enough for others after a timeout."""
     monkeypatch.setattr(threads, "ABANDONED_MAX", 2)
     monkeypatch.setattr(health_monitor, "CONCURRENT", 1)
     crowded = Bench(answers)
@@ -286,7 +286,7 @@ async def test_new_node_is_checked(replacement: HostDevice, bench: Bench, answer
 
 
 async def test_device_touched_keeps_its_health(bench: Bench, answers: Answers) -> None:
-    """Such as by `chmod`, which a step of `preStart` may do."""
+    """A step of `preStart` may touch a node by `chmod`; the device is checked at once."""
     bench.watch(scanner(interval="1h"), device())
     answers.good("a")
     await bench.until_reason("a", None)
@@ -326,7 +326,7 @@ async def test_device_with_another_reason_keeps_it(bench: Bench, answers: Answer
 
 
 async def test_health_checks_that_change_decide_next(bench: Bench, answers: Answers) -> None:
-    """That round is due immediately; a round of the old checks that ends now does not count."""
+    """The next round is due immediately; a round of the old checks does not count."""
     bench.watch(scanner(failures=2), device())
     answers.good("a")
     await bench.until_reason("a", None)

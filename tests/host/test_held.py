@@ -76,7 +76,6 @@ async def test_held_devices_of_a_removed_resource_drain(started: Kubelet, hostin
 
 @contract
 async def test_held_device_is_prepared(started: Kubelet, hosting: Hosting, directory: Path) -> None:
-    """With steps before the start, which find the device as it was."""
     log = directory / "log"
     script = directory / "step.sh"
     script.write_text(f"echo $1 >>{log}")

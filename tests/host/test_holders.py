@@ -234,7 +234,7 @@ async def test_holders_of_a_device_are_none_by_two_lists_that_are_apart(clock: C
 
 
 async def test_holders_listed_by_a_new_kubelet_free_no_device(clock: Clock) -> None:
-    """Not after devhost's own start, and not after a restart of kubelet."""
+    """kubelet is new after devhost's own start, and after its restart."""
     for _ in range(2):
         for after in (0.0, CONFIRM_S, CONFIRM_S, CONFIRM_S):
             await clock.list(NOBODY, after)
@@ -247,7 +247,7 @@ async def test_holders_listed_by_a_new_kubelet_free_no_device(clock: Clock) -> N
 
 @pytest.mark.parametrize("static", [(), ("kube-system/etcd-node-1", "ns/web-node-1")])
 async def test_holders_of_static_pods_free_no_device(clock: Clock, static: Iterable[str]) -> None:
-    """For however long: its API server may be away, and it has told of no pod yet."""
+    """The API server may be away for long, so that kubelet knows static pods alone."""
     clock.lister.pods = frozenset(static)
     for _ in range(20):
         await clock.list(NOBODY, POLL_S)
@@ -264,7 +264,7 @@ async def test_holders_of_static_pods_free_no_device(clock: Clock, static: Itera
 
 
 async def test_holders_that_are_complete_are_known_at_once(clock: Clock) -> None:
-    """Not so those of claims: pods may have them that kubelet does not know yet."""
+    """Pods may have claims that kubelet does not know yet."""
     clock.lister.pods, clock.lister.unlisted = frozenset(), False
     for after, unheld in ((0, False), (CONFIRM_S, True)):
         await clock.list(NOBODY, after)
@@ -277,7 +277,6 @@ async def test_holders_that_are_complete_are_known_at_once(clock: Clock) -> None
 
 
 async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: Clock) -> None:
-    """Not even if the first one has been there for long."""
     for answer in (NOBODY, NOBODY):
         await clock.list(answer, POLL_S)
     clock.lister.now += 1
@@ -288,7 +287,6 @@ async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: C
 
 
 async def test_holders_before_a_restart_stay_until_the_lists_are_whole(clock: Clock) -> None:
-    """However often it restarts."""
     await clock.list(ONE, 0)
     await clock.list(ONE, POLL_S)
     for _ in range(4):

@@ -205,7 +205,7 @@ def _state(runner: ServedResource) -> State:
 async def test_cdi_spec_has_another_number_before_the_device_is_healthy(
     started: Kubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a container would be given what has the number now."""
+    """A container would get the device that has the number now."""
     path = bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)

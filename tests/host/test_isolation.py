@@ -81,7 +81,7 @@ async def test_answers_that_hang_are_not_counted_after_an_edit(
 
 
 async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) -> None:
-    """Or every one would be a warning: a reason that repeats is said a few times."""
+    """Every new reason is a warning; one that repeats is logged a few times."""
     answers = cast("ClaimHandler", SimpleNamespace(pre_start_required=False))
     directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
     for endpoint in ("a.sock", "b.sock"):

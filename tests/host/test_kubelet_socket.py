@@ -118,7 +118,7 @@ async def test_resource_is_registered_again_though_somebody_else_has_a_stream(
 async def test_restart_finds_resources_though_the_directory_of_locks_was_removed(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With it, the servers' own sockets: others take their place, without a failed attempt."""
+    """Other sockets replace the servers' own without a failed attempt."""
     host = hosting.start(tokens(t=3))
     await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
@@ -130,7 +130,7 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
 
 
 async def test_plugin_directory_symlink_is_followed(directory: Path, daemon: Daemon) -> None:
-    """So is a directory that a link replaces."""
+    """A link may change, and may replace a directory."""
     places = [directory / "one", directory / "two"]
     link = directory / "plugins"
     link.rmdir()

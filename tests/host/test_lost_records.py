@@ -97,7 +97,6 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
 
 @contract
 async def test_unknown_pods_free_no_device(started: Kubelet, hosting: Hosting, files: Path) -> None:
-    """For however long its API server is away."""
     holders = hosting.start(config(files, ALPHA)).parts.holders
     await started.wait(ALPHA, 2, 2)
     await started.admit("one", {"app": {ALPHA: 1}})
@@ -126,7 +125,7 @@ async def test_unknown_pods_free_no_device(started: Kubelet, hosting: Hosting, f
 async def test_device_that_a_pod_holds_is_recorded_again_under_its_name(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path
 ) -> None:
-    """So that nothing waits after a start without the file, if nothing was renamed."""
+    """A start without the file then waits for nothing."""
     state, token = directory / "state", f"- {{name: {OTHER}, sources: [static: 1]}}\n"
     text = config(files, ALPHA, options=token)
     hosting.start(text)
@@ -144,7 +143,7 @@ async def test_device_that_a_pod_holds_is_recorded_again_under_its_name(
 async def test_device_that_another_instance_has_handed_out_under_another_name_is_unhealthy(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path
 ) -> None:
-    """Before a pod asks for it, which would fail: the instances share the file."""
+    """The instances share the file: no pod gets as far as an Allocate that fails."""
     (files / "b").unlink()
     state = directory / "state"
     hosting.start(config(files, ALPHA), state_dir=state)

@@ -406,7 +406,7 @@ def on_a(events: str) -> list[tuple[str, str]]:
 @example(on_a("allocate start_and_be_replaced start"))
 @settings(max_examples=200)
 def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:
-    """And each pod's first start follows a run of its own."""
+    """Each pod's first start follows a run of its own."""
 
     async def live(directory: Path) -> None:
         fate = Fate(directory / "state")

@@ -69,7 +69,7 @@ async def test_replicas_prefer_distinct(started: Kubelet, hosting: Hosting, opti
 
 @contract
 async def test_prefer_changes_without_a_registration(started: Kubelet, hosting: Hosting) -> None:
-    """Without replicas it answers nothing, so that another preference needs no new registration."""
+    """`none` answers nothing, so that another preference needs no new registration."""
     hosting.start(config("4", "prefer: none"))
     await started.wait(SLOT, 4, 4)
     (first,) = await given(started, "one")
@@ -102,7 +102,6 @@ async def test_prefer_keeps_init_devices_for_app(started: RealKubelet, hosting: 
 
 
 def test_prefer_numa_takes_devices_of_one_node() -> None:
-    """By the NUMA nodes of the scan; the best of several answers is in tests/unit."""
     (resource,) = loads(config("5", "prefer: numa")).require().resources
     nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
     offer = snapshot(*(device(key, numa_nodes=(at,)) for key, at in nodes.items()))

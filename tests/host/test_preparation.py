@@ -61,7 +61,7 @@ async def refused(kubelet: Kubelet, pod: str) -> str:
 
 @contract
 async def test_prestart_of_a_crash_loop_runs_once(started: Kubelet, bench: Bench) -> None:
-    """Also where the next pod has the same name, as those of a StatefulSet have."""
+    """The next pod may have the same name, as in a StatefulSet."""
     bench.plug("a")
     bench.start()
     await started.wait(DISK, 1, 1)

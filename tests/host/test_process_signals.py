@@ -22,7 +22,7 @@ def _handlers() -> Iterator[None]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_term_or_int_cancels_the_work(number: int) -> None:
-    """Though the loop's own pipe is full, so that the signal has no room in it."""
+    """The loop's own pipe is full, so that the signal has no room in it."""
     ended = []
 
     async def work() -> None:

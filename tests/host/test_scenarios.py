@@ -65,7 +65,7 @@ async def test_allocate_natural_order(started: Kubelet, hosting: Hosting, direct
 
 @contract
 async def test_restart_on_fresh_socket(started: Kubelet, hosting: Hosting, directory: Path) -> None:
-    """With the devices that have come while kubelet was away, and its socket lay dead."""
+    """devhost registers the devices that came while kubelet was away and its socket dead."""
     (directory / "colas" / "a").touch()
     hosting.start(cola(directory))
     await started.wait(COLA, 1, 1)

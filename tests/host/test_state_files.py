@@ -18,7 +18,7 @@ from tests.support.daemon import PATIENCE
 
 
 def test_state_file_written_by_two_instances_at_a_time_is_whole(tmp_path: Path) -> None:
-    """Neither takes the other's unfinished file away."""
+    """No instance removes another's unfinished file."""
     together = Barrier(2)
 
     def keep(number: int) -> None:
@@ -57,7 +57,7 @@ def test_state_file_that_is_too_large_is_moved_aside(
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a pipe", "a directory"])
 def test_state_file_irregular_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """To open a pipe would wait, with the lock of the directory, until somebody writes to it."""
+    """Opening a pipe would wait for a writer, with the lock of the directory."""
     good = LastGoodConfig(tmp_path)
     make(good.path)
     with pytest.raises(OSError, match=r"regular file|directory"):

@@ -131,7 +131,7 @@ async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_ste
 
 
 async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path: Path) -> None:
-    """Also one that has left the process group on purpose."""
+    """The child has left the process group on purpose."""
     script = f"setsid sh -c 'echo $$ > {tmp_path}/child; exec sleep 1000' & until [ -s {tmp_path}/child ]; do :; done"
     await run(start_of(), run=shell(script))
     child = int((tmp_path / "child").read_text())

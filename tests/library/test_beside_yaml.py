@@ -72,8 +72,8 @@ async def test_code_node_is_kept(standin: SimulatedKubelet, serving: Serving, no
 
 async def test_device_is_whole(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
     first = Plain([Device("one", paths=str(nodes / "a"))])
-    two = Device("two", paths=[str(nodes / "b"), str(nodes / "a")])
-    second = Plain([two, Device("three", paths=[])], "example.com/second")
+    pair = Device("two", paths=[str(nodes / "b"), str(nodes / "a")])
+    second = Plain([pair, Device("three", paths=[])], "example.com/second")
     serving.start(first, second)
     await standin.wait(NAME, 1, 1)
     await standin.wait("example.com/second", 1, 1)

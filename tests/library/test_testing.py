@@ -232,7 +232,6 @@ async def test_serving_of_no_valid_configuration_is_an_error(
 
 
 async def test_device_gone_leaves(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
-    """By the pod-resources API, as on a node."""
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")
     config = COLAS + "    removeMissingAfter: 0s\n"
@@ -251,7 +250,7 @@ async def test_device_gone_leaves(devhost_kubelet: StandInKubelet, devhost_tree:
 
 @pytest.mark.slow
 def test_example_of_pytest_runs_as_it_is(tmp_path: Path) -> None:
-    """In a directory of its own, with nothing of ours but the package."""
+    """The example runs in an empty directory, with nothing of ours but the package."""
     place = shutil.copytree(EXAMPLE, tmp_path / "example")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-rs"],

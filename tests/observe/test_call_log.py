@@ -50,7 +50,7 @@ async def test_log_of_an_allocation(daemon: Daemon, started: Kubelet, directory:
 
 
 async def test_allocation_of_containers_is_one_line(daemon: Daemon, started: Kubelet) -> None:
-    """However many containers a client asks for, none included; kubelet asks for one."""
+    """A client may ask for any number of containers, also none; kubelet asks for one."""
     await daemon.start(tokens(a=3))
     await started.wait(A, 3, 3)
     await allocate(daemon, ["0", "1"], ["2"])

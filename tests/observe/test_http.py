@@ -85,14 +85,14 @@ async def test_request_for_another_host_name_is_refused(line: bytes, status: int
 
 
 async def test_request_with_an_endless_head_is_cut_off(port: int) -> None:
-    """However much comes; the answer may be lost with the bytes that were not read."""
+    """The answer may be lost with the bytes that were not read."""
     response = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
     assert response.status in (400, 0)
     assert (await get(port, "/")).status == 200
 
 
 async def test_connections_beyond_the_limit_end_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they say nothing or do not read; a new one gets through."""
+    """A new connection gets through, though the others say nothing or do not read."""
     monkeypatch.setattr(http, "PATIENCE_S", 3600.0)
     bound = socket.create_server(("127.0.0.1", 0))
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):

@@ -48,7 +48,7 @@ def test_metrics_count_what_happens() -> None:
 
 
 def test_metrics_of_a_resource_that_is_served_no_more_are_gone() -> None:
-    """And one that comes again begins at 0."""
+    """A resource that comes again begins at 0."""
     counters = Metrics(ALLOCATE_RESULTS)
     counters.add_resource(A)
     counters.allocations.labels(A, "ok").inc()

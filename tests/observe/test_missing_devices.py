@@ -87,7 +87,7 @@ async def test_minimum_counts_from_start(daemon: Daemon, started: Kubelet, direc
 
 
 async def test_edit_may_bring_fewer(daemon: Daemon, started: Kubelet, directory: Path) -> None:
-    """Of the options that find devices, or of a resource that has some of them from now on."""
+    """An edit of the sources, or a new resource before it, may leave a resource fewer devices."""
     port = await with_two(daemon, started, directory)
     daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
     await started.wait(A, 1, 1)

@@ -47,7 +47,7 @@ async def refused(port: int) -> dict[str, Any]:
 
 
 async def test_missing_right_is_unhealthy(daemon: Daemon, started: Kubelet, tmp_path: Path) -> None:
-    """At the start, at a reload, and by the last good copy of who had more rights."""
+    """Only the devices that need the right are unhealthy, at the start and at a reload."""
     marker = tmp_path / "it-ran"
     good = {**TOKEN, "allocate": {"env": {"A": "x"}}}
     await daemon.start(text(marker, good=good, by_dra={**good, "backend": "dra"}))

@@ -110,7 +110,7 @@ def kept(name: str, place: Path) -> Path:
 
 
 async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
-    """Without a reload; and what a device is called stays text."""
+    """The page needs no reload, and a device's name stays text."""
     async with Served(example()) as served:
         shown = await viewer.open(served.url)
         assert await shown.title() == "(2) devhost node-1"
@@ -256,7 +256,7 @@ async def test_page_filter_shows_what_matches(viewer: Viewer) -> None:
 
 
 async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
-    """Of equal ones the first in the file; and shares are no devices."""
+    """Equal resources are in the file's order; shares are no devices."""
     resources = [resource(number, 20) for number in range(5)]
     for index, lost in ((1, 1), (2, 20), (3, 19)):
         resources[index]["devices"] = resources[index]["devices"][lost:]
@@ -303,7 +303,7 @@ resources:
 async def test_page_of_a_real_run(
     viewer: Viewer, daemon: Daemon, started: Kubelet, directory: Path, tmp_path: Path
 ) -> None:
-    """With the picture of the README: a device has gone, and pods have others."""
+    """The picture of the README: a device has gone, and pods have others."""
     root = directory / "root"
     for place, names in (
         ("etc/colas", ("cherry", "classic", "vanilla")),

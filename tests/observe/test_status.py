@@ -157,7 +157,7 @@ async def test_status_is_not_beside_the_metrics(daemon: Daemon, started: Kubelet
 
 
 async def test_readiness_without_kubelet_and_restarted(daemon: Daemon, kubelet: Kubelet) -> None:
-    """Where there is no kubelet it waits, and says so; once registered, it stays ready."""
+    """devhost waits without kubelet, and says so; once registered, it stays ready."""
     await daemon.start(tokens(a=1))
     port = await port_of(daemon)
     report = await until_status(port, lambda doc: doc["ready"], "/readyz")

@@ -44,7 +44,7 @@ def watchdog(node: Victim) -> Victim:
 def test_check_does_not_open_a_node_that_is_refused(
     watchdog: Victim, monkeypatch: pytest.MonkeyPatch, how: str, *, enforced: bool
 ) -> None:
-    """To open a watchdog and to close it resets the machine: the outcome is unknown."""
+    """Opening and closing a watchdog resets the machine: the outcome is unknown."""
     opened: list[str] = []
     monkeypatch.setattr("devhost.devices.health_check._touch", lambda *_: opened.append(how))
     outcome = checked(watchdog, "/dev/thing", how, allow=Policy(enforced=enforced))
@@ -131,7 +131,7 @@ def test_check_of_a_path_with_dots_from_an_id_fails(node: Victim) -> None:
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(?:a?){900}b"])
 def test_pattern_of_a_source_takes_linear_time(node: Victim, pattern: str) -> None:
-    """Or is refused as too large; with another engine this would not end."""
+    """Another engine would not end; a pattern may be refused as too large."""
     for name in ("a" * 200, "a" * 201):
         node.file(f"/dev/{name}", mode=0o644)
     resource = {"sources": [{"dev": {"pattern": pattern, "types": "file"}}]}
@@ -141,7 +141,7 @@ def test_pattern_of_a_source_takes_linear_time(node: Victim, pattern: str) -> No
 
 @pytest.mark.parametrize("glob", ["*" * 900 + "b", "/in/" + "?*" * 400])
 def test_glob_takes_linear_time(node: Victim, glob: str) -> None:
-    """Of sources, of what they exclude, of contents, of nodes' names."""
+    """A glob may stand in sources, their exclusions, contents and names of nodes."""
     node.file("/etc/long", "a" * 60_000, 0o644)
     for name in ("a" * 200, "a" * 201):
         node.file(f"/in/{name}", mode=0o644)

@@ -106,7 +106,7 @@ def test_symlink_below_dev_shm_names_no_node(tree: HostTree, by: str) -> None:
 
 @pytest.mark.parametrize("mode", [0o400, 0o440])
 def test_attribute_that_only_root_may_read_is_not_told(tree: HostTree, mode: int) -> None:
-    """Such as a section's address, or the board's serial number."""
+    """Examples are a section's address and the board's serial number."""
     where = tree.at(f"{NAMED}/event1/secret")
     where.write_text("secret-4711\n")
     where.chmod(mode)
@@ -166,7 +166,7 @@ def test_serial_number_with_slash_is_no_path(tree: HostTree, section: str, templ
     ("serial", "text"), [(".", "is '.'"), ("..", "is '..'"), ("S/../x", "has a '/': 'S/../x'")]
 )
 async def test_serial_number_leads_no_path_away(tree: HostTree, serial: str, text: str) -> None:
-    """Of a mount, or in an argument of a command: nor to the directory above."""
+    """A serial number in a mount or an argument names no directory above."""
     step = "preStart: [{run: ['false', '/srv/cfg/${usb.serial}']}]"
     scanner = scanner_of(tree, USB, f", allocate: {{mounts: ['/srv/cfg/${{usb.serial}}']}}, {step}")
     tree.directory("/srv/cfg")

@@ -228,7 +228,7 @@ SYSTEM: Final = "is in use by the host (the system's disk): it needs --allow-dev
 
 @pytest.mark.parametrize("path", ["p1", "p2", "boot0", "rpmb"])
 def test_system_card_needs_the_path_of_the_node(tree: HostTree, path: str) -> None:
-    """Also its partitions that are not mounted, its boot partitions and its protected memory."""
+    """The card includes unmounted partitions, boot partitions and the protected memory."""
     node = f"/dev/mmcblk2{path}"
     assert problem(tree, node, "/dev/mmcblk*") is None
     mount(tree, "179:2")

@@ -127,7 +127,7 @@ EXCHANGES = {
 def test_device_exchanged_after_the_scan_is_refused_at_allocate(
     watched: Victim, exchange: Callable[[Victim], Path], inject: str, why: str
 ) -> None:
-    """Where kubelet's answer follows the path a device below /dev may have another number."""
+    """A device below /dev may get another number where kubelet's answer follows the path."""
     source = "/watched/x" if "another" in why and inject == "deviceSpecs" else "/dev/full"
     scanner = watched.scanner({"sources": [source], "inject": inject})
     snapshot = watched.scan(scanner)
@@ -143,7 +143,7 @@ def test_device_exchanged_after_the_scan_is_refused_at_allocate(
     "path", ["/watched/x", "/dev/mqueue/x", "/dev/by-name/x", "/watched/names/full"]
 )
 def test_symlink_of_a_tenant_is_handed_out_as_its_node(watched: Victim, path: str) -> None:
-    """Also a link of the host that leads over the tenant's directory, and a directory of his."""
+    """So is a link of the host that leads over the tenant's directory."""
     watched.link("/dev/mqueue/x", "/dev/full")
     watched.link("/dev/by-name/x", "../../watched/x")
     watched.link("/watched/names", "/dev")
@@ -178,7 +178,7 @@ def test_symlink_of_a_mount_is_handed_out_as_what_it_led_to(node: Victim) -> Non
 @needs_root
 @pytest.mark.parametrize("inject", WAYS)
 def test_symlink_bent_midway(watched: Victim, monkeypatch: pytest.MonkeyPatch, inject: str) -> None:
-    """Whether it may be kept is asked after it was followed; the answer is what was followed."""
+    """A link bent between two looks of Allocate does not change the answer."""
     watched.link("/dev/names/x", "/watched/x")
 
     def bend(_: HostFiles, __: str) -> bool:

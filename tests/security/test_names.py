@@ -75,7 +75,7 @@ def test_variable_by_which_a_runtime_adds_devices_needs_a_flag(name: str) -> Non
      "module.wasm.image/variant", "bundle"],
 )  # fmt: skip
 def test_annotation_that_steers_a_runtime_is_refused(node: Victim, key: str) -> None:
-    """Also where it is known only when its variables are; runc and crun list what is unsafe."""
+    """No flag allows it, also where variables make the name; runc and crun list unsafe ones."""
     everything = replace(NONE, allow_annotations=("*",))
     (problem,) = loads(giving({"annotations": {key: "x"}}), policy=everything).problems
     assert "the runtime" in problem.message
@@ -107,7 +107,7 @@ class Scanned:
     ],
 )  # fmt: skip
 def test_refused_name_is_unhealthy(allocate: Allocate, bad: str, flag: str, inject: str) -> None:
-    """The other devices are offered, and neither an answer nor a CDI spec has the name."""
+    """Other devices are offered; neither an answer nor a CDI spec has a refused name."""
     fine = Scanned(allocate, [bad], Policy(), inject=inject)
     assert fine.reason(bad) is None
     policy = replace(NONE, allow_annotations=("good/x",))

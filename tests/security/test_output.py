@@ -112,7 +112,7 @@ def test_plan_of_any_names_shows_nothing_unseen(names: Sequence[str], as_json: b
 
 
 def test_id_with_what_cannot_be_seen_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    """Or two would look alike; one that is declared is an error."""
+    """Two IDs would look alike; a declared one is an error."""
     root = tree(tmp_path, [*(f"a{char}b" for char in HIDDEN + NOT_UTF8), "ab"])
     config = root / "c.yaml"
     config.write_text(CONFIG)

@@ -94,7 +94,6 @@ def test_procfs_link_to_another_view_is_refused(node: Victim, door: str) -> None
     [("", "self/root"), ("", "{pid}/root"), ("{pid}", "root"), ("{pid}/task", "{pid}/root")],
 )
 def test_procfs_that_is_mounted_elsewhere_is_refused(tmp_path: Path, part: str, door: str) -> None:
-    """In a chroot, or by a bind mount of a part of it."""
     place, source = tmp_path / "place", tmp_path / "source"
     place.mkdir()
     with mounted("proc", source), bound(source / part.format(pid=os.getpid()), place):

@@ -74,7 +74,7 @@ async def test_rivals_resource_waits(started: Kubelet, hosting: Hosting, directo
 
 
 async def test_rival_allowed_by_flag(started: Kubelet, hosting: Hosting, directory: Path) -> None:
-    """In full: a pattern that matches it is not meant for this."""
+    """The flag needs the full name: a matching pattern is not meant for this."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         loose = Policy(allow_resources=("*",))

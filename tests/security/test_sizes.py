@@ -135,7 +135,7 @@ def config(directory: Path, *names: str, options: str = "") -> str:
 
 @pytest.fixture
 def place(directory: Path) -> Path:
-    """With a directory of devices for the resource that is well."""
+    """Return a directory with devices for the resource that is well."""
     (directory / "well").mkdir()
     for device in "abc":
         (directory / "well" / device).touch()
@@ -177,7 +177,7 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
     length: int,
     options: str,
 ) -> None:
-    """With the chart's memory: the source fails with the number, and the others go on."""
+    """The source fails with the number of files, and the others go on."""
     names = [f"bad{number}" for number in range(directories)]
     for name in names:
         (place / name).mkdir()

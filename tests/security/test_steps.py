@@ -57,7 +57,7 @@ def watched(node: Victim) -> Victim:
 @needs_root
 @pytest.mark.parametrize("template", ["${path}", "${realpath}"])
 async def test_command_gets_the_node_behind_a_symlink(watched: Victim, template: str) -> None:
-    """Not the link, which others may bend while the command runs."""
+    """Others may bend a link while the command runs."""
     (device,) = watched.found("/watched/x").values()
     await stepped(watched, device, noting(watched, template))
     assert noted(watched) == [f"{watched.root}/dev/full"]
@@ -89,7 +89,7 @@ async def test_step_for_what_another_path_leads_to_since_the_scan_is_refused(
 
 @needs_root
 async def test_step_for_a_bent_symlink(watched: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the device as it was allocated, and as a scan has seen it since; nothing is opened."""
+    """A step is refused for the allocated device and for a later scan's; nothing is opened."""
     watched.link("/watched/x", "/dev/scratch")
     source = {"glob": {"paths": "/watched/*", "types": "block"}}
     allow = ("/dev/scratch", "/watched/*")
@@ -111,7 +111,7 @@ async def test_step_for_a_bent_symlink(watched: Victim, monkeypatch: pytest.Monk
 
 @needs_root
 async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
-    """But for one that has only failed its checks: a step may mend it."""
+    """A step may mend a device that has only failed its checks."""
     (device,) = watched.found("/watched/x").values()
     ill = unhealthy(device, "another device was found in its place")
     for step in (noting(watched), MODE):
@@ -167,7 +167,7 @@ async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victi
     ("name", "argument"), [("-rf", "${name}"), ("--config=x", "${id}"), ("-", "${name}.x")]
 )
 async def test_device_name_is_no_option(node: Victim, name: str, argument: str) -> None:
-    """Neither in a step nor in a check; a name that begins otherwise, and a path, are passed."""
+    """Steps and checks refuse a name that begins with a dash; other names and paths are passed."""
     node.file(f"/d/{name}")
     node.file("/d/fine")
     out = node.root / "out"

@@ -49,7 +49,7 @@ async def left(hosting: Hosting, name: str = "x") -> None:
 async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
-    """Though the tenant's resource is the first in the file, a reload follows, and all is scanned."""
+    """The tenant's resource is the first in the file; all is scanned after a reload."""
     hosting.start(config(directory))
     await standin.wait(HSM, 1, 1)
     await standin.admit("victim", {"app": {HSM: 1}})

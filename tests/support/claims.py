@@ -157,7 +157,7 @@ class Kubelet:
         return [key for key, healthy in entries if healthy - (key in taken)]
 
     def is_settled(self, name: AdvertisedName, now: float) -> bool:
-        """Whether it can allocate no ID of a device, and could not for ten seconds, if it has it."""
+        """Return whether it could allocate no ID of a device for ten seconds."""
         return all(
             not healthy and now - self.unhealthy_since[name.resource, key] >= LEAVE_AFTER_S
             for key, healthy in self.lists.get(name.resource, {}).items()

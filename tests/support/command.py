@@ -48,7 +48,7 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: no zombie, which is buried by who inherits it."""
+    """Return whether a process runs and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -21,7 +21,7 @@ class Line:
 
     @property
     def is_node(self) -> bool:
-        """Whether a container can be given it."""
+        """Return whether a container can be given it."""
         if self.subsystem in ("usb", "pci"):
             return False
         number = bool(self.rest) and re.fullmatch("[0-9]+:[0-9]+", self.rest[0])
