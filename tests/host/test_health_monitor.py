@@ -6,7 +6,7 @@ import errno
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,16 +47,8 @@ class Answers:
     def mistake(self, device_id: str) -> None:
         self._queues[device_id].put(None)
 
-    def check(
-        self,
-        checks: HealthChecks,
-        device: HostDevice,
-        files: HostFiles,
-        constants: Mapping[str, str],
-        *,
-        allow: Policy,
-    ) -> Checked:
-        assert constants == {"resource": "example.com/a", "nodeName": "node"}
+    def check(self, checks: HealthChecks, device: HostDevice, *host: Any, **_: Policy) -> Checked:
+        assert host[1] == {"resource": "example.com/a", "nodeName": "node"}
         self.asked.append((device, checks))
         while not self._over.is_set():
             with contextlib.suppress(queue.Empty):

@@ -169,6 +169,12 @@ class Victim:
         """Attack by the kubelet's answer, and by a CDI spec."""
         return [self.attack({**resource, "inject": way}, *allow) for way in ("deviceSpecs", "cdi")]
 
+    def gives_no_node(self, resource: Resource) -> None:
+        """Attack by both ways: no container gets a node, a mount or a CDI device."""
+        for outcome in self.by_both_ways(resource):
+            assert not any(answer.specs for answer in (outcome.answers or {}).values())
+            assert not outcome.spec
+
     def refuses(self, resource: Resource, *allow: str, why: str = "") -> None:
         """Attack by both ways: no container receives anything, for this reason."""
         for outcome in self.by_both_ways(resource, *allow):

@@ -56,9 +56,7 @@ def test_source_anywhere_brings_nothing_by_itself(node: Victim, source: object) 
         node.file(path)
     node.link("/proc/1/root", "/")
     node.link("/proc/1/exe", "/etc/shadow")
-    for outcome in node.by_both_ways({"sources": [source], "id": "${realpath}"}):
-        assert not any(answer.specs for answer in (outcome.answers or {}).values())
-        assert not outcome.spec
+    node.gives_no_node({"sources": [source], "id": "${realpath}"})
     node.refuses({"sources": [source], "allocate": {"mounts": ["${path}"]}}, why="--allow-path")
 
 

@@ -37,9 +37,7 @@ def test_memory_by_another_name_is_refused(node: Victim, number: tuple[int, int]
         case "directory":
             node.node("/dev/sub/mem", number)
             node.link("/dev/x", "sub")
-    for outcome in node.by_both_ways({"sources": ["/dev/x"]}):
-        assert not any(answer.devices for answer in (outcome.answers or {}).values())
-        assert not outcome.spec
+    node.gives_no_node({"sources": ["/dev/x"]})
     node.refuses(asks("/dev/x"), why="of class memory")
 
 
@@ -130,9 +128,7 @@ def test_file_pipe_or_socket_below_dev_is_no_device(node: Victim) -> None:
     node.link("/dev/l", "/dev/shm/file")
     for path in ("/dev/shm/file", "/dev/shm/fifo", "/dev/log", "/dev/l"):
         node.refuses(asks(path), why="not a device node")
-        for outcome in node.by_both_ways({"sources": [path]}):
-            assert not any(answer.devices for answer in (outcome.answers or {}).values())
-            assert not outcome.spec
+        node.gives_no_node({"sources": [path]})
 
 
 def test_cdi_spec_has_ids_that_are_json_or_yaml_as_texts(node: Victim) -> None:

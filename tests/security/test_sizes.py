@@ -159,8 +159,9 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
 
 @needs_root
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize(
-    ("directories", "count", "length", "options"),
+    "flood",
     [
         (1, 2 * ENTRIES_MAX, 200, ", maxDevices: 10"),
         (1, ENTRIES_MAX - 100, 255, ""),
@@ -168,16 +169,10 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
     ],
 )
 async def test_directory_with_very_many_files_ends_neither_the_process_nor_another_resource(
-    standin: SimulatedKubelet,
-    memory: None,
-    daemon: Daemon,
-    place: Path,
-    directories: int,
-    count: int,
-    length: int,
-    options: str,
+    standin: SimulatedKubelet, daemon: Daemon, place: Path, flood: tuple[int, int, int, str]
 ) -> None:
     """The source fails with the number of files, and the others go on."""
+    directories, count, length, options = flood
     names = [f"bad{number}" for number in range(directories)]
     for name in names:
         (place / name).mkdir()
