@@ -278,7 +278,7 @@ async def test_new_node_is_checked(replacement: HostDevice, bench: Bench, answer
 
 
 async def test_device_touched_keeps_its_health(bench: Bench, answers: Answers) -> None:
-    """A step of `preStart` may touch a node by `chmod`; the device is checked at once."""
+    """A step of `preStart` may touch a node by `chmod`; the device is checked immediately."""
     bench.watch(scanner(interval="1h"), device())
     answers.good("a")
     await bench.until_reason("a", None)

@@ -32,7 +32,7 @@ async def test_resource_that_crashes_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The reason is told, the resource backs off and comes back; another's stream does not notice."""
+    """The reason is logged, the resource backs off and comes back; other streams do not notice."""
     monkeypatch.setattr("devhost.node.tasks.CRASH_PAUSE_S", 0.2)
     crashes = 2
     publish = ServedResource._publish
