@@ -1,4 +1,4 @@
-"""What commands print for people and for programs, and with which status they exit."""
+"""The output of commands for people and for programs, and their exit status."""
 
 from pathlib import Path
 

@@ -18,10 +18,6 @@ from tests.support.examples import ALL_EXAMPLES, EXAMPLES, required
 
 GOLDEN: Final = Path(__file__).with_name("golden")
 
-every_example = pytest.mark.parametrize(
-    "file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem
-)
-
 
 @pytest.mark.parametrize("file", ALL_EXAMPLES, ids=lambda file: file.stem)
 def test_example_is_valid_with_the_flags_that_it_names(file: Path) -> None:
@@ -31,7 +27,7 @@ def test_example_is_valid_with_the_flags_that_it_names(file: Path) -> None:
     jsonschema.Draft202012Validator(json_schema()).validate(data)
 
 
-@every_example
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
 def test_example_on_a_host_with_its_devices_offers_them(file: Path, tmp_path: Path) -> None:
     shutil.copy(file, tmp_path)
     transcript.check(GOLDEN / f"{file.stem}.txt", tmp_path)

@@ -55,20 +55,8 @@ _MISC: Final = {"rdma_cm": "infiniband/rdma_cm", "tun": "net/tun"}
 _SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
 # Words that are no files of their own.
 _RESERVED: Final = frozenset(
-    {
-        "driver",
-        "group",
-        "class",
-        "sub",
-        "rev",
-        "numa",
-        "bus",
-        "dev",
-        "version",
-        "authorized",
-        "devname",
-    }
-)
+    ("driver", "group", "class", "sub", "rev", "numa", "bus", "dev", "version", "authorized")
+) | {"devname"}
 
 
 @dataclass
@@ -84,12 +72,12 @@ class _Device:
 
     def above(self, subsystem: str) -> "_Device":
         """Return the nearest device of a subsystem above it."""
-        one = self.parent
-        while one is not None and one.subsystem != subsystem:
-            one = one.parent
-        if one is None:
+        parent = self.parent
+        while parent is not None and parent.subsystem != subsystem:
+            parent = parent.parent
+        if parent is None:
             raise ValueError(f"{self.subsystem} {self.name} has no {subsystem} above it")
-        return one
+        return parent
 
     def option(self, name: str, default: str) -> str:
         """Return the value of a word."""
@@ -100,29 +88,21 @@ class HostTree(testing.HostTree):
     """The files of a host, with those of its hardware in sysfs."""
 
     def hardware(self, text: str) -> None:
-        """Create the hardware that a text describes; devices that are there stay as they are.
-
-        Raises:
-            ValueError: A line is invalid.
-        """
+        """Create the hardware that a text describes; raise `ValueError` for an invalid line."""
         for device in _devices(self, text):
             if not self.at(device.path).is_dir():
                 _create(self, device)
 
     def unplug(self, name: str) -> None:
-        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these.
-
-        Raises:
-            ValueError: There is no such device.
-        """
+        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these."""
         device = next((self.root / "sys/devices").rglob(name), None)
         if device is None:
             raise ValueError(f"no device {name!r} in sysfs")
         for uevent in device.rglob("uevent"):
-            if found := _NODE.search(uevent.read_text()):
-                (self.root / "dev" / found[1]).unlink(missing_ok=True)
+            if match := _NODE.search(uevent.read_text()):
+                (self.root / "dev" / match[1]).unlink(missing_ok=True)
         shutil.rmtree(device)
-        links = (one for top in _LINKS for one in (self.root / top).rglob("*") if one.is_symlink())
+        links = (p for top in _LINKS for p in (self.root / top).rglob("*") if p.is_symlink())
         for link in [*links]:
             if not link.exists():
                 link.unlink()
@@ -146,7 +126,6 @@ class Kernel:
         self.ours.setblocking(False)
 
     def send(self, action: str, subsystem: str) -> None:
-        """Send an event."""
         self._theirs.send(f"{action}@/devices/x\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
 
     def fileno(self) -> int:

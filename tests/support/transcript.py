@@ -76,7 +76,7 @@ def _printed(line: str) -> str:
     else:
         done = called(*words[1:], stdin=stdin, **variables)
     # Of a usage error, what click says above it is the same for all.
-    said = done.stderr.rpartition("\n\n")[2] if done.returncode == _USAGE else done.stderr
-    errors = "".join(f"! {one}\n" for one in said.splitlines())
+    text = done.stderr.rpartition("\n\n")[2] if done.returncode == _USAGE else done.stderr
+    errors = "".join(f"! {line}\n" for line in text.splitlines())
     status = f"[{done.returncode}]\n" if done.returncode else ""
     return f"{done.stdout}{errors}{status}"
