@@ -19,8 +19,8 @@ from devhost.model.config import Resource
 from devhost.model.device import HostDevice, Snapshot
 from devhost.model.records import ClaimedDevice, ClaimRecord, RecordedNodes
 from devhost.model.resource_state import PublicationStatus, SetState
-from devhost.watch.inotify import Watcher
 from devhost.watch.threads import wait_at_most
+from devhost.watch.watcher import Watcher
 
 _SERVED_BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 _IN_SLICES: Final = "its slices are not deleted yet"
@@ -28,7 +28,6 @@ _MAY_BE_HELD: Final = "kubelet has not told yet which pods have devices by the d
 LockState = Literal["ours", "other", "free"]
 """Who has the lock of a resource: this process, another instance of devhost, or nobody."""
 FREE_POLL_S: Final = 5.0  # in addition to the event, which another instance has not
-ALLOCATE_RESULTS: Final = ("ok", "refused", "timeout", "error", "cancelled")
 
 
 class PluginHandler(Protocol):
@@ -49,7 +48,7 @@ class PluginHandler(Protocol):
         """
 
     def observe_allocate(self, result: str, seconds: float) -> None:
-        """Record the end of an Allocate: its result, of `ALLOCATE_RESULTS`, and duration."""
+        """Record the end of an Allocate: its result, for the metrics, and duration."""
 
     async def prefer(
         self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int

@@ -24,8 +24,8 @@ from typing import Final
 
 from devhost.backends.backend import LockState
 from devhost.model.names import printable, text_hash
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import wait_at_most
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 LOCKS: Final = "devhost-locks"
 _HASH_LENGTH: Final = 12

@@ -95,7 +95,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
         dra = _dra_backend(plugin_backend, flags)
         backends = Backends(plugin_backend, dra, settings.node_name)
         host = Host(first, settings, backends, source, plugins)
-        host.parts.metrics.register(dra.metrics)
+        host.parts.metrics.registry.register(dra.metrics)
     serve(host, host.run, source, flags)
 
 

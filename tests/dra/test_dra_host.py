@@ -53,7 +53,7 @@ async def registered(world: World, resource: str) -> None:
 
 
 def metrics(world: World) -> str:
-    world.host.parts.metrics.register(world.dra.metrics)
+    world.host.parts.metrics.registry.register(world.dra.metrics)
     return world.host.parts.metrics.text().decode()
 
 

@@ -34,7 +34,7 @@ from devhost.model.device import HostDevice
 from devhost.model.records import RecordedNodes
 from devhost.node.cdi_files import CdiFiles
 from devhost.node.claim_files import ClaimFiles
-from devhost.node.switches import other_holders
+from devhost.node.resource import other_holders
 from tests.support.claims import Kubelet, Node, Process, Served
 
 NODE: Final = "node-1"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import devhost.watch.inotify
-from devhost.watch.inotify import Inotify, ResolvedTargets, Watcher, WatchTarget
+import devhost.watch.watcher
+from devhost.watch.inotify import Inotify
+from devhost.watch.watcher import ResolvedTargets, Watcher, WatchTarget
 from tests.unit.watching import Listener, descriptors, hears, instances, listen, target, watches
 
 
@@ -68,7 +69,7 @@ async def test_watch_refused_by_the_kernel_is_logged_once_and_tried_when_asked_a
         one, other = Listener(watcher), Listener(watcher)
         with monkeypatch.context() as limited:
             if which == "thread":
-                limited.setattr(devhost.watch.inotify, "run_in_thread", refuse)
+                limited.setattr(devhost.watch.watcher, "run_in_thread", refuse)
             else:
                 limited.setattr(Inotify, "__init__" if which == "instance" else "add", refuse)
             await one.subscription.watch(targets)
@@ -107,8 +108,8 @@ async def test_watch_that_becomes_degraded_calls_its_subscriber(
 async def test_watch_total_is_bounded_and_each_subscriber_has_a_few(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devhost.watch.inotify, "WATCHES_TOTAL_MAX", 10)
-    monkeypatch.setattr(devhost.watch.inotify, "WATCHES_FEW", 3)
+    monkeypatch.setattr(devhost.watch.watcher, "WATCHES_TOTAL_MAX", 10)
+    monkeypatch.setattr(devhost.watch.watcher, "WATCHES_FEW", 3)
     for name in ("a", "b"):
         for number in range(20):
             (tmp_path / name / str(number)).mkdir(parents=True)
@@ -147,7 +148,7 @@ class Held:
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     one = Held(tmp_path / "top" / "d")
     (tmp_path / "top" / "d").mkdir(parents=True)
-    monkeypatch.setattr(devhost.watch.inotify, "ResolvedTargets", one.resolve)
+    monkeypatch.setattr(devhost.watch.watcher, "ResolvedTargets", one.resolve)
     yield one
     one.release.set()
 

@@ -25,8 +25,8 @@ from devhost.backends.sockets import (
     socket_identity,
 )
 from devhost.errors import BackendGoneError, KubeletError
-from devhost.watch.inotify import Subscription, Watcher, WatchTarget
 from devhost.watch.threads import run_in_thread, wait_at_most
+from devhost.watch.watcher import Subscription, Watcher, WatchTarget
 
 _POLL_S: Final = 5.0  # in addition to the watch, which may miss something
 _GONE_S: Final = 10.0

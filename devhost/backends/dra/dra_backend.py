@@ -30,7 +30,7 @@ from devhost.model.config import Resource
 from devhost.model.device import Snapshot
 from devhost.model.records import ClaimedDevice, ClaimRecord
 from devhost.model.resource_state import DraStatus, PublicationStatus, State
-from devhost.watch.inotify import Watcher
+from devhost.watch.watcher import Watcher
 
 _RETRY_S: Final = 1.0  # after a lock that could not be made
 _EVICTED: Final = (

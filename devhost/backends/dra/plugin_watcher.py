@@ -31,8 +31,8 @@ from devhost.backends.sockets import (
     connect_error,
     start_server,
 )
-from devhost.watch.inotify import Watcher, follow_directory
 from devhost.watch.threads import run_in_thread, wait_at_most
+from devhost.watch.watcher import Watcher, follow_directory
 
 _SERVICES: Final = ("v1.DRAPlugin", *SERVICES)
 _STOP_GRACE_S: Final = 5.0
