@@ -65,8 +65,8 @@ _COMMANDS: Final = """\
 # Commands
 
 `devhost COMMAND --help` says more, with an example, and the variable that sets an option. `CONFIG`
-defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Status 1 is
-a failure, 2 a usage error.
+defaults to `$DEVHOST_CONFIG`, then to `/etc/devhost/config.yaml`; `-` is standard input. Status 1
+is a failure, 2 a usage error.
 
 Completion: `eval "$(_DEVHOST_COMPLETE=bash_source devhost)"` (or `zsh_source`, `fish_source`)."""
 
