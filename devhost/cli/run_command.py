@@ -101,7 +101,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
 
 def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]) -> "DraBackend":
     """Return the backend of Dynamic Resource Allocation, or exit if the flags do not do."""
-    from devhost.backends.dra.api_client import ApiAddress
+    from devhost.backends.dra.api_client import ApiAddress, ApiClient
     from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 
     if flags["state_dir"] is None:
@@ -117,10 +117,9 @@ def _dra_backend(plugin_backend: "DevicePluginBackend", flags: Mapping[str, Any]
     url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
     is_tls = url.lower().startswith("https://")
     address = ApiAddress(url, ca if is_tls else None, token if is_tls else None)
-    settings = DraSettings(
-        flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute(), address
-    )
-    backend = DraBackend(settings, plugin_backend.pods, plugin_backend.locks)
+    settings = DraSettings(flags["dra_driver"], flags["node_name"], flags["kubelet_dir"].absolute())
+    api = ApiClient(address)
+    backend = DraBackend(settings, api, plugin_backend.pods, plugin_backend.locks)
     if problem := backend.registrar.sockets.length_problem:
         logs.exit_with_error(f"--kubelet-dir, --dra-driver: {problem}")
     return backend

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.api_client import ApiAddress
 from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 from devhost.backends.dra.planned_pool import PlannedDriver
 from devhost.backends.share_ids import offered_id
@@ -55,12 +54,10 @@ class Trial:
         self.kubelet = SimulatedKubelet(directory)
         self.cluster = DraCluster(directory, settings.node_name)
         self.cluster.api.on_change = self.kubelet.notify
-        self.cluster.api.listen()
         self._driver = PlannedDriver(dra_driver, settings.node_name)
-        address = ApiAddress(self.cluster.api.url, None, None)
-        dra_settings = DraSettings(dra_driver, settings.node_name, directory, address)
+        dra_settings = DraSettings(dra_driver, settings.node_name, directory)
         backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
-        dra = DraBackend(dra_settings, backend.pods, backend.locks)
+        dra = DraBackend(dra_settings, self.cluster.api, backend.pods, backend.locks)
         backends = Backends(backend, dra, settings.node_name)
         self.host = Host(config, settings, backends, source, plugins)
         self.names = [

@@ -14,8 +14,8 @@ import pytest
 
 from devhost.backends.dra import api_client
 from devhost.backends.dra.api_client import NO_ANSWER, ApiAddress, ApiClient, ApiError
-from devhost.fake_kubelet.api_server import StandInApiServer, StatusError
 from tests.dra.world import NODE_PATH, World
+from tests.support.api_server import StandInApiServer, StatusError
 
 
 @pytest.fixture

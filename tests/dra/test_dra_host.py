@@ -18,11 +18,12 @@ from devhost.backends.dra.slices import PATH, NodeSlices, SliceWriter
 from devhost.backends.resource_lock import LOCKS, ResourceLocks, resource_hash
 from devhost.cli.output import print_resource
 from devhost.errors import BackendGoneError
-from devhost.fake_kubelet.api_server import ApiObject, StatusError
+from devhost.fake_kubelet.api_objects import ApiObject
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually
+from tests.support.api_server import StatusError
 
 TOKEN, SERIAL, OTHER = "example.com/token", "example.com/serial", "example.com/other"
 TOKENS: Final = """
@@ -130,7 +131,7 @@ async def test_slices_of_others_are_neither_counted_nor_deleted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also by a server that ignores the selector, and by a slice with a name that leads to them."""
-    monkeypatch.setattr("devhost.fake_kubelet.api_server._matches", lambda *_: True)
+    monkeypatch.setattr("tests.support.api_server._matches", lambda *_: True)
     pool = {"name": f"{NODE}/{TOKEN}", "generation": 7, "resourceSliceCount": 1}
     spec = {"driver": "devhost", "nodeName": NODE, "pool": pool, "devices": []}
     others = {

@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from devhost.backends.dra.slices import PATH
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
@@ -19,6 +18,7 @@ from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
 from tests.dra.world import PodResourcesLists, World, eventually
 from tests.support import dra_build
+from tests.support.api_server import StatusError
 from tests.support.realkubelet import UNSET
 
 X, Y = "example.com/x", "example.com/y"

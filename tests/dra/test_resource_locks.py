@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, World, eventually
+from tests.support.api_server import StatusError
 from tests.support.daemon import Daemon
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 

@@ -20,7 +20,7 @@ from devhost.allocation.policy import Policy
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.backends.backend import Backend, Backends, ClaimHandler, ResourceHooks
-from devhost.backends.dra.api_client import ApiAddress, ApiError
+from devhost.backends.dra.api_client import ApiError
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSettings
 from devhost.backends.share_ids import offered_id
@@ -182,8 +182,9 @@ class DraProcess(Process):
         self.records, self.servicer = files, DraServicer(self.dra.claims)
 
     def make_backend(self) -> Backend:
-        settings = DraSettings(self.driver, NODE, self.node.state_dir, ApiAddress("", None, None))
-        self.dra = DraBackend(settings, cast("Any", self.pods), self.locks)
+        settings = DraSettings(self.driver, NODE, self.node.state_dir)
+        api = cast("Any", Api(self.node.kubelet.claims))
+        self.dra = DraBackend(settings, api, cast("Any", self.pods), self.locks)
         return cast("Backend", Backends(super().make_backend(), self.dra, NODE))
 
     async def start(self) -> None:
@@ -392,8 +393,6 @@ class DraNode(Node):
 
         with ExitStack() as patches:
             patches.enter_context(super().virtual_time(loop))
-            api = lambda _address: Api(self.kubelet.claims)  # noqa: E731
-            patches.enter_context(patch("devhost.backends.dra.dra_backend.ApiClient", api))
             patches.enter_context(patch("devhost.watch.threads.run_in_thread", call))
             # Who waits for an Allocate, or for the first scan, does so while no time passes.
             patches.enter_context(patch("devhost.node.holders._ALLOCATION_POLL_S", 0.0))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks, run_together
-from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
 from devhost.backends.dra.dra_metrics import DraMetrics
@@ -47,7 +47,6 @@ class DraSettings:
     driver: str
     node_name: str
     kubelet_dir: Path
-    api: ApiAddress
 
 
 class DraBackend:
@@ -55,23 +54,25 @@ class DraBackend:
 
     leave_after = 0.0  # what is not in a slice is not prepared
 
-    def __init__(self, settings: DraSettings, pods: PodResources, locks: ResourceLocks) -> None:
-        self.settings, self.locks, self._api = settings, locks, ApiClient(settings.api)
+    def __init__(
+        self, settings: DraSettings, api: ApiClient, pods: PodResources, locks: ResourceLocks
+    ) -> None:
+        self.settings, self.locks, self._api = settings, locks, api
         driver, node_name = settings.driver, settings.node_name
         self._publications: dict[str, DraPublication] = {}  # by pool
         self.changed = asyncio.Event()  # another one after each change
         sockets = DriverSockets(settings.kubelet_dir, driver)
-        self.versions = NodeVersions(self._api, node_name)
-        self._slices = slices = NodeSlices(self._api, driver, node_name)
-        self.claims = PreparedClaims(self._api, driver, self._publications.get)
+        self.versions = NodeVersions(api, node_name)
+        self._slices = slices = NodeSlices(api, driver, node_name)
+        self.claims = PreparedClaims(api, driver, self._publications.get)
         self.claims.on_change = self._claim_changed
-        self.upkeep = ClaimUpkeep(self._api, self.claims)
+        self.upkeep = ClaimUpkeep(api, self.claims)
         servicer = DraServicer(self.claims)
         self.health = HealthStreams(self._list_health)
         self.registrar = Registrar(sockets, servicer, self.health, self._kubelet_answered)
         hooks = self.versions.read_node, lambda: self.registrar.problem, self.report_change
         self.writer = SliceWriter(slices, locks, *hooks)
-        self.metrics = DraMetrics(slices, self.claims, self._api, servicer)
+        self.metrics = DraMetrics(slices, self.claims, api, servicer)
         self.pods = pods
         pods.claimed_ids = functools.partial(_claimed_ids, driver, self._publications, self.claims)
 
