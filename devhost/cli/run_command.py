@@ -90,10 +90,10 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     if not policy.dra:
         host = Host(first, settings, plugin_backend, source, plugins)
     else:
-        from devhost.backends.backend import Backends
+        from devhost.backends.dra.both_backends import BothBackends
 
         dra = _dra_backend(plugin_backend, flags)
-        backends = Backends(plugin_backend, dra, settings.node_name)
+        backends = BothBackends(plugin_backend, dra)
         host = Host(first, settings, backends, source, plugins)
         host.parts.metrics.register(dra.metrics)
     serve(host, host.run, source, flags)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from pathlib import Path
 from typing import Any, Final
 
-from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
+from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 from devhost.backends.dra.planned_pool import PlannedDriver
 from devhost.backends.share_ids import offered_id
@@ -58,7 +58,7 @@ class Trial:
         dra_settings = DraSettings(dra_driver, settings.node_name, directory)
         backend = DevicePluginBackend(directory, self.kubelet.pod_resources)
         dra = DraBackend(dra_settings, self.cluster.api, backend.pods, backend.locks)
-        backends = Backends(backend, dra, settings.node_name)
+        backends = BothBackends(backend, dra)
         self.host = Host(config, settings, backends, source, plugins)
         self.names = [
             resource.name

@@ -65,7 +65,7 @@ class Offer:
 
 
 class ResourceAnswers:
-    """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`).
+    """Answers by the present offer (a `devhost.backends.backend.ResourceHandler`).
 
     Attributes:
         drain_reason: Why devices are given to nobody any longer, if they are not.

@@ -13,9 +13,9 @@ from typing import Any, Final
 from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
-from devhost.backends.backend import Backends
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
 from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.dra_backend import DraBackend, DraSettings
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
@@ -78,7 +78,7 @@ class World:
         api = ApiClient(ApiAddress(self.url or self.api.url, None, None))
         dra_settings = DraSettings(driver, NODE, self.directory)
         self.dra = DraBackend(dra_settings, api, plugins.pods, plugins.locks)
-        backend = Backends(plugins, self.dra, NODE) if with_dra else plugins
+        backend = BothBackends(plugins, self.dra) if with_dra else plugins
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())
         try:

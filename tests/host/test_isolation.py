@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from devhost.backends.backend import ClaimHandler
+from devhost.backends.backend import ResourceHandler
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.registration import run_server
@@ -84,7 +84,7 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
     tmp_path: Path,
 ) -> None:
     """Or every one would be a warning: a reason that repeats is said a few times."""
-    answers = cast("ClaimHandler", SimpleNamespace(pre_start_required=False))
+    answers = cast("ResourceHandler", SimpleNamespace(pre_start_required=False))
     directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
     for endpoint in ("a.sock", "b.sock"):
         with pytest.raises(OSError, match="cannot listen in") as caught:

@@ -19,8 +19,9 @@ from devhost.allocation.cdi import CdiNode, OwnedEdits
 from devhost.allocation.policy import Policy
 from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.podresources.v1 import podresources_pb2 as pods
-from devhost.backends.backend import Backend, Backends, ClaimHandler, ResourceHooks
+from devhost.backends.backend import Backend, ResourceHandler, ResourceHooks
 from devhost.backends.dra.api_client import ApiError
+from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSettings
 from devhost.backends.share_ids import offered_id
@@ -99,7 +100,7 @@ class DraKubelet(Kubelet):
 
 
 class Handler:
-    """Answers for the devices of a resource, by what its file says (`ClaimHandler`)."""
+    """Answers for the devices of a resource, by what its file says (`ResourceHandler`)."""
 
     def __init__(self, process: "DraProcess", served: Served) -> None:
         self._process, self._served, self.name = process, served, served.resource.name
@@ -185,7 +186,7 @@ class DraProcess(Process):
         settings = DraSettings(self.driver, NODE, self.node.state_dir)
         api = cast("Any", Api(self.node.kubelet.claims))
         self.dra = DraBackend(settings, api, cast("Any", self.pods), self.locks)
-        return cast("Backend", Backends(super().make_backend(), self.dra, NODE))
+        return cast("Backend", BothBackends(super().make_backend(), self.dra))
 
     async def start(self) -> None:
         await super().start()
@@ -204,7 +205,7 @@ class DraProcess(Process):
 
         scanner = cast("Scanner", _Scanner)
         return ResourceHooks(
-            cast("ClaimHandler", Handler(self, served)),
+            cast("ResourceHandler", Handler(self, served)),
             lambda _state, _reason: None,
             held=lambda: self.holders.held_ids(served.resource.name),
             other_holders=lambda: other_holders(scanner, self.holders, self.file),

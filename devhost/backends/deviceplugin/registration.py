@@ -15,7 +15,7 @@ from urllib.parse import quote
 import grpc
 
 from devhost.api.v1beta1 import deviceplugin_pb2_grpc as pb_grpc
-from devhost.backends.backend import PluginHandler, ResourceHooks
+from devhost.backends.backend import ResourceHandler, ResourceHooks
 from devhost.backends.deviceplugin.device_list import DeviceList
 from devhost.backends.deviceplugin.directory import PluginDirectory
 from devhost.backends.deviceplugin.plugin_sockets import link_socket, server_socket
@@ -53,7 +53,7 @@ _OPTIONS: Final = (
 
 @contextlib.asynccontextmanager
 async def run_server(
-    handler: PluginHandler, device_list: DeviceList, directory: PluginDirectory, name: str
+    handler: ResourceHandler, device_list: DeviceList, directory: PluginDirectory, name: str
 ) -> AsyncIterator[Servicer]:
     """Serve a resource on a socket, or raise `OSError`; in the end its streams end, too."""
     servicer, server = Servicer(handler, device_list), grpc.aio.server(options=_OPTIONS)

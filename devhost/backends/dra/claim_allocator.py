@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from devhost.allocation.cdi import CdiNode, Edits
-from devhost.backends.backend import ClaimHandler, ClaimRecords
+from devhost.backends.backend import ClaimRecords, ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.claim_content import Result, Scope, scoped_devices
 from devhost.backends.share_ids import offered_id
@@ -31,7 +31,7 @@ class OfferedPool(Protocol):
     why none does yet.
     """
 
-    handler: ClaimHandler
+    handler: ResourceHandler
     ids: Mapping[str, Sequence[OfferedId]]
     blocked: str | None
 
@@ -49,7 +49,7 @@ class ClaimAllocator:
     def __init__(
         self,
         pool_of: FindPool,
-        handlers: Mapping[str, ClaimHandler],
+        handlers: Mapping[str, ResourceHandler],
         records: Callable[[], ClaimRecords],
     ) -> None:
         self._pool_of, self._handlers, self._records = pool_of, handlers, records

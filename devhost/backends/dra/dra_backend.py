@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devhost.backends.backend import ClaimHandler, ClaimRecords, ResourceHooks, run_together
+from devhost.backends.backend import ClaimRecords, ResourceHandler, ResourceHooks, run_together
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.claim_servicer import DraServicer
 from devhost.backends.dra.claim_upkeep import ClaimUpkeep
@@ -50,9 +50,7 @@ class DraSettings:
 
 
 class DraBackend:
-    """The devices that DRA offers for a process (a `devhost.backends.backend.ClaimBackend`)."""
-
-    leave_after = 0.0  # what is not in a slice is not prepared
+    """The devices that DRA offers for a process."""
 
     def __init__(
         self, settings: DraSettings, api: ApiClient, pods: PodResources, locks: ResourceLocks
@@ -86,15 +84,18 @@ class DraBackend:
     def open(self, resource: Resource, hooks: ResourceHooks) -> "DraPublication":
         """Return the publication of a resource, to be run."""
         publication = DraPublication(self, resource, hooks)
-        self.look_up_by(resource.name, hooks.handler)
         self.add(publication)
         return publication
+
+    def offers(self, resource: Resource) -> bool:
+        """Whether it is the backend of a resource on this node, by its configuration."""
+        return resource.uses_dra(self.settings.node_name)
 
     def has_slices(self, resource: str) -> bool:
         """Whether the API server has slices of a resource, as last read."""
         return pool_name(self.settings.node_name, resource) in self._slices.pools
 
-    def look_up_by(self, resource: str, handler: ClaimHandler) -> None:
+    def look_up_by(self, resource: str, handler: ResourceHandler) -> None:
         """Set who answers for recorded claims of a resource, whichever backend offers that now."""
         self.claims.handlers[pool_name(self.settings.node_name, resource)] = handler
 
@@ -107,10 +108,6 @@ class DraBackend:
         """Remove a resource that has ended."""
         name = publication.pool.name
         del self._publications[name], self.writer.pools[name]
-
-    def publisher(self, _resource: Resource) -> str:
-        """Return the driver."""
-        return self.settings.driver
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Serve kubelet and publish devices until cancelled."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from devhost.allocation import cdi
-from devhost.backends.backend import ClaimHandler, ClaimRecords
+from devhost.backends.backend import ClaimRecords, ResourceHandler
 from devhost.backends.dra import claim_content
 from devhost.backends.dra.api_client import ApiClient, ApiError, reading_answer
 from devhost.backends.dra.claim_allocator import ClaimAllocator, FindPool, HeldError
@@ -65,7 +65,7 @@ class PreparedClaims:
 
     def __init__(self, api: ApiClient, driver: str, pool_of: FindPool) -> None:
         self._api, self._driver, self._pool_of = api, driver, pool_of
-        self.handlers: dict[str, ClaimHandler] = {}
+        self.handlers: dict[str, ResourceHandler] = {}
         self._allocator = ClaimAllocator(pool_of, self.handlers, lambda: self._loaded)
         self.records: ClaimRecords | None = None
         self.conflict = asyncio.Event()
