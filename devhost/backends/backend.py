@@ -244,9 +244,6 @@ class Backend(Protocol):
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
 
-    async def close(self) -> None:
-        """End what is running."""
-
 
 async def run_together(*works: Awaitable[None]) -> None:
     """Run until the first of several ends, or raise what has ended it; then cancel the others.

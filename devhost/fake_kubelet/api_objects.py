@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from devhost.backends.dra.api_client import ApiAddress, ApiClient, ApiError
+from devhost.backends.dra.api_client import ApiClient, ApiError
 from devhost.backends.dra.slices import PATH
 
 ApiObject = dict[str, Any]
@@ -19,7 +19,7 @@ class StandInApi(ApiClient):
     """
 
     def __init__(self) -> None:
-        super().__init__(ApiAddress("", None, None))
+        super().__init__("")
         self.objects: dict[str, ApiObject] = {}
         self.on_change: Callable[[], None] = lambda: None
         self._version = 1

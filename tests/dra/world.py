@@ -14,9 +14,9 @@ from devhost.allocation.policy import Policy
 from devhost.api.podresources.v1 import podresources_pb2 as pods
 from devhost.api.podresources.v1 import podresources_pb2_grpc as pods_grpc
 from devhost.backends.deviceplugin.registration import DevicePluginBackend
-from devhost.backends.dra.api_client import ApiAddress, ApiClient
+from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.dra.both_backends import BothBackends
-from devhost.backends.dra.dra_backend import DraBackend, DraSettings
+from devhost.backends.dra.dra_backend import DraBackend
 from devhost.backends.dra.slices import PATH
 from devhost.config.loader import loads
 from devhost.daemon.status import status
@@ -75,9 +75,9 @@ class World:
             cdi_dir=self.cdi,
         )
         plugins = DevicePluginBackend(self.plugins, self.pod_resources, 0.3)
-        api = ApiClient(ApiAddress(self.url or self.api.url, None, None))
-        dra_settings = DraSettings(driver, NODE, self.directory)
-        self.dra = DraBackend(dra_settings, api, plugins.pods, plugins.locks)
+        api = ApiClient(self.url or self.api.url)
+        pods, locks = plugins.pods, plugins.locks
+        self.dra = DraBackend(driver, NODE, self.directory, api, pods, locks)
         backend = BothBackends(plugins, self.dra) if with_dra else plugins
         self.host = Host(loads(config).require(), settings, backend)
         self._task = asyncio.create_task(self.host.run())

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devhost.allocation.compiled import Declaration
-from devhost.backends.deviceplugin.device_list import DeviceList
+from devhost.backends.deviceplugin.device_list import ListStreams
 from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
 from tests.support.hosting import Hosting, Kubelet, contract
@@ -97,7 +97,7 @@ async def vanishing(
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """IDs leave the list immediately."""
-    monkeypatch.setattr(DeviceList, "is_settled_unhealthy", lambda *_: True)
+    monkeypatch.setattr(ListStreams, "is_settled_unhealthy", lambda *_: True)
 
 
 @pytest.mark.usefixtures("rule_off")

@@ -23,7 +23,7 @@ from devhost.backends.backend import Backend, ResourceHandler, ResourceHooks
 from devhost.backends.dra.api_client import ApiError
 from devhost.backends.dra.both_backends import BothBackends
 from devhost.backends.dra.claim_servicer import DraServicer
-from devhost.backends.dra.dra_backend import DraBackend, DraPublication, DraSettings
+from devhost.backends.dra.dra_backend import DraBackend, DraPublication
 from devhost.backends.share_ids import offered_id
 from devhost.devices.scan import Scanner
 from devhost.errors import AllocationError
@@ -183,9 +183,9 @@ class DraProcess(Process):
         self.records, self.servicer = files, DraServicer(self.dra.claims)
 
     def make_backend(self) -> Backend:
-        settings = DraSettings(self.driver, NODE, self.node.state_dir)
-        api = cast("Any", Api(self.node.kubelet.claims))
-        self.dra = DraBackend(settings, api, cast("Any", self.pods), self.locks)
+        api, pods = cast("Any", Api(self.node.kubelet.claims)), cast("Any", self.pods)
+        state_dir, locks = self.node.state_dir, self.locks
+        self.dra = DraBackend(self.driver, NODE, state_dir, api, pods, locks)
         return cast("Backend", BothBackends(super().make_backend(), self.dra))
 
     async def start(self) -> None:

@@ -3,13 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from devhost.backends.backend import (
-    Backend,
-    ClaimRecords,
-    Publication,
-    ResourceHooks,
-    run_together,
-)
+from devhost.backends.backend import Backend, ClaimRecords, Publication, ResourceHooks, run_together
 from devhost.backends.dra.dra_backend import DraBackend
 from devhost.model.config import Resource
 from devhost.watch.inotify import Watcher
@@ -56,13 +50,8 @@ class BothBackends:
 
     def publisher(self, resource: Resource) -> str:
         """Return the driver that publishes a resource; empty for the device plugin."""
-        return self._dra.settings.driver if self._dra.offers(resource) else ""
+        return self._dra.driver if self._dra.offers(resource) else ""
 
     async def run(self, watcher: Watcher, records: ClaimRecords) -> None:
         """Keep up with kubelet until cancelled; raise `BackendGoneError` if that is hopeless."""
         await run_together(self._plugins.run(watcher, records), self._dra.run(watcher, records))
-
-    async def close(self) -> None:
-        """End what is running."""
-        await self._plugins.close()
-        await self._dra.close()

@@ -28,7 +28,7 @@ class OfferedPool(Protocol):
     """The pool of a resource: who answers for it, and its devices, healthy or not.
 
     `ids` are those of which a claim for a device gets one, by the device's name, and `blocked` is
-    why none does yet.
+    why none does yet: then none is offered.
     """
 
     handler: ResourceHandler
