@@ -91,6 +91,8 @@ class KubeletSocket:
         self._identity = self.identity()
         self._changed = asyncio.Event()  # another one after each change
         self._reached_until = 0.0
+        self._channel: grpc.aio.Channel | None = None
+        self._channel_identity: SocketIdentity | None = None
         self._registered_with: SocketIdentity | None = None
         self.restarts = 0
 
@@ -149,16 +151,19 @@ class KubeletSocket:
             KubeletError: The kubelet refused, or did not answer in time.
         """
         request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
-        identity = self.identity()
-        async with open_channel(self._path) as channel:
-            stub = pb_grpc.RegistrationStub(channel)
-            try:
-                await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                # Without the socket's name, which differs each time: the same reason is the same
-                # text.
-                details = (error.details() or "").replace(endpoint, "the socket")
-                raise KubeletError(details or error.code().name.lower()) from None
+        if self._channel is None or self._channel_identity != self.identity():
+            # One is kept as long as the process lives: when gRPC's last channel or server is
+            # closed, its thread ends, and waits for clients of servers that do not read.
+            self._channel, self._channel_identity = open_channel(self._path), self.identity()
+        channel, identity = self._channel, self._channel_identity
+        try:
+            await pb_grpc.RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE and channel is self._channel:
+                self._channel = open_channel(self._path)  # the former would wait out its back-off
+            # Without the socket's name, which differs each time: the same reason is the same text.
+            details = (error.details() or "").replace(endpoint, "the socket")
+            raise KubeletError(details or error.code().name.lower()) from None
         self.restarts += self._registered_with not in (identity, None)
         self._registered_with = identity
         return identity
