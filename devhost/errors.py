@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,11 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error or a warning in a configuration, and where.
+    """What is wrong in a configuration, or may be wrong with a pod, and where.
 
     Attributes:
-        severity: An error makes the configuration invalid, a warning does not.
+        severity: An error makes the configuration invalid, a warning does with `--strict`; of a
+            note, only those who write pods know whether it concerns them.
         file: The file's name as the user gave it.
         line: Counted from 1.
         column: Counted from 1.

@@ -51,9 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, rule)
     config.addinivalue_line("markers", "real_kubelet: runs on a real kubelet's device manager")
-    config.addinivalue_line(
-        "markers", "program(name): needs a program of tests/support/programs.py"
-    )
+    config.addinivalue_line("markers", "program(name): needs one of tests/support/programs.py")
     if config.getoption("build") and not hasattr(config, "workerinput"):
         config.add_cleanup(programs.build_in_background())
 
@@ -108,9 +106,8 @@ def patient() -> Iterator[None]:
         patch.setattr("devhost.backends.podresources.LIST_TIMEOUT_S", 60.0)
         patch.setattr("devhost.node.reconciler.RESCAN_S", 3600.0)
         patch.setattr("devhost.node.config_file.POLL_S", 3600.0)
-        patch.setattr(
-            "devhost.backends.deviceplugin.device_list.LISTS_BURST", 1e9
-        )  # tests are quick
+        # Tests are quick.
+        patch.setattr("devhost.backends.deviceplugin.device_list.LISTS_BURST", 1e9)
         yield
 
 
@@ -148,7 +145,6 @@ def kubelet(request: pytest.FixtureRequest, directory: Path, numa_nodes: int) ->
 
 @pytest.fixture
 async def started(kubelet: Kubelet) -> AsyncIterator[Kubelet]:
-    """A running kubelet."""
     await kubelet.start()
     yield kubelet
     await kubelet.stop()
@@ -198,7 +194,6 @@ async def daemon(directory: Path) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def standin(directory: Path) -> AsyncIterator[SimulatedKubelet]:
-    """The stand-in, running, for what does not depend on the kubelet."""
     kubelet = SimulatedKubelet(directory / "plugins", directory / "pr.sock")
     await kubelet.start()
     yield kubelet

@@ -78,6 +78,7 @@ _TOLD: Final[dict[str, dict[str, Any]]] = {
     **dict.fromkeys(("allow.cdi", "allow.annotations"), _list_of(r"^\S+$", "one word")),
     "stateDir": {"type": "string", "pattern": "^(/.+)?$"},
     "cdi.dir": _HOST_PATH,
+    "cdi.specDirs": {"type": "array", "items": _HOST_PATH, "uniqueItems": True},
     "dra.driver": {"type": "string", "pattern": rf"^({_LABEL}(\.{_LABEL})*)?$", "maxLength": 63},
     "dra.backend": {"enum": ["devicePlugin", "dra"]},
     "kubelet.rootDir": _HOST_PATH,

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.drafts.draft import DraftEntry, render
-from devhost.drafts.entries import DOMAIN
-from devhost.drafts.kinds import KindRow, rows
+from devhost.drafts.kinds import KindRow, full_name, load
 
 DIRECTORY: Final = Path(__file__).resolve().parents[1] / "config" / "examples" / "hardware"
 POD: Final = """\
@@ -23,8 +22,7 @@ A pod asks for it by:
 
 def example(row: KindRow) -> str:
     """Return the file of a row."""
-    names = [str(resource["name"]) for resource in row.resources]
-    names = [name if "/" in name else f"{DOMAIN}/{name}" for name in names]
+    names = [full_name(str(resource["name"])) for resource in row.resources]
     comment = row.about + POD.format(names[0])
     lines = (f"# {line}".rstrip() for line in comment.splitlines())
     entries = [
@@ -35,8 +33,9 @@ def example(row: KindRow) -> str:
 
 
 def examples() -> dict[str, str]:
-    """Return the files of all rows that have a comment, by name."""
-    return {f"{name}.yaml": example(row) for name, row in rows().items() if row.about}
+    """Return the files of all rows that have a comment, here and in devhost, by name."""
+    rows = load(str(Path(__file__).with_suffix(".yaml"))).items()
+    return {f"{name}.yaml": example(row) for name, row in rows if row.about}
 
 
 if __name__ == "__main__":

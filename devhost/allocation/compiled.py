@@ -17,6 +17,7 @@ from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy
 from devhost.allocation.variables import (
     CONTAINER_VARIABLES,
+    FILE_VARIABLES,
     LATE_VARIABLES,
     moving_variables,
 )
@@ -28,6 +29,7 @@ from devhost.model.allocation import Allocation, DeviceSpec, MountSpec, Target
 from devhost.model.config import Probe, Resource, Text
 from devhost.model.device import LINK_VARIABLES, HostDevice, Snapshot
 from devhost.model.limits import ANSWER_MAX
+from devhost.model.sources import Directory, Glob
 from devhost.model.template import MissingVariableError, Template, variables
 
 _PATH: Final = Template.parse("${path}")
@@ -127,6 +129,26 @@ def rules_of(resource: Resource) -> Rules:
     rules += _text_rules("annotations", allocate.annotations)
     rules += [Rule("cdi", name, name, place=index) for index, name in enumerate(allocate.cdi)]
     return tuple(rules)
+
+
+def uses_nodes(resource: Resource) -> bool:
+    """Whether containers, steps or checks are given the nodes of the devices."""
+    given = any(rule.target == "devices" and rule.per_device for rule in rules_of(resource))
+    return given or bool(resource.pre_start or resource.health)
+
+
+def mounted_globs(resource: Resource, path: Template) -> list[str]:
+    """Return globs on the host paths of a mount, as far as they are known without devices."""
+    if path.first_variable is None:
+        return ["".join(part if isinstance(part, str) else "*" for part in path.parts)]
+    globs: list[str] = []
+    for source in resource.sources:
+        match source.kind:
+            case Glob(paths=paths):
+                globs += paths
+            case Directory(path=directory):
+                globs.append(f"{directory}/*")
+    return globs
 
 
 def command_problems(resource: Resource, policy: Policy) -> Iterator[tuple[_KeyPath, str]]:
@@ -321,9 +343,12 @@ def combine(
             _check_paths(rules, moving_variables(node, values))
             if node.state is not None and node.state.number is not None:
                 device_nodes.append(values)
+        with_path = [values for values in values_by_node if "path" in values] or values_by_node
         for rule in rules:
             if rule.per_device:
-                container.add(rule, device_nodes if rule.nodes_only else values_by_node, device_id)
+                by_path = rule.target == "devices" and rule.value.names & FILE_VARIABLES
+                of_nodes = with_path if by_path else values_by_node
+                container.add(rule, device_nodes if rule.nodes_only else of_nodes, device_id)
     return container.allocation(advertised_ids)
 
 
@@ -342,7 +367,7 @@ class _Container:
         self._size = 0
         self._texts: dict[Target, dict[str, tuple[Rule, list[str]]]] = {}
         self._specs: dict[str, DeviceSpec | MountSpec] = {}  # by container path
-        self._cdi: dict[str, None] = {}
+        self._cdi: dict[str, str | None] = {}  # with the device that it is of
 
     def add(
         self, rule: Rule, values_of_nodes: Iterable[Mapping[str, str]], device: str | None = None
@@ -362,7 +387,8 @@ class _Container:
                 raise AllocationError(f"a container would receive more than {most} of text")
             _check(rule, key, value)
             if rule.target == "cdi":
-                self._cdi[value] = None
+                owner = self._cdi.setdefault(value, device)
+                self._cdi[value] = device if owner == device else None
             elif rule.spec is None:
                 self._add_text(rule, key, value)
             else:
@@ -403,6 +429,7 @@ class _Container:
             devices=tuple(spec for spec in specs if isinstance(spec, DeviceSpec)),
             annotations=annotations,
             cdi_devices=tuple(self._cdi),
+            cdi_owners=self._cdi,
         )
 
 

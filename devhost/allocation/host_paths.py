@@ -177,7 +177,7 @@ class HostPaths:
         use = None
         if device_class.name.startswith("tty") or not device_class.safe:
             self._use = self._use or HostUse(self._files)
-            use = self._use.problem(kind.value, number)
+            use = self._use.problem(kind.value, number) or self._use.doubt(kind.value, number)
         rights = self._policy.identities
         ids = self._classes.ids(kind.value, number) if rights else ()
         targets = ((right, self.resolve(right).state) for right in rights if right[0] == "/")
@@ -215,8 +215,8 @@ class HostPaths:
             if node.state is None or not (files or node.state.kind.is_node):
                 continue
             problem = self.node_problem(node, same_number=True)
-            if problem is None and self._policy.enforced:
-                problem = self._refused(node.path)
+            if problem is None and self._policy.enforced and (refusal := self._refused(node.path)):
+                raise MissingRightError(refusal)
             state = self.resolve(node.path).state
             if problem is not None or state is None:
                 raise AllocationError(problem or f"{node.path} no longer exists")
@@ -230,7 +230,7 @@ class HostPaths:
 def _visible_below(files: HostFiles) -> tuple[str, ...]:
     """Return the host paths, with a slash, below which files are visible; none: everywhere."""
     root = os.path.realpath(files.root)
-    points = {point for _, point, _ in read_mounts("/proc/self/mountinfo")}
+    points = {point for _, point, *_ in read_mounts("/proc/self/mountinfo")}
     if files.is_host or root in points:
         return ()
     below = (point for point in points if point.startswith(f"{root}/"))

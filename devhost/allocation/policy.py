@@ -6,7 +6,7 @@ known to be safe. Everything else needs a flag, and each flag adds to that.
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -14,20 +14,12 @@ from devhost.hostfs.device_classes import BLOCK, MEMORY, UNKNOWN, DeviceClass, c
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import names
 from devhost.model.allocation import Allocation, Target
-from devhost.model.hardware_sources import PAIR_PATTERN
+from devhost.model.hardware_sources import PAIR_PATTERN, Pci, Sysfs, Usb
 from devhost.model.pattern import matches_any
+from devhost.model.sources import Glob, Kind
 
 _Right = Literal["annotation", "cdi", "device", "dra", "exec", "path"]
 
-# The flag, and the value of the chart.
-_WORDS: Final[Mapping[_Right, tuple[str, str]]] = {
-    "annotation": ("--allow-annotation", "allow.annotations"),
-    "cdi": ("--allow-cdi", "allow.cdi"),
-    "device": ("--allow-device", "allow.devices"),
-    "dra": ("--dra", "dra.enabled"),
-    "exec": ("--allow-exec", "allow.exec"),
-    "path": ("--allow-path", "allow.paths"),
-}
 _WORD: Final = re.compile(r"[\w:-]+")  # that neither a shell nor YAML takes for anything else
 _ANY_NODES: Final = ("/dev/any-name", "/dev/0/9")  # that a glob over all of /dev matches
 _LINKS: Final = (("/var/run/", "/run/"), ("/var/lock/", "/run/lock/"))  # on most hosts
@@ -78,7 +70,10 @@ class Policy:
 
     def needed(self, right: _Right, *values: str) -> str:
         """Return what would allow more, to be pasted: a flag, or values of the chart."""
-        flag, path = _WORDS[right]
+        key = right if right in ("cdi", "exec") else f"{right}s"
+        flag, path = f"--allow-{right}", f"allow.{key}"
+        if right == "dra":
+            flag, path = "--dra", "dra.enabled"
         texts = [text if _WORD.fullmatch(text) else f"'{text}'" for text in values]
         if not self.by_values:
             return f"{' '.join(f'{flag} {text}' for text in texts) or flag} (chart: {path})"
@@ -147,30 +142,30 @@ class Policy:
         is_final = device_class == MEMORY or not self.identities
         return self.node_problem(plain, device_class) if device_class and is_final else None
 
-    def class_problem(self, device_class: DeviceClass | None) -> str | None:
+    def class_problem(
+        self, device_class: DeviceClass | None, words: Sequence[str] = ()
+    ) -> str | None:
         """Return why no node of a class, if it is known, may be given, or ``None``.
 
-        Which of them a glob on paths allows is known when they are found.
+        The ``words`` are the rights to them alone. Which of them a glob on paths allows is known
+        when they are found.
         """
         if device_class is None or device_class.safe or self._node_globs or self.identities:
             return None
         if (name := device_class.name) in self.allow_devices:
             return None
-        if device_class == BLOCK:
-            return f"block devices need {self.needed('device', 'GLOB')}, such as '/dev/sd[b-z]'"
-        return f"nodes of class {name} need {self.needed('device', name)}"
+        words = words or ("/dev/disk/by-id/NAME" if device_class == BLOCK else name,)
+        nodes = "block devices" if device_class == BLOCK else f"nodes of class {name}"
+        return f"{nodes} need {self.needed('device', *words)}"
 
-    def raw_usb_problem(self, products: Iterable[str] | None) -> str | None:
-        """Return why raw USB nodes of products, if these are known, may not be given, or ``None``.
-
-        Which of them a glob on paths allows is known when they are found.
-        """
-        words = (re.sub("place:.*", "*", word.lower()) for word in self.allow_devices)  # or any
-        globs = [":".join(word.split(":")[:2]) for word in words if ":" in word or word == "*"]
-        if "usb" in self.allow_devices or self._node_globs or (globs and products is None):
+    def raw_usb_problem(self, words: Sequence[str]) -> str | None:
+        """Return why raw USB nodes may not be given, of which these ``words`` are the rights."""
+        rights = (re.sub("place:.*", "*", right.lower()) for right in self.allow_devices)  # or any
+        globs = [_product(right) for right in rights if ":" in right or right == "*"]
+        if "usb" in self.allow_devices or self._node_globs or (globs and not words):
             return None
-        named = products or ["VENDOR:PRODUCT"]
-        missing = [name for name in named if not matches_any(name, globs)]
+        named = dict.fromkeys(word.removesuffix(":*") for word in words or ("VENDOR:PRODUCT",))
+        missing = [word for word in named if not matches_any(_product(word), globs)]
         return f"raw USB nodes need {self.needed('device', *missing)}" if missing else None
 
     def file_problem(self, realpath: str, *, mount: bool) -> str | None:
@@ -239,6 +234,32 @@ def device_right(path: str, device_class: DeviceClass) -> str | None:
     if not is_in_dev(path) or device_class in (UNKNOWN, BLOCK, MEMORY):
         return path
     return None if device_class.safe else device_class.usb_id or device_class.name
+
+
+def source_identities(kind: Kind, ids: Iterable[str] = ()) -> list[str]:
+    """Return rights to what a source selects, by what it is; ``ids`` are those of a node of it."""
+    words: list[str] = []
+    match kind:
+        case Usb(device=[*numbers], serial=serials):
+            globs = [re.sub(r"[\s/]", "?", serial) for serial in serials or ("*",)]
+            words = [f"{number}:{serial}" for number in numbers for serial in globs]
+        case Usb(port=[*ports]):  # the nodes of the device, and those of its interfaces
+            places = [f"place:{port}" for port in ports if "-usb" in port]  # not a kernel's name
+            words = [word for place in places for word in (place, f"{place}:*")]
+        case Pci(device=numbers, address=addresses):
+            whole = [f"0000:{text}" if text.count(":") == 1 else text for text in addresses or ()]
+            words = [f"pci:{word}" for word in whole or numbers or ()]
+        case Sysfs(place=[*places]):
+            words = [f"place:{place}" for place in places]
+        case Sysfs(parent=parent, name=name) if parent or name:
+            words = [word for word in ids if word.startswith("place:")]
+        case Glob(paths=paths):
+            words = [path for path in paths if "/by-" in path]
+    return [word for word in words if device_problem(word) is None]
+
+
+def _product(word: str) -> str:
+    return ":".join(word.split(":")[:2])
 
 
 def _identity(word: str) -> str | None:

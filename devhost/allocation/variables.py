@@ -30,6 +30,7 @@ USB_VARIABLES: Final = frozenset(
 )
 _OF_PCI: Final = "device subsystem class driver address group pf vf uuid model"
 PCI_VARIABLES: Final = frozenset(f"pci.{name}" for name in _OF_PCI.split())
+CDI_VARIABLES: Final = frozenset({"cdi.kind", "cdi.name", "cdi.qualified"})
 SYSFS_VARIABLES: Final = frozenset(
     {"subsystem", "place", "parent", "driver", "syspath", *LINK_VARIABLES}
 )

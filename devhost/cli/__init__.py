@@ -19,6 +19,7 @@ _COMMANDS = {
     "devices": "Show the devices of this host, and how to select them.",
     "init": "Write a configuration for the devices of this host.",
     "convert": "Convert the settings of other device plugins.",
+    "capture": "Write what devhost reads of this host into an archive.",
     "status": "Show the state of a running devhost.",
     "deviceclasses": "Print the DeviceClasses that DRA needs for a configuration.",
     "schema": "Print the JSON Schema of configuration files.",

@@ -1,5 +1,6 @@
 """``devhost devices``."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,15 @@ from devhost.cli import options
 from devhost.cli import output as printer
 
 if TYPE_CHECKING:
+    from devhost.drafts.kinds import Rows
     from devhost.drafts.machine import DescribedNode, Machine
     from devhost.hostfs.files import HostFiles
+
+kinds_option = click.option(
+    "--kinds",
+    type=options.FILE,
+    help="File with more kinds of devices, as `devhost init` has them.",
+)
 
 
 @click.command(
@@ -31,13 +39,20 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also hubs, bridges, and what has no node or is for the host.",
 )
-@options.root_option
+@kinds_option
+@options.host_files_option
 @options.output_option(
     *("text", "json", "yaml"),
     text="Output format; yaml: an entry of `resources` that offers exactly this device.",
 )
 def command(
-    name: str | None, subsystems: tuple[str, ...], everything: bool, root: str, output: str
+    name: str | None,
+    subsystems: tuple[str, ...],
+    everything: bool,
+    kinds: str | None,
+    root: str,
+    cdi_dirs: tuple[str, ...],
+    output: str,
 ) -> None:
     """Show the devices of this host, or one in full.
 
@@ -51,14 +66,14 @@ def command(
 
     if output == "yaml" and name is None:
         raise click.UsageError("-o yaml needs a device")
-    files = HostFiles(root)
+    files = HostFiles(root, cdi_dirs=cdi_dirs)
     machine = Machine(files)
     if machine.problem is not None:
         printer.fail(machine.problem)
     if name is None:
         _list(machine, subsystems, output, everything=everything)
     elif output == "yaml":
-        _print_entries(files, find_devices(machine, name))
+        _print_entries(files, load_kinds(kinds), find_devices(machine, name))
     else:
         _show(machine, find_devices(machine, name), output)
 
@@ -71,12 +86,26 @@ def find_devices(machine: "Machine", name: str) -> "list[DescribedNode]":
     return devices
 
 
-def _print_entries(files: "HostFiles", devices: "Sequence[DescribedNode]") -> None:
+def load_kinds(file: str | None) -> "Rows":
+    """Return the kinds of devices, with those of a file; exit with status 1 if it is invalid."""
+    from devhost.drafts import kinds
+    from devhost.errors import ConfigError
+
+    try:
+        return kinds.rows() if file is None else kinds.load(file)
+    except ConfigError as error:
+        printer.print_problems(error.problems)
+        sys.exit(1)
+    except OSError as error:
+        printer.fail(f"{file}: cannot be read: {error.strerror or error}")
+
+
+def _print_entries(files: "HostFiles", rows: "Rows", devices: "Sequence[DescribedNode]") -> None:
     from devhost.drafts import host_draft
     from devhost.drafts.draft import entry_lines
     from devhost.drafts.entries import DOMAIN
 
-    for entry in host_draft.build_host_entries(files, DOMAIN, devices):
+    for entry in host_draft.build_host_entries(files, DOMAIN, devices, rows):
         printer.echo(*entry_lines(entry, with_rights=True))
 
 
@@ -91,17 +120,18 @@ def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:
-    from devhost.drafts.machine import OTHER_CLASS
+    from devhost.drafts.machine import CDI, OTHER_CLASS
 
     for problem in filter(None, (machine.subsystem(name).missing for name in subsystems)):
         printer.fail(problem)
-    tables = {name: list(machine.rows(name)) for name in subsystems or ("usb", "pci", OTHER_CLASS)}
+    shown_tables = subsystems or ("usb", "pci", OTHER_CLASS, CDI)
+    tables = {name: list(machine.rows(name)) for name in shown_tables}
     if output == "json":
         printer.print_json({name: [row for row, _ in rows] for name, rows in tables.items()})
         return
     for number, (name, rows) in enumerate(tables.items()):
         shown = [row for row, is_hidden in rows if everything or not is_hidden]
-        if name == OTHER_CLASS and not rows:
+        if name in (OTHER_CLASS, CDI) and not rows:
             continue
         if number:
             printer.echo("")

@@ -9,7 +9,7 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
-from devhost.cli.devices_command import find_devices
+from devhost.cli.devices_command import find_devices, kinds_option, load_kinds
 
 if TYPE_CHECKING:
     from devhost.drafts.draft import DraftEntry
@@ -63,7 +63,8 @@ def _write(text: str, summary: str, output: str, flags: str = "", *, force: bool
 @click.argument("names", nargs=-1, metavar="[WHAT...]")
 @draft_options
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take every device that is found.")
-@options.root_option
+@kinds_option
+@options.host_files_option
 def command(
     names: tuple[str, ...],
     domain: str | None,
@@ -71,7 +72,9 @@ def command(
     force: bool,
     values: bool,
     yes: bool,
+    kinds: str | None,
     root: str,
+    cdi_dirs: tuple[str, ...],
 ) -> None:
     """Write a configuration for the devices of this host.
 
@@ -87,31 +90,26 @@ def command(
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
-    files = HostFiles(root)
+    files, rows = HostFiles(root, cdi_dirs=cdi_dirs), load_kinds(kinds)
     try:
         machine = Machine(files)
         chosen = [device for name in names for device in find_devices(machine, name)]
-        entries = host_draft.build_host_entries(files, domain or DOMAIN, chosen if names else None)
+        listed = chosen if names else None
+        entries = host_draft.build_host_entries(files, domain or DOMAIN, listed, rows)
     except OSError as error:
         printer.fail(str(error))
     if not (yes or names) and sys.stdin.isatty() and sys.stderr.isatty():
-        entries = _choose(entries)
+        resources = [entry for entry in entries if entry.resource]
+        entries = [*_choose(resources), *entries[len(resources) :]]
     offered = sum(entry.active for entry in entries)
     summary = f"{offered} resource{'s' * (offered != 1)}"
-    if left := len(entries) - offered:
+    if left := sum(bool(entry.resource) for entry in entries) - offered:
         summary += f"; {left} more {'are' if left > 1 else 'is'} commented out, with the reason"
     text = host_draft.render(entries, domain or DOMAIN, values=values)
     flags = draft.needed_rights(entries).flags()
+    root = click.get_current_context().meta.get(options.ARCHIVE, root)
     flags += f" --root {root}" if root != "/" else ""
     _write(text, summary, output, flags.lstrip(), force=force)
-
-
-_ANSWERS: Final = {
-    "y": "take it (Enter does, too)",
-    "n": "leave it out",
-    "a": "take it and all that follow",
-    "q": "leave it out with all that follow",
-}
 
 
 def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
@@ -120,7 +118,8 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     for number, entry in enumerate(entries):
         for comment in entry.comments:
             printer.note(comment)
-        match _ask():
+        question = "Include it? [y,n,a,q,?]"
+        match click.prompt(question, "y", value_proc=_letter, show_default=False, err=True):
             case "a":
                 return [*chosen, *entries[number:]]
             case "q":
@@ -130,15 +129,20 @@ def _choose(entries: "Sequence[DraftEntry]") -> "list[DraftEntry]":
     return chosen
 
 
-def _ask() -> str:
-    """Return the answer of a person: its first letter."""
-    question = f"Include it? [{','.join(_ANSWERS)},?]"
-    while True:
-        answer = click.prompt(question, default="y", show_default=False, err=True).lower()
-        if answer in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
-            return str(answer[0])
-        for letter, meaning in _ANSWERS.items():
-            printer.note(f"  {letter}  {meaning}")
+def _letter(answer: str) -> str:
+    """Return the first letter of an answer; raise `UsageError` if it is none."""
+    if answer.lower() not in ("y", "yes", "n", "no", "a", "all", "q", "quit"):
+        raise click.UsageError(
+            "y: take it (Enter does, too), n: leave it out, a: take it and all that follow, q: "
+            "leave it out with all that follow"
+        )
+    return answer[0].lower()
+
+
+_NO_DEVICES: Final = (
+    "no devices of another plugin, and no pod that has devices by path; if they are in templates "
+    "of a chart, use the output of `helm template` or `kubectl get daemonset NAME -o yaml`"
+)
 
 
 @click.command(
@@ -152,48 +156,47 @@ def _ask() -> str:
 def convert(
     files: tuple[str, ...], domain: str | None, output: str, force: bool, values: bool, root: str
 ) -> None:
-    """Convert settings of generic-device-plugin or smarter-device-manager.
+    """Convert what other plugins or pods have into a configuration.
 
-    FILE is the configuration, or what contains it: a manifest, a ConfigMap, values of a chart;
-    '-' is standard input. Resources keep their names, so that pods need no change. A pattern of
-    smarter-device-manager means what it matches below /dev of this host.
+    FILE is a configuration of generic-device-plugin, MicroShift or smarter-device-manager, or what
+    contains it: a manifest, a ConfigMap, values of a chart; or pods and values with `hostPath`
+    below /dev, a file of Docker Compose, udev rules of Akri. '-' is standard input. Settings and
+    the DaemonSet that reads them may be in several files. Resources keep their names, so that
+    pods need no change; with --values, a DaemonSet with a nodeSelector is a profile. Directories,
+    and what patterns of smarter-device-manager match, are looked up below /dev of this host.
 
-    Example: `devhost convert daemonset.yaml -o first.yaml`
+    Example: `devhost convert daemonset.yaml configmap.yaml -o first.yaml`
     """
     from devhost.config.foreign_words import explain_file
     from devhost.config.loader import read
     from devhost.config.yaml_errors import TreeError, decode
-    from devhost.drafts import conversion, draft
+    from devhost.drafts import draft
+    from devhost.drafts.conversion import Conversion
     from devhost.hostfs.files import HostFiles
 
-    devices = []
+    conversion = Conversion(HostFiles(root), domain, by_node=values)
     try:
         for file in files:
             text = decode(read(file))
-            foreign = conversion.find_devices(text)
-            devices += foreign
-            if not foreign:
-                why = explain_file(text, is_converted=True) or (
-                    "no devices of generic-device-plugin or smarter-device-manager; if "
-                    "they are in the templates of a chart, use the output of `helm template` or "
-                    "`kubectl get daemonset NAME -o yaml`"
-                )
-                printer.fail(f"{file}: {why}")
-        entries = conversion.convert_devices(devices, domain, HostFiles(root))
+            if not conversion.read(text):
+                printer.fail(f"{file}: {explain_file(text, is_converted=True) or _NO_DEVICES}")
+        profiles, notes = conversion.finish()
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
     except TreeError as error:
         printer.fail(f"{file}:{error.line}:{error.column}: {error}")
     except ValueError as error:
         printer.fail(str(error))
-    lost = [comment for entry in entries for comment in entry.comments]
-    for comment in lost:
+    everywhere, *of_nodes = profiles
+    entries = [entry for profile in profiles for entry in profile.entries]
+    for comment in [*notes, *(comment for entry in entries for comment in entry.comments)]:
         printer.note(comment)
-    if len(lost) == len(entries):
-        printer.fail("nothing was converted")
-    header = f"Converted by `devhost convert` from {', '.join(files)}."
-    count = len(entries) - len(lost)
-    summary = f"{count} resource{'s' * (count != 1)} converted, {len(lost)} not carried over"
-    text, flags = draft.render([header], entries, values=values), draft.needed_rights(entries)
-    _write(text, summary, output, flags.flags(), force=force)
+    lost = sum(not entry.resource for entry in entries)
+    if lost == len(entries):
+        printer.fail("nothing was converted" if lost else f"{', '.join(files)}: {_NO_DEVICES}")
+    count = len(entries) - lost
+    summary = f"{count} resource{'s' * (count != 1)} converted, {lost} not carried over"
+    header = [f"Converted by `devhost convert` from {', '.join(files)}.", *notes]
+    text = draft.render(header, everywhere.entries, values=values, profiles=of_nodes)
+    _write(text, summary, output, draft.needed_rights(entries).flags(), force=force)
     sys.exit(1 if lost else 0)

@@ -1,14 +1,16 @@
 """Options that several commands share, with their environment variables."""
 
 import functools
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import click
 
-from devhost.model.names import driver_name_problem
+from devhost.model.names import CDI_DIRS, driver_name_problem
 from devhost.observe.address import Address
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -33,7 +35,29 @@ def _socket_path(path: str) -> Path:
     return Path(path)
 
 
+class _Root(click.Path):
+    """A directory, or an archive, which is unpacked until the command ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(str(super().convert(value, param, ctx)))
+        if ctx is None or path.is_dir():
+            return str(path)
+        from devhost.drafts.capture import unpack
+
+        temporary = Path(tempfile.mkdtemp(prefix="devhost-")).resolve()
+        remove = functools.partial(shutil.rmtree, temporary, ignore_errors=True)
+        ctx.call_on_close(remove)
+        try:
+            unpack(path, temporary / "root")
+        except ValueError as error:
+            remove()  # the context of a usage error is not closed
+            self.fail(str(error), param, ctx)
+        ctx.meta[ARCHIVE] = value
+        return f"{temporary}/root"
+
+
 FILE: Final = _PathName("file")
+ARCHIVE: Final = "devhost.archive"  # in a context: the archive that --root named
 _DIRECTORY: Final = _PathName("directory", Path)
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -120,12 +144,24 @@ DEFAULT_CONFIG: Final = "/etc/devhost/config.yaml"
 config_argument = click.argument(
     "config", envvar="DEVHOST_CONFIG", default=DEFAULT_CONFIG, metavar="[CONFIG]", type=FILE
 )
+ROOT: Final = _Root(exists=True, resolve_path=True)
 root_option = option(
     "--root",
-    "Directory where the host's files are mounted. Paths in the configuration are the host's, "
-    "without it.",
+    "Directory where the host's files are mounted, or what `devhost capture` has written. Paths in "
+    "the configuration are the host's, without it.",
     default="/",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    type=ROOT,
+)
+host_files_option = together(
+    root_option,
+    option(
+        "--cdi-dirs",
+        "Directory where container runtimes look for the CDI specs of vendors; can be repeated, a "
+        "later one has precedence. Default: /etc/cdi, /var/run/cdi.",
+        multiple=True,
+        default=CDI_DIRS,
+        metavar="DIRECTORY",
+    ),
 )
 node_name_option = option(
     "--node-name", "Name of the node. Default: the host name.", default=socket.gethostname
@@ -272,7 +308,7 @@ kubelet_options = together(
     ),
 )
 host_options = together(
-    root_option,
+    host_files_option,
     node_name_option,
     trust_options,
     dra_driver_option,

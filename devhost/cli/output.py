@@ -27,7 +27,7 @@ _CELL_MIN: Final = 8
 _WORDS_MIN: Final = 24
 _GAP: Final = "   "  # between columns
 _TAB: Final = "    "
-_COLORS: Final = {"error": "red", "warning": "yellow"}
+_COLORS: Final = {"error": "red", "warning": "yellow", "note": "blue"}
 
 
 def echo(*lines: str) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--explain", is_flag=True, help="Show what each source looks at, takes and leaves out."
 )
-@options.root_option
+@options.host_files_option
 @options.node_name_option
 @options.dra_driver_option
 @options.table_output_option
@@ -54,6 +54,7 @@ def command(
     against: str | None,
     explain: bool,
     root: str,
+    cdi_dirs: tuple[str, ...],
     node_name: str,
     dra_driver: str,
     output: str,
@@ -87,7 +88,7 @@ def command(
     requests = dict(zip(_full_names(requests, on_node), requests.values(), strict=True))
     printer.check_names([*names, *requests], on_node, f" for this node in {config}")
     judging = replace(loaded.policy, enforced=True)
-    files = HostFiles(root, judging.shown_paths)
+    files = HostFiles(root, judging.shown_paths, cdi_dirs)
     driver = PlannedDriver(dra_driver, node_name)
     # All are scanned: which resource offers a node depends on the other resources.
     reports = report(

@@ -79,7 +79,7 @@ def run(config: str | None, plugins: "Sequence[CodeResource]" = (), **flags: Any
     raise_descriptor_limit(len(first.resources) + len(plugins))
     settings = Settings(
         flags["node_name"],
-        HostFiles(flags["root"], policy.shown_paths),
+        HostFiles(flags["root"], policy.shown_paths, flags["cdi_dirs"]),
         policy,
         state_dir=state_dir,
         cdi_dir=flags["cdi_dir"],

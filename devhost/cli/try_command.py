@@ -65,7 +65,7 @@ def run(
         judging = replace(source.policy if source else policy, enforced=True)
         settings = Settings(
             flags["node_name"],
-            HostFiles(flags["root"], judging.shown_paths),
+            HostFiles(flags["root"], judging.shown_paths, flags["cdi_dirs"]),
             judging,
             state_dir=temporary / "state",
             cdi_dir=temporary / "cdi",

@@ -8,9 +8,13 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.errors import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from devhost.allocation.policy import Policy
+    from devhost.config.loader import Loaded
 
 
 @click.command("validate", epilog="Exit status: 0 valid, 1 invalid, 2 usage error.")
@@ -19,10 +23,20 @@ if TYPE_CHECKING:
 @click.option(
     "--enforce", is_flag=True, help="Treat a flag --allow-… or --dra that is missing as an error."
 )
+@click.option(
+    "--root",
+    type=options.ROOT,
+    help="With --enforce: also judge the devices of a host, such as one of `devhost capture`.",
+)
 @options.output_option("text", "json")
 @options.trust_options
 def command(
-    configs: tuple[str, ...], strict: bool, enforce: bool, output: str, policy: "Policy"
+    configs: tuple[str, ...],
+    strict: bool,
+    enforce: bool,
+    root: str | None,
+    output: str,
+    policy: "Policy",
 ) -> None:
     """Check configuration files ('-' is standard input) without reading the host.
 
@@ -40,7 +54,10 @@ def command(
     printer.print_warnings(policy.warnings)
     results = [(config, loaded) for config in configs for loaded in load_all(config, policy)]
     problems = [problem for _, loaded in results for problem in loaded.problems]
-    valid = not any(problem.severity == "error" or strict for problem in problems)
+    if enforce and root is not None:
+        problems += [each for file, loaded in results for each in _refusals(file, loaded, root)]
+    failing = ("error", "warning") if strict else ("error",)
+    valid = not any(problem.severity in failing for problem in problems)
     if output == "json":
         values = [problem.as_json() for problem in problems]
         printer.print_json({"valid": valid, "problems": values})
@@ -50,6 +67,20 @@ def command(
             for file, loaded in results:
                 printer.note(f"{file}{loaded.name and f': {loaded.name}'} is valid")
     sys.exit(0 if valid else 1)
+
+
+def _refusals(file: str, loaded: "Loaded", root: str) -> "Iterator[Problem]":
+    """Yield a problem for each device of a host that needs a right."""
+    from devhost.devices.dry_run import report
+    from devhost.hostfs.files import HostFiles
+    from devhost.model.device import Cause
+
+    files = HostFiles(root, loaded.policy.shown_paths)
+    for result in report(loaded.config, files, loaded.policy, "") if loaded.config else ():
+        for device in result.snapshot.devices.values():
+            if device.verdict is not None and device.verdict.cause is Cause.REFUSED:
+                text, name = f"device {device.id}: {device.reason}", result.resource.name
+                yield Problem("error", file, 1, 1, "", f"{name}: {text}", name)
 
 
 @click.command("schema")

@@ -78,10 +78,11 @@ class Enabled(ConfigModel):
     enabled: bool = False
 
 
-class Cdi(Enabled):
-    """The directory of CDI specs."""
+class CdiSpecs(Enabled):
+    """The directory of CDI specs, and those of vendors."""
 
     dir: str = ""
+    spec_dirs: Annotated[tuple[_HostPath, ...], AsTuple] = ()
 
 
 class DeviceAccess(ConfigModel):
@@ -115,7 +116,7 @@ class DaemonSetValues(ConfigModel):
 
     unexamined: ClassVar[tuple[str, ...]] = ()
     allow: Allow = Allow()
-    cdi: Cdi = Cdi()
+    cdi: CdiSpecs = CdiSpecs()
     device_access: DeviceAccess = DeviceAccess()
     host_paths: Annotated[tuple[_HostPath, ...], AsTuple] = ()
     host_root: Enabled = Enabled()

@@ -79,20 +79,19 @@ _VARIABLES: Final = _by_word(
         "nodeName": "node.name NODE_NAME hostname",
     }
 )
-# Files of other programs, by what only they have, and what helps.
+# Files of other programs, by what only they have: those that are converted, and what else helps.
 _CONVERTED: Final = {
     r"groups['\"]?:(?: \[\]|[\s\S]{0,99}?\b(?:path|usb)s?['\"]?:)": "generic-device-plugin",
     r"devicematch['\"]?:": "smarter-device-manager",
+    r"udevRules['\"]?:": "Akri",
+    r"\A(?=[\s\S]*?\bservices'?:)[\s\S]*?\bdevices'?:": "Docker Compose",
+    r"hostPath['\"]?:[\s{]*(?:['\"]?path['\"]?: ?)?['\"]?/dev/(?!shm)": "pods with hostPath",
 }
 _OTHERS: Final = {
     r"resourceList['\"]?:": "of the SR-IOV device plugin: for each entry, write `pci` with `pf`",
     r"\bakri\.sh/": "of Akri: docs/tasks/pods.md says what to write instead",
     r"permittedHostDevices": "of KubeVirt, which goes on needing it: see docs/tasks/pods.md",
     r"timeSlicing|migStrategy": "of NVIDIA's plugin, which works beside devhost",
-    r"\A(?=[\s\S]*?\bservices'?:)[\s\S]*?\bdevices'?:": "of Docker Compose: below 'sources', write "
-    "HOST of each HOST:CONTAINER of 'devices'",
-    r"hostPath['\"]?:[\s{]*(?:['\"]?path['\"]?: ?)?['\"]?/dev/(?!shm)": "for pods with hostPath: "
-    "docs/tasks/privileged.md says what to write instead",
 }
 
 

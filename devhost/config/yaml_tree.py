@@ -52,6 +52,7 @@ class CheckProblem(NamedTuple):
 
 error: Final = functools.partial(CheckProblem, "error")
 warning: Final = functools.partial(CheckProblem, "warning")
+note: Final = functools.partial(CheckProblem, "note")
 
 
 class Position(NamedTuple):

@@ -171,6 +171,7 @@ def _device(name: str, nodes: Sequence[Node], result: Identified) -> tuple[Rank,
     context, ids_by_place = result.context, result.ids_by_place
     resource, previous = context.resource, context.previous
     is_group = resource.group is not None
+    nodes = _complete_members(nodes, result) if is_group else nodes
     unit = None if is_group else nodes[0].hardware
     device_id = _id_of(nodes, context, name if is_group else None)
     has_id = device_id is not None and any(
@@ -212,6 +213,21 @@ def _device(name: str, nodes: Sequence[Node], result: Identified) -> tuple[Rank,
     is_new = former is None or former.is_leaving
     returning = Rank.UNCHANGED if has_id and is_offered else Rank.RETURNING
     return Rank.NEW if is_new else returning, HostDevice(device_id, tuple(nodes))
+
+
+def _complete_members(nodes: Sequence[Node], result: Identified) -> Sequence[Node]:
+    """Return the nodes of a group without incomplete hardware, if the others make a device."""
+    incomplete = {
+        node.hardware.unit: (node.hardware, problem)
+        for node in nodes
+        if node.hardware and (problem := node.hardware.incomplete or node.problem)
+    }
+    complete = [node for node in nodes if not node.hardware or node.hardware.unit not in incomplete]
+    if not incomplete or not complete or _lack(result.context.resource, complete, ())[0]:
+        return nodes
+    for hardware, problem in incomplete.values():
+        result.skip((), Cause.INCOMPLETE, problem, hardware)
+    return complete
 
 
 def labels(nodes: Iterable[Node]) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from devhost.allocation.compiled import Declaration, Rules
 from devhost.allocation.host_paths import HostPaths, Spec
-from devhost.allocation.variables import CONTAINER_VARIABLES
+from devhost.allocation.variables import CONTAINER_VARIABLES, names_paths
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
 from devhost.errors import AllocationError, MissingRightError
@@ -43,7 +43,8 @@ class Scanner(Declaration):
     def sources(self) -> tuple[CompiledSource, ...]:
         """The compiled sources."""
         mentioned, specs = self.resource.mentioned_variables, enumerate(self.resource.sources)
-        return tuple(CompiledSource.of(index, spec, mentioned) for index, spec in specs)
+        directories = self.files.cdi_dirs
+        return tuple(CompiledSource.of(*spec, mentioned, directories) for spec in specs)
 
     @property
     def locations(self) -> tuple[Location, ...]:
@@ -154,9 +155,10 @@ class Scanner(Declaration):
                 allocation = allocation or self.alone(device, self._host_rules)
                 problems = (node.problem for node in device.nodes if node.problem)
                 problem: AllocationError | str | None = next(problems, None)
-                if allocation.devices or allocation.mounts:
+                if allocation.devices or allocation.mounts or self.resource.pre_start:
                     host_paths = host_paths or HostPaths(self.files, self.policy)
                     problem = problem or _path_problem(device, allocation, host_paths, owners)
+                    problem = problem or self._step_problem(device, host_paths)
                     optional = (mount for mount in allocation.mounts if mount.optional)
                     invisible += [
                         mount.host_path for mount in optional if host_paths.is_invisible(mount)
@@ -183,6 +185,16 @@ class Scanner(Declaration):
         except AllocationError as error:
             return replace(device, verdict=_verdict(Cause.RENDERING, error)), None
         return replace(device, is_rendered=True), allocation
+
+    def _step_problem(self, device: HostDevice, host_paths: HostPaths) -> AllocationError | None:
+        """Return why a step may not use the nodes of a device, handed out or not."""
+        steps = (step for step in self.resource.pre_start if step.run or step.mode)
+        try:
+            for step in steps:
+                host_paths.current_nodes(device, files=names_paths(step.run or ()))
+        except AllocationError as error:
+            return error
+        return None
 
     def _owners_of_nodes(self, identified: Identified) -> Mapping[str, str]:
         """Return the device of each node (`Node.key`) that no entry may give to other devices."""

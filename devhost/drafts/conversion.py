@@ -1,244 +1,279 @@
-"""The settings of generic-device-plugin and smarter-device-manager as a configuration.
+"""Settings of other plugins, and what pods have by path, as a configuration."""
 
-The rules of the former, from its sources: a device is made of groups; a group is a set of paths,
-each a glob, or of USB devices. The n-th device of a group has the n-th match of each path, in
-sorted order.
-"""
-
-import glob
-import posixpath
+import bisect
 import re
-from collections.abc import Collection, Iterator, Sequence
-from fnmatch import fnmatchcase
-from typing import Any, Final, Literal
-
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 from devhost.config import yaml_tree
 from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
-from devhost.drafts import draft, smarter, without_nodes
-from devhost.drafts.draft import DraftEntry, with_rights
-from devhost.hostfs.files import HostFiles, describe_read_error, is_wild
+from devhost.drafts import draft, generic_plugin, path_users, smarter, udev_rules
+from devhost.drafts.draft import DraftEntry, NodeEntries, lost_entry, with_rights
+from devhost.drafts.entries import DOMAIN
+from devhost.hostfs.files import HostFiles, is_wild
 from devhost.model import limits
 
-_HEXADECIMAL: Final = "^[0-9a-fA-F]{1,4}$"
-_ANY: Final = ["file", "directory", "char", "block", "socket"]
 _COMMAND: Final = re.compile(r"--device[= ]'(\{[^']*)'")
 # The beginning of a text with settings, and their first name.
 _SETTING: Final = re.compile(
     r"""(?:\A[\s{]*["']?name|\A[-\s{[]*["']?devicematch)["']?:\s*["']?([^\s"',]+)"""
 )
-# A key, a flag of a list of arguments, or of a command line; an image, also as values of a chart.
-_DOMAIN: Final = re.compile(r"""\bdomain(?:=|'[:,] '| )["']?([^\s"',}]+)""")
-_IMAGE: Final = re.compile(r"generic-device-plugin(?::|'[^{}]{0,300}'tag': ')v?([0-9]+)\.([0-9]+)")
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+# What a container of the plugin has; its domain: a flag in a list or a command line, or a variable.
+_PLUGIN: Final = re.compile(
+    r"""generic-device-plugin|--device(?:=|', ["'])\W*(?:name|groups)|--config\b.*--domain\b"""
+)
+_DOMAIN: Final = re.compile(
+    r"""(?:--domain(?:=|', '| )|'DOMAIN'(?:, 'value')?: ')["']?([^\s"',}]+)"""
+)
+_RELEASE: Final = re.compile(
+    r"generic-device-plugin(?::|'[^{}]{0,300}'tag': ')v?([0-9]+)\.([0-9]+)|"
+    r"'tag': 'v?([0-9]+)\.([0-9]+)[^{}]{0,300}generic-device-plugin'"
+)
+_CONFIG_NAME: Final = re.compile(r"'name': '([^']{1,253})'")
+# What a resource gives: paths, and the beginning of patterns below /dev.
+_GIVEN: Final = re.compile(r"(?<!'containerPath': )'(/[^']+)'|'dev': '([^(']+)")
+_BEFORE_0_2: Final = "squat.ai"
+_MICROSHIFT: Final = "device.microshift.io"
+_UNSURE: Final = (
+    f"Nothing says in which domain: {_BEFORE_0_2} is the plugin's default before 0.2.0, and "
+    "devic.es since. The `limits` of the pods have it; give another one by --domain."
+)
+_PROFILES: Final = (
+    "A DaemonSet is for some nodes: with --values, its devices are a profile of these."
+)
+_EXAMPLE: Final = f"{DOMAIN} stands for a domain of yours: --domain sets it."
 
-ForeignDevice = tuple[dict[str, Any], str | None]  # what looks like a device, and its domain
-_Entry = dict[str, Any]
-
-
-class _Settings(BaseModel):
-    """A mapping of the plugin's settings, of which all values are texts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel)
-
-
-class _Path(_Settings):
-    path: str = Field(pattern="^/")
-    mount_path: str = ""
-    permissions: str = "mrw"
-    read_only: bool = False
-    type: Literal["Device", "Mount"] = "Device"
-    limit: int = Field(1, ge=0)
-    optional: bool = False
-
-    def source(self) -> _Entry | str:
-        path = self.path.replace("[^", "[!").replace(".*", "[.]*")  # else they look like a regex
-        without_nodes.check(
-            lambda name: path.startswith(f"/dev/{name[:-1]}") and fnmatchcase(f"/dev/{name}", path)
-        )
-        if self.type == "Device" and path not in smarter.DIRECTORIES:
-            return path
-        return {"glob": {"paths": path, "types": _ANY if self.type == "Mount" else "directory"}}
-
-    def rule(self, *, is_source: bool) -> _Entry:
-        """Return the entry of `allocate` for each node of the source, or for this path alone."""
-        outside, inside = self.path.replace("$", "$$"), self.mount_path.replace("$", "$$")
-        name = "${name}" if is_source else posixpath.basename(outside.rstrip("/"))
-        rule: _Entry = {"hostPath": "${path}" if is_source else outside}
-        if inside not in ("", outside):
-            rule["containerPath"] = inside + (name if inside.endswith("/") else "")
-        if self.type == "Mount":
-            rule["readOnly"] = self.read_only
-        else:
-            rule["permissions"] = self.permissions
-        return {**rule, "optional": True} if self.optional else rule
+_Labels = tuple[tuple[str, str], ...]
 
 
-class _Usb(_Settings):
-    vendor: str = Field(pattern=_HEXADECIMAL)
-    product: str = Field(pattern=_HEXADECIMAL)
-    serial: str = ""
+class _Place(NamedTuple):
+    """Where a value is.
 
-    def source(self) -> _Entry:
-        serial = {"serial": glob.escape(self.serial)} if self.serial else {}
-        return {"usb": {"device": f"{self.vendor:0>4}:{self.product:0>4}".lower(), **serial}}
-
-
-class _Group(_Settings):
-    paths: list[_Path] = []
-    usb: list[_Usb] = Field([], validation_alias=AliasChoices("usb", "usbs"))
-    count: int = Field(1, ge=0)
-
-
-class _Device(_Settings):
-    name: str
-    groups: list[_Group] = Field(min_length=1)
-
-
-def find_devices(text: str) -> list[ForeignDevice]:
-    """Return the devices of settings, of a manifest, of a chart's values or of a command line.
-
-    Scalars stay as they are written: 0403 is no number here.
+    Attributes:
+        manifest: The number of the manifest, or of the document, that has it.
+        key: The nearest key above.
+        name: Of the manifest, or of the controller in the values of a chart.
+        domain: That of devices there; empty: not said.
+        labels: Those of the nodes on which its pods are.
     """
-    extent, arguments = Extent(), _COMMAND.findall(text)
-    try:
-        devices = [*_within(text, None, extent)]
-    except TreeError:
-        if not arguments:
-            raise
-        devices = []
-    return devices or [*_below(arguments, _domain(text), extent)]
+
+    manifest: int = 0
+    key: str = ""
+    name: str = ""
+    domain: str = ""
+    labels: _Labels = ()
 
 
-def _within(text: str, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:
-    for tree in yaml_tree.parse_all(text, extent, texts=True):
-        if not isinstance(tree.data, str):
-            yield from _below(tree.data, domain, extent)
+@dataclass(slots=True)
+class _Nodes(NodeEntries):
+    """The entries of the nodes with some labels.
+
+    Attributes:
+        starts: The literal beginnings of the paths that they give, sorted, of which none begins
+            with another.
+    """
+
+    starts: list[str] = field(default_factory=list)
+
+    def add(self, entry: DraftEntry) -> None:
+        """Add an entry, or why a file may not have it; nodes of an earlier one may be shared."""
+        if entry.resource:
+            name, texts = entry.resource["name"], _GIVEN.findall(str(entry.resource))
+            problems = loads(draft.render((), [entry])).problems
+            errors = [problem.message for problem in problems if problem.severity == "error"]
+            if any(other.resource.get("name") == name for other in self.entries):
+                errors = ["a second resource of this name"]
+            if errors:
+                entry = lost_entry(name, errors[0])
+            elif sum(self._share(path or f"/dev/{head}*") for path, head in texts):
+                entry = replace(entry, resource={**entry.resource, "overlap": "allow"})
+        self.entries.append(entry)
+
+    def _share(self, path: str) -> bool:
+        """Add a path; return whether an earlier one may match it, what is below it or above."""
+        start = re.split(r"[*?[]", path)[0] + "/" * (not is_wild(path))
+        at = end = bisect.bisect_left(self.starts, start)
+        if at and start.startswith(self.starts[at - 1]):
+            return True
+        while end < len(self.starts) and self.starts[end].startswith(start):
+            end += 1
+        self.starts[at:end] = [start]
+        return end > at
 
 
-def _below(value: Any, domain: str | None, extent: Extent) -> Iterator[ForeignDevice]:
-    match value:
-        case {"name": str(), "groups": _}:
-            yield value, domain
-        case {"devicematch": _}:
-            yield value, smarter.DOMAIN
-        case dict():
-            if "domain" in value or "image" in value:
-                domain = _domain(str(value)) or domain
-            yield from _below([*value.values()], domain, extent)
-        case list():
-            for member in value:
-                yield from _below(member, domain, extent)
-        # In a ConfigMap, or an argument of a container.
-        case str() if "groups" in value or "devicematch" in value:
-            text = value.removeprefix("--device=")
-            try:
-                yield from _within(text, domain, extent)
-            except TreeError as error:  # other texts of ConfigMaps need not be YAML
-                if (setting := _SETTING.search(text)) is not None:
-                    problem = f"line {error.line}, column {error.column} of its text: {error}"
-                    yield {"name": setting[1], "unreadable": problem}, domain
+class Conversion:
+    """Collects what files of others have, and writes it as resources.
+
+    They are in a domain, or in that of their plugin. ``by_node``, the devices of a DaemonSet with
+    a `nodeSelector` are a profile.
+    """
+
+    def __init__(
+        self, files: HostFiles, domain: str | None = None, *, by_node: bool = False
+    ) -> None:
+        self._files, self._domain, self._by_node = files, domain, by_node
+        self._devices = list[tuple[dict[str, Any], _Place]]()
+        self._plugins = list[_Place]()  # maybe in another file than their settings
+        self._others = list[path_users.PathUse | DraftEntry]()
+        self._manifests = list[Any]()
+
+    def read(self, text: str) -> bool:
+        """Add what a text has, and return whether it has anything.
+
+        Scalars stay as they are written: 0403 is no number here.
+        """
+        extent, arguments = Extent(), _COMMAND.findall(text)
+        before = len(self._devices), len(self._plugins)
+        try:
+            trees = [tree.data for tree in yaml_tree.parse_all(text, extent, texts=True)]
+        except TreeError:
+            if not arguments:
+                raise
+            trees = []
+        for tree in trees:
+            self._walk(tree, self._add_manifest(tree), extent)
+        if arguments and len(self._devices) == before[0]:
+            domain = _domain(text) or ""
+            self._walk(arguments, self._add_manifest(arguments)._replace(domain=domain), extent)
+        if before != (len(self._devices), len(self._plugins)):
+            return True
+        domain, count = self._domain or DOMAIN, len(self._others)
+        for tree in trees:
+            self._others += path_users.find_uses(tree)
+            self._others += udev_rules.find_entries(tree, extent, domain)
+        return len(self._others) > count
+
+    def _add_manifest(self, manifest: Any) -> _Place:
+        self._manifests.append(manifest)
+        return _Place(len(self._manifests) - 1)
+
+    def _walk(self, value: Any, place: _Place, extent: Extent) -> None:
+        match value:
+            case {"name": str(), "groups": _} | {"devicematch": _}:
+                self._devices.append((value, place))
+            case dict():
+                place = self._locate(value, place)
+                for key, child in value.items():
+                    name = key if place.key == "controllers" else place.name
+                    if key != _LAST_APPLIED:
+                        self._walk(child, place._replace(key=key, name=name), extent)
+            case list():
+                for member in value:
+                    self._walk(member, place, extent)
+            case str() if "groups" in value or "devicematch" in value:
+                self._read_text(value.removeprefix("--device="), place, extent)
+
+    def _read_text(self, text: str, place: _Place, extent: Extent) -> None:
+        """Add what is in a text of a ConfigMap, or an argument of a container."""
+        try:
+            for tree in yaml_tree.parse_all(text, extent, texts=True):
+                if not isinstance(tree.data, str):
+                    self._walk(tree.data, place, extent)
+        except TreeError as error:  # other texts of ConfigMaps need not be YAML
+            if (setting := _SETTING.search(text)) is not None:
+                problem = f"line {error.line}, column {error.column} of its text: {error}"
+                self._devices.append(({"name": setting[1], "unreadable": problem}, place))
+
+    def _locate(self, value: dict[str, Any], place: _Place) -> _Place:
+        """Return the place of what a mapping has; remember one that is the plugin's container."""
+        metadata = value.get("metadata")
+        if "kind" in value and isinstance(metadata, dict):
+            place = self._add_manifest(value)._replace(name=str(metadata.get("name")))
+        for pods in (value, value.get("pod"), value.get("defaultPodOptions")):
+            labels = pods.get("nodeSelector") if isinstance(pods, dict) else None
+            if isinstance(labels, dict):
+                pairs = ((key, str(labels[key])) for key in labels if key != "kubernetes.io/os")
+                place = place._replace(labels=tuple(sorted(pairs)))
+        if "genericDevicePlugin" in value:
+            place = place._replace(domain=_MICROSHIFT)
+        if isinstance(domain := value.get("domain"), str) and domain:
+            place = place._replace(domain=domain)
+        elif "image" in value and (domain := _domain(str(value))) is not None:
+            place = place._replace(domain=domain or place.domain)
+            self._plugins.append(place)
+        return place
+
+    def _resolve(self) -> Iterator[tuple[dict[str, Any], set[str], _Place]]:
+        """Yield each device with the domains that it may have, and where its pods are.
+
+        That is by the plugin around it, in the same manifest, in one that names its ConfigMap, or
+        by all plugins.
+        """
+        by_manifest, by_name = dict[int, list[_Place]](), dict[str, list[int]]()
+        for plugin in self._plugins:
+            by_manifest.setdefault(plugin.manifest, []).append(plugin)
+        for manifest in by_manifest:
+            for name in {*_CONFIG_NAME.findall(str(self._manifests[manifest]))}:
+                by_name.setdefault(name, []).append(manifest)
+        for device, place in self._devices:
+            own = [place.manifest] if place.manifest in by_manifest else by_name.get(place.name)
+            plugins = [plugin for number in own or by_manifest for plugin in by_manifest[number]]
+            domains = {place.domain} if place.domain else {plugin.domain for plugin in plugins}
+            domains = set() if "devicematch" in device else domains - {""}
+            is_sure = not place.labels and len({plugin.labels for plugin in plugins}) == 1
+            yield device, domains, plugins[0] if is_sure else place
+
+    def finish(self) -> tuple[list[NodeEntries], list[str]]:
+        """Return entries for all nodes, and those of profiles, with what to know of them. Blocks.
+
+        What cannot be a resource is a comment. Raises `ValueError` for more devices than a file may
+        have resources.
+        """
+        if (count := len(self._devices) + len(self._others)) > limits.RESOURCES_MAX:
+            raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
+        profiles, notes = dict[_Labels, _Nodes]({(): _Nodes("", {})}), dict[str, None]()
+        for device, domains, place in self._resolve():
+            labels = place.labels if self._by_node else ()
+            if labels not in profiles:
+                name = re.sub("[^a-z0-9]+", "-", place.name.lower())[:16].strip("-") or "nodes"
+                names = [profile.name for profile in profiles.values()]
+                name += f"-{len(names)}" if name in names else ""
+                profiles[labels] = _Nodes(name, dict(labels))
+            if place.labels and not labels:
+                notes[_PROFILES] = None
+            if not (self._domain or domains or "devicematch" in device):
+                notes[_UNSURE] = None
+            for entry in self._convert_device(device, domains):
+                profiles[labels].add(entry)
+        if self._others and self._domain is None:
+            notes[_EXAMPLE] = None
+        for entry in path_users.build_entries(self._others, self._domain or DOMAIN, self._files):
+            profiles[()].add(entry)
+        for profile in profiles.values():
+            profile.entries = with_rights(profile.entries, self._files)
+        return [*profiles.values()], [*notes]
+
+    def _convert_device(self, device: dict[str, Any], domains: set[str]) -> Iterator[DraftEntry]:
+        """Yield the resources of a device of a plugin, and what cannot be carried over."""
+        is_smarter = "devicematch" in device
+        default = smarter.DOMAIN if is_smarter else min(domains, default=_BEFORE_0_2)
+        domain = self._domain or default
+        name = f"{domain}/{device.get('devicematch') or device.get('name')}"
+        problem = device.get("unreadable")
+        if self._domain is None and len(domains) > 1:
+            problem = f"in {' or '.join(sorted(domains))}: give its domain by --domain"
+        try:
+            if problem:
+                yield lost_entry(name, problem)
+            elif is_smarter:
+                yield from map(DraftEntry, smarter.convert_setting(device, domain, self._files))
+            else:
+                yield from generic_plugin.convert_device(name, device, self._files)
+        except (OSError, ValueError) as error:
+            yield lost_entry(name, error)
 
 
 def _domain(text: str) -> str | None:
-    """Return the domain that a text gives, or the default of the plugin's version in it."""
-    if (setting := _DOMAIN.search(text)) is not None:
-        return setting[1]
-    if (image := _IMAGE.search(text)) is None:
+    """Return the domain of a plugin that a text runs; empty: not said; ``None``: no plugin."""
+    if _PLUGIN.search(text) is None:
         return None
-    return "squat.ai" if (int(image[1]), int(image[2])) < (0, 2) else "devic.es"
-
-
-def convert_devices(
-    devices: Sequence[ForeignDevice], domain: str | None = None, files: HostFiles | None = None
-) -> list[DraftEntry]:
-    """Return the devices as resources of devhost, in a domain or in the one that they had.
-
-    A device that cannot be a resource becomes a comment. Raises `ValueError` if the domain of a
-    device is unknown, or if there are more devices than a file may have resources.
-    """
-    if len(devices) > limits.RESOURCES_MAX:
-        raise ValueError(f"{len(devices)} devices, more than {limits.RESOURCES_MAX}")
-    entries, names = list[DraftEntry](), set[str]()
-    for device, device_domain in devices:
-        prefix, name = domain or device_domain, device.get("devicematch") or device.get("name")
-        if "unreadable" in device:
-            entries.append(_lost(str(name), device["unreadable"]))
-            continue
-        if prefix is None:
-            raise ValueError(
-                f"nothing says in which domain {name} is: give it by --domain; the "
-                "plugin's default is devic.es since 0.2.0, and was squat.ai before"
-            )
-        try:
-            if "devicematch" in device:
-                resources = smarter.convert_setting(device, prefix, files or HostFiles())
-            else:
-                resources = [_resource(f"{prefix}/{name}", device)]
-        except (OSError, ValueError) as error:
-            entries.append(_lost(f"{prefix}/{name}", error))
-            continue
-        for resource in resources:
-            problem = _problem(resource, names)
-            entry = DraftEntry(resource) if problem is None else _lost(resource["name"], problem)
-            entries.append(entry)
-            names.add(resource["name"])
-    return with_rights(entries, files or HostFiles())
-
-
-def _lost(name: str, why: Exception | str) -> DraftEntry:
-    if isinstance(why, ValidationError):
-        first = why.errors()[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    elif isinstance(why, OSError):  # what is below /dev cannot be read
-        why = describe_read_error(why)
-    return DraftEntry({}, (f"Not carried over: {name}: {why}",))
-
-
-def _problem(resource: _Entry, names: Collection[str]) -> str | None:
-    """Return why a file may not have a resource beside those of these names, or ``None``."""
-    if resource["name"] in names:
-        return "a second resource of this name"
-    problems = loads(draft.render((), [DraftEntry(resource)])).problems
-    return next((problem.message for problem in problems if problem.severity == "error"), None)
-
-
-def _resource(name: str, device: _Entry) -> _Entry:
-    """Return a device as a resource, or raise `ValueError` if devhost has no such resource."""
-    groups = _Device.model_validate(device).groups
-    paths, usb = [group.paths for group in groups], [group.usb for group in groups]
-    if all(len(devices) == 1 for devices in usb) and not any(paths):
-        resource = {"name": name, "sources": [device.source() for (device,) in usb]}
-    elif all(paths) and not any(usb):
-        resource = {"name": name, **_of_paths(paths)}
-    else:
-        raise ValueError("needs groups of paths alone, or of one USB device each")
-    counts = {group.count or 1 for group in groups}
-    if len(counts) > 1:
-        raise ValueError("groups with different counts")
-    return resource | ({"replicas": max(counts)} if max(counts) > 1 else {})
-
-
-def _of_paths(groups: Sequence[Sequence[_Path]]) -> _Entry:
-    """Return `sources` and `allocate`: the source of a group is its glob, or its first path."""
-    ordered = [sorted(paths, key=lambda path: not is_wild(path.path)) for paths in groups]
-    sources = [paths[0] for paths in ordered]
-    first, rest = sources[0], [path for paths in ordered for path in paths[1:]]
-    if any(is_wild(path.path) for path in rest) or (rest and len(sources) > 1):
-        raise ValueError(
-            "several globs in a group, or several groups of several paths: write a resource with "
-            "`group`"
-        )
-    if any(path.rule(is_source=True) != first.rule(is_source=True) for path in sources):
-        raise ValueError("paths with different mountPath, permissions or type")
-    rules = [path.rule(is_source=path is first) for path in (first, *rest)]
-    allocate = {"devices": [rule for rule in rules if "permissions" in rule]}
-    if mounts := [rule for rule in rules if "readOnly" in rule]:
-        allocate["mounts"] = mounts
-    resource: _Entry = {"sources": [path.source() for path in sources], "allocate": allocate}
-    if rest and is_wild(first.path):
-        resource["maxDevices"] = min(path.limit or 1 for path in rest)
-    return resource
+    if (flag := _DOMAIN.search(text)) is not None:
+        return flag[1]
+    if (release := _RELEASE.search(text)) is None:
+        return ""
+    major, minor = filter(None, release.groups())
+    return _BEFORE_0_2 if (int(major), int(minor)) < (0, 2) else "devic.es"

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import yaml
+from pydantic import ValidationError
 
 from devhost.allocation.policy import Policy
 from devhost.config.loader import loads
 from devhost.devices.dry_run import ResourceReport, report
 from devhost.drafts.rights import Rights, rights_of_report
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, describe_read_error
 from devhost.model.names import printable
 
 _COLUMNS: Final = 96
@@ -39,23 +40,59 @@ class DraftEntry:
     rights: Rights = field(default_factory=Rights)
 
 
-def render(header: Iterable[str], entries: Sequence[DraftEntry], *, values: bool = False) -> str:
+def lost_entry(name: str, why: Exception | str) -> DraftEntry:
+    """Return the comment that something is not carried over."""
+    if isinstance(why, ValidationError):
+        first = why.errors()[0]
+        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    elif isinstance(why, OSError):  # what is below /dev cannot be read
+        why = describe_read_error(why)
+    return DraftEntry({}, (f"Not carried over: {name}: {why}",))
+
+
+@dataclass(slots=True)
+class NodeEntries:
+    """The entries of the nodes with some labels."""
+
+    name: str
+    labels: Mapping[str, str]
+    entries: list[DraftEntry] = field(default_factory=list)
+
+
+def render(
+    header: Iterable[str],
+    entries: Sequence[DraftEntry],
+    *,
+    values: bool = False,
+    profiles: Sequence[NodeEntries] = (),
+) -> str:
     """Return a configuration file, or values of the chart that have it, and what it needs."""
     above, indent = ("config:", "  ") if values else ("version: v1", "")
-    lines = [*_comments(header), above]
-    if any(entry.active and entry.resource for entry in entries):
-        lines.append(f"{indent}resources:")
-    else:
-        lines += [f"{indent}resources: []  # remove the brackets when there is an entry", ""]
-    for number, entry in enumerate(entries):
-        block = ([""] if number else []) + entry_lines(entry, values=values)
-        lines += [f"{indent}  {line}" for line in block]
+    lines = [*_comments(header), above, *_resources(entries, indent, values=values)]
+    lines += ["", "profiles:"] if profiles else []
+    for profile in profiles:
+        head = _lines([{"name": profile.name, "nodeSelector": dict(profile.labels)}])
+        lines += [f"  {line}" for line in [*head, "  config:", "    version: v1"]]
+        lines += _resources(profile.entries, " " * 6, values=values)
+        entries = [*entries, *profile.entries]
     rights = needed_rights(entries)
     if values and rights.values():
         lines += ["", *_lines(rights.values())]
     elif flags := rights.flags():
         lines += ["", "# It needs flags of `plan`, `try` and `run`:", f"# {flags}"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _resources(entries: Sequence[DraftEntry], indent: str, *, values: bool) -> list[str]:
+    if any(entry.active and entry.resource for entry in entries):
+        lines = [f"{indent}resources:"]
+    else:
+        lines = [f"{indent}resources: []  # remove the brackets when there is an entry"]
+        lines += [""] * bool(entries)
+    for number, entry in enumerate(entries):
+        block = ([""] if number else []) + entry_lines(entry, values=values)
+        lines += [f"{indent}  {line}" for line in block]
+    return lines
 
 
 def report_entries(entries: Sequence[DraftEntry], files: HostFiles) -> tuple[ResourceReport, ...]:

@@ -8,12 +8,12 @@ import glob
 import itertools
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from devhost.drafts.draft import DraftEntry
-from devhost.drafts.kinds import DeviceKind, KindRow
+from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name
 from devhost.drafts.rights import needed_rights
 from devhost.hostfs.files import HostFiles
@@ -33,13 +33,14 @@ _PARTS: Final = re.compile(r"(?:(?:pcm|hw|midi)C|nvme|ng|mmcblk)[0-9].*|spi[0-9]
 _LETTERED: Final = re.compile("(?:sd|hd|vd|xvd)[a-z]+[0-9]*")
 _OPENED_BY_PATH: Final = ("tty", "video4linux", "hidraw", "usbmisc")  # which a setting names
 _NAMES: Final = {"tty": "serial", "video4linux": "video"}
+_PLACED: Final = ("drm", "gpio", "i2c-dev")  # which programs also look for by the kernel's name
 # What a container has below /dev of its own: a device may give itself such a name.
 _OWN_NODES: Final = (
     *("console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm"),
     *("stderr", "stdin", "stdout", "tty", "urandom", "zero"),
 )
 # Where a driver's libraries are: in a directory of their own, or beside all others.
-_LIBRARIES: Final = (
+LIBRARIES: Final = (
     *("/usr/local/nvidia/lib64", "/home/kubernetes/bin/nvidia/lib64"),
     *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
 )
@@ -53,6 +54,12 @@ _CARRIES_NETWORK: Final = (
 )
 
 _Options = dict[str, Any]
+_OF_NODE: Final = KindRow(resources=())
+_RAW: Final = KindRow(
+    resources=(),
+    note="For programs that open its interface without a driver, with libusb. Who has it has the "
+    "serial port, too.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +108,8 @@ class EntryWriter:
 
     # ── which devices ──
 
-    def of_kind(self, kind: DeviceKind, device: HostDevice) -> DraftDevice:
-        """Return a device that was found to be of a kind."""
+    def of_kind(self, kind: DeviceKind, device: HostDevice) -> Iterator[DraftDevice]:
+        """Yield a device of a kind: of a serial adapter each port, and what else opens it."""
         nodes = list[KernelNode]()
         for node in device.nodes:
             if node.hardware is not None:
@@ -113,14 +120,45 @@ class EntryWriter:
                 nodes.append(KernelNode(posixpath.basename(file), "", "", file, number))
         matched = next((node.hardware.numa for node in device.nodes if node.hardware), "")
         owner = self._machine.bus_device(matched)
-        files = [node for node in nodes if node.path]
-        if owner is not None:
-            (described,) = self._machine.find(owner.name)
-            title = replace(described, nodes=tuple(files)).title
-        else:
-            title = f"Now {', '.join(str(node.path) for node in files)}."
         sources = tuple(dict.fromkeys(node.source for node in device.nodes))
-        return DraftDevice(kind, owner, tuple(nodes), title, sources)
+        draft = DraftDevice(kind, owner, tuple(nodes), self._title(owner, nodes), sources)
+        match kind.resource["sources"]:
+            case [{"usb": {"node": "tty"} as usb}] if not kind.name and owner is not None:
+                if self._are_ports(owner, nodes):
+                    ports = {**kind.resource, "sources": [{"usb": {**usb, "split": True}}]}
+                    kind = DeviceKind(ports, kind.row)
+                    for port in nodes:
+                        yield DraftDevice(kind, owner, (port,), self._title(owner, [port]))
+                else:
+                    yield draft
+                yield from self._raw_interface(owner)
+            case _:
+                yield draft
+
+    def _title(self, owner: SysfsDevice | None, nodes: Sequence[KernelNode]) -> str:
+        nodes = tuple(node for node in nodes if node.path)
+        if owner is None:
+            return f"Now {', '.join(str(node.path) for node in nodes)}."
+        (described,) = self._machine.find(owner.name)
+        return replace(described, nodes=nodes).title
+
+    def _are_ports(self, owner: SysfsDevice, nodes: Sequence[KernelNode]) -> bool:
+        """Whether nodes are the ports of a serial adapter, each in a place of its own."""
+        sysfs, others = self._machine.sysfs, self._machine.nodes(owner.syspath)
+        if any(node.subsystem in ("usbmisc", "wwan") for node in others):
+            return False  # a modem
+        above = (next(ancestor_devices(node.syspath, sysfs), "") for node in nodes)
+        kinds = {sysfs.link_name(f"{path}/subsystem") for path in above}
+        places = {sysfs.place(node.syspath) for node in nodes}
+        return len(nodes) > 1 and kinds == {"usb-serial"} and len(places) == len(nodes)
+
+    def _raw_interface(self, owner: SysfsDevice) -> Iterator[DraftDevice]:
+        """Yield the USB node of a serial device that has an interface without a driver, too."""
+        node, facts = self._machine.node(owner.syspath), [part.facts for part in owner.interfaces]
+        if node and any(fact["class"][:2] == "ff" and not fact["driver"] for fact in facts):
+            name = f"{_slug(owner.facts['product'] or owner.facts['device'])}-usb"
+            kind = DeviceKind({"name": name, "sources": [{"usb": {}}], "overlap": "allow"}, _RAW)
+            yield DraftDevice(kind, owner, (node,), self._title(owner, [node]))
 
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
@@ -142,7 +180,7 @@ class EntryWriter:
             path = str(node.path) if node is not None else ""
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
             is_stable = not _is_counted(path)
-        kind = DeviceKind(resource, KindRow(resources=()))
+        kind = DeviceKind(resource, _OF_NODE)
         return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
 
     # ── entries ──
@@ -198,7 +236,11 @@ class EntryWriter:
     def _entry(self, draft: _Draft, domain: str) -> DraftEntry:
         first, reason = draft.devices[0], draft.reason
         kind, resource = first.kind, self._with_libraries(first.kind)
-        resource["sources"] = [resource["sources"][index] for index in first.sources]
+        used = sorted({index for device in draft.devices for index in device.sources})
+        nodes = [node for device in draft.devices for node in device.nodes]
+        drivers = {self._machine.sysfs.driver(node.syspath) or "" for node in nodes}
+        resource["sources"] = [_with_drivers(resource["sources"][n], drivers) for n in used]
+        is_whole = kind.row.whole or len(used) > 1
         owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
         identity: _Options = {}
         source = resource["sources"][0]
@@ -206,27 +248,30 @@ class EntryWriter:
             case {"usb": options}:
                 numbers = options["device"] if kind.row.whole else first.number
                 selected = self._usb_options([*owners.values()], numbers)
-                identity = {"id": "${usb.serial}"} if "serial" in selected else {}
+                is_named = "serial" in selected and not first.is_part  # a part's ID is its place
+                identity = {"id": "${usb.serial}"} if is_named else {}
                 source = {"usb": selected | _options_of_kind(options)}
             case {"pci": options}:
                 selected = self._pci_options([*owners.values()])
                 source = {"pci": selected | _options_of_kind(options, without="class")}
-            case {"sysfs": _} if not kind.row.whole:
+            case {"sysfs": _} if not is_whole:
                 options, is_stable = self._sysfs_options(first.nodes[0])
                 identity = self._place(first.nodes[0], draft.name)
                 source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
-        if not kind.row.whole or "usb" in source:
+        if not is_whole or (kind.row.whole and "usb" in source):
             resource = identity | resource | {"sources": [source]}
             self._add_container_path(draft, resource)
+        places = [self._machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]
+        if all(places) and len({*places}) == len(places):
+            _add_places(resource, draft.name)
         ordered = ("name", "sources", "id", *resource)
-        resource["name"] = f"{domain}/{draft.name}"
+        resource["name"] = full_name(draft.name, domain)
         resource = {key: resource[key] for key in ordered if key in resource}
         notes = filter(None, (kind.row.note, f"Not offered: {reason}." if reason else ""))
         titles = [device.title for device in draft.devices]
         files = [
             (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
-            for device in draft.devices
-            for node in device.nodes
+            for node in nodes
             if node.path is not None and node.number is not None
         ]
         rights = needed_rights(Resource.model_validate(resource), files, self._files)
@@ -235,8 +280,8 @@ class EntryWriter:
     def _with_libraries(self, kind: DeviceKind) -> _Options:
         """Return a kind's resource, with mounts of the libraries from where the host has them."""
         resource, has = dict(kind.resource), self._files.stat
-        for directory in _LIBRARIES if kind.row.libraries else ():
-            target = resource["allocate"]["env"]["LD_LIBRARY_PATH"]
+        for directory in LIBRARIES if kind.row.libraries else ():
+            target = resource.get("allocate", {}).get("env", {}).get("LD_LIBRARY_PATH", directory)
             names = [name for name in kind.row.libraries if has(f"{directory}/{name}")]
             mounts = {f"{directory}/{name}": f"{target}/{name}" for name in names}
             if names and not directory.startswith("/usr/lib"):
@@ -246,13 +291,13 @@ class EntryWriter:
                 for path in mounts
             ]
             if rules:
-                return {**resource, "allocate": {**resource["allocate"], "mounts": rules}}
+                return {**resource, "allocate": {**resource.get("allocate", {}), "mounts": rules}}
         return resource
 
     def _add_container_path(self, draft: _Draft, resource: _Options) -> None:
         """Set a path in the container that stays, where programs have it in a setting."""
         rules = resource.get("allocate", {}).get("devices")
-        if not (rules is None or any("containerPath" in rule for rule in rules)):
+        if rules is not None and not (len(rules) == 1 and "containerPath" in rules[0]):
             return
         resource["allocate"] = allocate = dict(resource.get("allocate", {}))
         allocate.pop("devices", None)
@@ -307,11 +352,13 @@ class EntryWriter:
         if len(alike) == 1:
             return {**options, "node": node.subsystem}, (node,), True
         name = _name_glob(node.name, [twin.name for twin in alike])
-        index = sysfs.text(f"{node.syspath}/index")
-        choice: Any = f"{node.subsystem}/{name or glob.escape(node.name)}"
-        if name is None and index:
-            choice = {"subsystem": node.subsystem, "attr": {"index": index}}
-        return {**options, "node": choice}, (node,), bool(name or index)
+        if name is None:
+            for file in ("index", "device/port_number"):
+                if value := sysfs.attribute(node.syspath, file):
+                    options["node"] = {"subsystem": node.subsystem, "attr": {file: value}}
+                    return options, (node,), True
+        choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
+        return {**options, "node": choice}, (node,), name is not None
 
     def _pci_options(self, owners: Sequence[SysfsDevice]) -> _Options:
         number = owners[0].facts["device"]
@@ -346,12 +393,14 @@ class EntryWriter:
                 candidates = [[name], *([_COUNTER.sub("*", low, count=1), name] for low in above)]
                 break
             above.append(name)
-        for names in candidates:
-            matcher = Matcher({}, parents=tuple(Matcher({"name": (name,)}) for name in names))
+        uncounted = _uncounted(node.name)
+        for names, own in itertools.product(candidates, ({}, {"name": uncounted})):
+            parents = tuple(Matcher({"name": (name,)}) for name in names)
+            matcher = Matcher({key: (value,) for key, value in own.items()}, parents=parents)
             matching = [member for member in members if not matcher.mismatches(member)]
             if [member.syspath for member in matching] == [node.syspath]:
                 parent = _few([{"name": name} for name in names])
-                return {"subsystem": node.subsystem, "parent": parent}, True
+                return {"subsystem": node.subsystem, **own, "parent": parent}, True
         shorter = _name_glob(node.name, reading.members)
         options = {"subsystem": node.subsystem, "name": shorter or glob.escape(node.name)}
         return options, shorter is not None
@@ -380,6 +429,38 @@ def _pci_node(device: DescribedNode) -> Any:
     return f"{node.subsystem}/{name}" if name is not None else None
 
 
+def _with_drivers(source: Any, drivers: Iterable[str]) -> Any:
+    """Return a source with the drivers of this host instead of all that a kind knows."""
+    match source:
+        case {"sysfs": {"driver": [*globs]} as options}:
+            here = [glob.escape(name) for name in sorted(drivers) if matches_any(name, globs)]
+            return source | {"sysfs": {**options, "driver": _few(here)}}
+    return source
+
+
+def _add_places(resource: _Options, name: str) -> None:
+    """Give a container nodes under their places, too, and a variable with the path."""
+    allocate, sources = resource.get("allocate", {}), resource["sources"]
+    devices, *others = allocate.get("devices", ["${path}"]) or [None]
+    rules, env = [devices], dict(allocate.get("env", {}))
+    for source in sources if devices == "${path}" else ():
+        match source:
+            case {"pci": {"node": "drm/renderD*"}} | {"sysfs": {"name": "renderD*"}}:
+                word, form, role = "RENDER", "/dev/dri/by-path/{}-render", "drm"
+            case {"sysfs": "gpio" | {"subsystem": "gpio"}}:
+                word, form, role = "GPIO", "/dev/gpio-{}", "gpio"
+            case {"sysfs": "i2c-dev" | {"subsystem": "i2c-dev"}}:
+                word, form, role = "I2C", "/dev/i2c-{}", "i2c"
+            case _:
+                continue
+        prefix = f"{source.get('as', role)}." if len(sources) > 1 else ""
+        path = form.format(f"${{{prefix}place}}")
+        rules.append({"hostPath": f"${{{prefix}path}}", "containerPath": path})
+        env[f"{word}_{re.sub('[^A-Z0-9]', '_', name.upper())}"] = path
+    if rules[1:]:
+        resource["allocate"] = {**allocate, "devices": [*rules, *others], "env": env}
+
+
 def _options_of_kind(options: object, without: str = "") -> _Options:
     kept = (key for key in _OF_KIND if key != without)
     return (
@@ -402,10 +483,14 @@ def _is_good(serial: str) -> bool:
     return is_varied and not _COUNTED.fullmatch(serial)
 
 
+def _uncounted(name: str) -> str:
+    """Return a glob of a name, without what the kernel counts."""
+    return _COUNTER.sub("*", glob.escape(name), count=1 if _PARTS.fullmatch(name) else 0)
+
+
 def _name_glob(name: str, names: Iterable[str]) -> str | None:
     """Return a glob without what the kernel counts that matches only one of some names."""
-    literal = glob.escape(name)
-    shorter = _COUNTER.sub("*", literal, count=1 if _PARTS.fullmatch(name) else 0)
+    shorter = _uncounted(name)
     is_alone = [other for other in names if matches_any(other, (shorter,))] == [name]
     return shorter if is_alone and not _LETTERED.fullmatch(name) else None
 

@@ -1,5 +1,6 @@
 """A first configuration for a host: the devices that containers may want, with comments."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -8,30 +9,97 @@ from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
-from devhost.drafts.machine import DescribedNode, Machine
+from devhost.drafts.machine import DescribedNode, Machine, describe
+from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles
 
+_NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
 _EXAMPLES: Final = ("kvm", "fuse", "tun")  # where a host has nothing
+_LEFT_OUT: Final = "Left out, with the command that writes an entry:"
+# Nodes for programs of their own, also where others of the same device have an entry.
+_SEPARATE: Final = ("cec", "gnss", "gpio", "hidraw", "iio", "lirc", "pps", "tty", "usbmisc", "wwan")
 
 
 def build_host_entries(
-    files: HostFiles, domain: str, chosen: Iterable[DescribedNode] | None = None
+    files: HostFiles,
+    domain: str,
+    chosen: Iterable[DescribedNode] | None = None,
+    rows: kinds.Rows | None = None,
 ) -> list[DraftEntry]:
     """Return entries for the devices that containers may want, or for the chosen ones. Blocks.
 
-    Those that would offer nothing are commented out. Raises `OSError` if the host cannot be read.
+    Those that would offer nothing are commented out. Unless devices are chosen, the last entry is a
+    comment that says which ones have none. Raises `OSError` if the host cannot be read.
     """
     machine = Machine(files)
     writer = EntryWriter(machine, files)
-    host_devices = [writer.of_kind(kind, device) for kind, device in kinds.find_devices(files)]
+    host_devices = [
+        part
+        for kind, device in kinds.find_devices(files, rows or kinds.rows())
+        for part in writer.of_kind(kind, device)
+    ]
     if chosen is None:
         devices = [device for device in host_devices if device.kind.row.init == "always"]
-        entries = writer.entries(devices, domain, named=False)
+        entries = [*_vendor_entries(machine, domain)]
+        entries += writer.entries(_not_described(devices, machine), domain, named=False)
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
     reports = iter(draft.report_entries(entries, files))
-    return [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
+    entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
+    if chosen is None and (left := _left_out(machine, host_devices, devices)):
+        entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))
+    return entries
+
+
+def _left_out(
+    machine: Machine, host_devices: Sequence[DraftDevice], devices: Sequence[DraftDevice]
+) -> list[str]:
+    """Return what has no entry, and the command that adds it: a line for devices that are alike."""
+    of_kinds = {node.syspath for device in host_devices for node in device.nodes}
+    offered = {node.syspath for device in devices for node in device.nodes}
+    owners = {device.owner.syspath for device in devices if device.owner is not None}
+    left: list[tuple[str, str]] = []  # what it is, and its name
+    for is_usb in (True, False):
+        for owner, nodes, is_hidden in machine.bus_devices(is_usb=is_usb):
+            if owner.syspath not in owners:
+                bus = owner.prefix[:3].upper()
+                left += [] if is_hidden else [(f"{bus} {describe(owner)}", owner.name)]
+            elif owner.syspath not in offered:  # who has the USB node of a device has all of it
+                rest = (node for node in nodes if node.syspath not in offered)
+                left += [
+                    (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
+                    for node in rest
+                    if node.subsystem in _SEPARATE
+                ]
+    for node, is_hidden in machine.other_nodes():
+        is_shown = not is_hidden or node.syspath in of_kinds
+        if is_shown and node.syspath not in offered:
+            driver = machine.sysfs.driver(node.syspath)
+            left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))
+    alike: dict[str, list[str]] = {}
+    for kind, name in left:
+        alike.setdefault(kind, []).append(name)
+    return [f"{kind}: `devhost init {' '.join(names)}`" for kind, names in alike.items()]
+
+
+def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:
+    """Yield an entry for each kind of devices that a vendor describes in CDI specs."""
+    for kind, devices in itertools.groupby(machine.vendor_devices, lambda pair: pair[0]):
+        comment = f"CDI {kind}: {', '.join(device.names[0] for _, device in devices)}"
+        resource = {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]}
+        rights = Rights((("cdi", f"{kind}=*"),))
+        yield DraftEntry(resource, (comment,), rights=rights)
+
+
+def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator[DraftDevice]:
+    """Yield the devices that no vendor describes: containers need more of those than nodes."""
+    described = {path for _, device in machine.vendor_devices for path in device.nodes}
+    has_nvidia = any(kind.startswith("nvidia.com/") for kind, _ in machine.vendor_devices)
+    for device in devices:
+        is_known = has_nvidia and device.number.startswith(_NVIDIA)
+        if not is_known and described.isdisjoint(node.path for node in device.nodes):
+            yield device
 
 
 def _devices_of(
@@ -74,12 +142,13 @@ def render(entries: Sequence[DraftEntry], domain: str, *, values: bool = False) 
     )
     if domain == DOMAIN:
         header += f" {DOMAIN} stands for a domain of yours."
-    if not entries:
+    if not any(entry.resource for entry in entries):
         header += " Nothing was found on this host: remove `[]`, and the # before what you need."
         rows = [kinds.rows()[name] for name in _EXAMPLES]
-        entries = [
+        examples = [
             DraftEntry({**resource, "name": f"{domain}/{resource['name']}"}, (row.note,), False)
             for row in rows
             for resource in row.resources
         ]
+        entries = [*examples, *entries]
     return draft.render([header], entries, values=values)

@@ -2,32 +2,42 @@
 
 import functools
 import importlib.resources
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import ValidationError
 
-from devhost.config import yaml_tree
+from devhost.config import messages, yaml_tree
+from devhost.config.checks import resource_checks
+from devhost.config.documents import Document
+from devhost.config.loader import loads, read
+from devhost.config.yaml_errors import TreeError, decode, lines
+from devhost.config.yaml_tree import Path, Tree, TreeProblem
 from devhost.drafts import draft
 from devhost.drafts.draft import DraftEntry
+from devhost.errors import ConfigError, Problem
 from devhost.hostfs.files import HostFiles
+from devhost.model.config import Resource
 from devhost.model.device import HostDevice
+from devhost.model.values import AsTuple, ConfigModel
+
+_DOMAIN: Final = "example.com"
 
 
-class KindRow(BaseModel):
+class KindRow(ConfigModel):
     """A part of kinds.yaml; the comment at its top explains the keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    resources: tuple[dict[str, Any], ...]
+    resources: Annotated[tuple[dict[str, Any], ...], AsTuple]
     about: str = ""
     init: Literal["always", "named", "never"] = "always"
     whole: bool = False
-    libraries: tuple[str, ...] = ()
+    libraries: Annotated[tuple[str, ...], AsTuple] = ()
     note: str = ""
     reason: str = ""
+
+
+Rows = Mapping[str, KindRow]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,29 +54,97 @@ class DeviceKind:
 
 
 @functools.cache
-def rows() -> Mapping[str, KindRow]:
-    """Return the rows by name."""
+def rows() -> Rows:
+    """Return the rows of kinds.yaml by name."""
     text = importlib.resources.files("devhost.drafts").joinpath("kinds.yaml").read_text("utf-8")
-    return TypeAdapter(dict[str, KindRow]).validate_python(yaml_tree.parse(text).data)
+    return _parse(text, "kinds.yaml")
 
 
-def find_devices(files: HostFiles) -> Iterator[tuple[DeviceKind, HostDevice]]:
+def load(file: str) -> Rows:
+    """Return the rows of a user's file, then those of kinds.yaml with other names.
+
+    Raises `OSError` if it cannot be read, and a `ConfigError` with every problem.
+    """
+    try:
+        own = _parse(decode(read(file)), file)
+    except TreeError as error:
+        problem = Problem("error", file, error.line, error.column, "", str(error))
+        raise ConfigError([problem]) from None
+    merged = {**own, **{name: row for name, row in rows().items() if name not in own}}
+    for problem in loads(draft.render((), [entry for _, entry in _entries(merged)])).problems:
+        if problem.severity == "error":
+            message = f"together with the kinds of devhost: {problem.message}"
+            raise ConfigError([Problem("error", file, 1, 1, "", message)])
+    return merged
+
+
+def _parse(text: str, file: str) -> Rows:
+    tree, rows = yaml_tree.parse(text), dict[str, KindRow]()
+    if not isinstance(tree.data, dict):
+        raise TreeError("should be kinds by their names", 1, 1)
+    found = [*messages.tree_problems(tree)]
+    reported = {path for path, _, _ in found}
+    for base, model, data in _parts(tree.data):
+        try:
+            value = model.model_validate(data)
+        except ValidationError as error:
+            details = error.errors(include_url=False)
+            found += messages.shape_problems(details, base, tree, reported, (base, model))
+        else:
+            found += _check(base, value, tree)
+            rows |= {str(*base): value} if isinstance(value, KindRow) else {}
+    if found:
+        found.sort(key=lambda problem: problem[2])
+        document = Document(lines(text), tree)
+        raise ConfigError([document.problem("error", file, *problem) for problem in found])
+    return rows
+
+
+def _parts(data: Mapping[str, Any]) -> Iterator[tuple[Path, type[ConfigModel], Any]]:
+    """Yield the rows of a file and their resources, with where they are and what they should be."""
+    for name, row in data.items():
+        yield (name,), KindRow, row
+        resources = row.get("resources") if isinstance(row, dict) else None
+        for index, resource in enumerate(resources if isinstance(resources, list) else ()):
+            if isinstance(resource, dict):
+                named = {**resource, "name": full_name(str(resource.get("name", "name")))}
+                yield (name, "resources", index), Resource, named
+
+
+def _check(base: Path, value: ConfigModel, tree: Tree) -> Iterator[TreeProblem]:
+    """Yield what is wrong with a resource of the right shape."""
+    resources = [(base, value)] if isinstance(value, Resource) else []
+    for problem in resource_checks.check(resources, None):
+        path = tree.existing(problem.path)
+        if problem.severity == "error":
+            yield path, problem.message, tree.position(path)[:2]
+
+
+def full_name(name: str, domain: str = _DOMAIN) -> str:
+    """Return the name of a resource with a domain, if it has none of its own."""
+    return name if "/" in name else f"{domain}/{name}"
+
+
+def _entries(rows: Rows) -> list[tuple[DeviceKind, DraftEntry]]:
+    """Return the kinds of a host's devices, with entries that find these."""
+    kinds = [
+        DeviceKind(resource, row)
+        for row in rows.values()
+        if row.init != "never"
+        for resource in row.resources
+    ]
+    return [
+        (kind, DraftEntry({**kind.resource, "name": f"{_DOMAIN}/{number}"}))
+        for number, kind in enumerate(kinds)
+    ]
+
+
+def find_devices(files: HostFiles, rows: Rows) -> Iterator[tuple[DeviceKind, HostDevice]]:
     """Yield the devices of a host that are of a kind: each node of the first that finds it. Blocks.
 
     Raises `OSError` if the host cannot be read.
     """
-    kinds = [
-        DeviceKind(resource, row)
-        for row in rows().values()
-        if row.init != "never"
-        for resource in row.resources
-    ]
-    entries = [
-        DraftEntry({**kind.resource, "name": f"example.com/{number}"})
-        for number, kind in enumerate(kinds)
-    ]
-    reports = draft.report_entries(entries, files)
-    by_kind = zip(kinds, (report.snapshot.devices.values() for report in reports), strict=True)
-    return itertools.chain.from_iterable(
-        ((kind, device) for device in devices if device.healthy) for kind, devices in by_kind
-    )
+    entries = _entries(rows)
+    reports = draft.report_entries([entry for _, entry in entries], files)
+    for (kind, _), report in zip(entries, reports, strict=True):
+        yield from ((kind, device) for device in report.snapshot.devices.values() if device.healthy)

@@ -1,6 +1,5 @@
 """The devices of a host, for people who write a configuration: as tables, and one in full."""
 
-import os
 import posixpath
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from devhost.hostfs.sysfs import (
 from devhost.model import names
 from devhost.model.device import FileState
 from devhost.model.hardware_sources import PCI_CLASSES
+from devhost.sources.cdi_specs import list_vendor_devices
 from devhost.sources.kernel import NET, PCI, USB
 from devhost.sources.subsystems import (
     NodesLocation,
@@ -29,7 +29,9 @@ from devhost.sources.subsystems import (
 
 DeviceRow = tuple[dict[str, Any], bool]  # a device by column, and whether only `--all` shows it
 
+CDI: Final = "cdi"
 OTHER_CLASS: Final = "other"
+_SHOWN_CLASSES: Final = (PCI_CLASSES["display"], PCI_CLASSES["accelerator"])  # also without a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,8 @@ class DescribedNode:
         owner, node = self.owner, self.node
         if owner is None:
             title = f"{self.variables.get('subsystem', '')} {node.name if node else ''}".strip()
-        elif owner.prefix == "usb.":
-            title = f"USB {owner.name}: {_product(owner) or 'device'} ({owner.facts['device']})"
         else:
-            kind = class_name(owner.facts["class"])
-            title = f"PCI {owner.name}: {kind} ({owner.facts['device']})"
+            title = f"{owner.prefix[:3].upper()} {owner.name}: {describe(owner)}"
         nodes = self.nodes if owner is not None else filter(None, (node,))
         paths = ", ".join(node.path for node in nodes if node.path)
         return f"{title}. Now {paths}." if paths else f"{title}."
@@ -79,6 +78,7 @@ class Machine:
         self.sysfs = self._numbers.sysfs  # reads more of what has a number
         self._net = NET.list(files)
         self._udev = NodesLocation(links=True).list(files)
+        self.vendor_devices = [*list_vendor_devices(files)]
 
     @property
     def problem(self) -> str | None:
@@ -92,7 +92,13 @@ class Machine:
     def rows(self, subsystem: str) -> Iterator[DeviceRow]:
         """Yield the devices of a subsystem, or of the `OTHER_CLASS`; some only for `--all`."""
         if subsystem == OTHER_CLASS:
-            yield from self._other_rows()
+            for other, is_hidden in self.other_nodes():
+                row = {"node": other.path, "subsystem": other.subsystem, **self._columns(other)}
+                yield row, is_hidden
+        elif subsystem == CDI:
+            for kind, device in self.vendor_devices:
+                nodes = names.natural(device.nodes)
+                yield {"cdi": kind, "device": device.names[0], "nodes": nodes}, False
         elif subsystem in ("usb", "pci"):
             yield from self._owner_rows(is_usb=subsystem == "usb")
         else:
@@ -103,8 +109,8 @@ class Machine:
                 yield {"name": name, "node": node and node.path, **columns}, False
 
     def _owner_rows(self, *, is_usb: bool) -> Iterator[DeviceRow]:
-        for owner in self.usb_devices if is_usb else self.pci_functions:
-            facts, nodes = owner.facts, self.nodes(owner.syspath)
+        for owner, nodes, is_hidden in self.bus_devices(is_usb=is_usb):
+            facts = owner.facts
             row: dict[str, Any] = {"usb" if is_usb else "pci": owner.name}
             row["device"] = facts["device"]
             if is_usb:
@@ -113,18 +119,24 @@ class Machine:
                 row |= {"class": class_name(facts["class"]), "driver": facts["driver"] or None}
                 row["group"] = int(facts["group"]) if facts["group"].isdecimal() else None
             row["nodes"] = [node.path or node.name for node in nodes]
-            yield row, owner.is_hub_or_bridge or not (is_usb or nodes)
+            yield row, is_hidden
 
-    def _other_rows(self) -> Iterator[DeviceRow]:
-        """Yield the nodes below no USB device or PCI function, such as those of a board."""
+    def bus_devices(self, *, is_usb: bool) -> Iterator[tuple[SysfsDevice, list[KernelNode], bool]]:
+        """Yield USB devices or PCI functions, their nodes, and whether only `--all` shows them."""
+        for owner in self.usb_devices if is_usb else self.pci_functions:
+            nodes = self.nodes(owner.syspath)
+            is_shown = is_usb or nodes or owner.facts["class"].startswith(_SHOWN_CLASSES)
+            yield owner, nodes, owner.is_hub_or_bridge or not is_shown
+
+    def other_nodes(self) -> Iterator[tuple[KernelNode, bool]]:
+        """Yield the nodes of no USB device or PCI function, and whether only `--all` shows them."""
         paths = (path for path in self._numbers.members.values() if not self.sysfs.owner(path))
         nodes = filter(None, (_node(path, self.sysfs) for path in paths))
         for node in sorted(nodes, key=lambda node: (node.subsystem, names.natural_key(node.name))):
             is_for_programs = node.subsystem in PROGRAM_CLASSES
             if is_for_programs or not node.syspath.startswith("/sys/devices/virtual/"):
-                row = {"node": node.path, "subsystem": node.subsystem, **self._columns(node)}
                 is_port = node.subsystem == "tty" and self.sysfs.text(f"{node.syspath}/type") != "0"
-                yield row, not (is_for_programs or is_port)
+                yield node, not (is_for_programs or is_port)
 
     def _columns(self, node: KernelNode) -> dict[str, str | None]:
         """Return the columns that the nodes of all subsystems have."""
@@ -220,7 +232,7 @@ class Machine:
 
     def owner_ids(self, state: FileState) -> tuple[int, int]:
         """Return the user and the group that own a node."""
-        status = os.lstat(self._files.to_local(state.realpath))
+        status = self._files.lstat(state.realpath)
         return status.st_uid, status.st_gid
 
 
@@ -230,7 +242,15 @@ def _node(path: str, sysfs: SysfsTree) -> KernelNode | None:
 
 
 def _product(device: SysfsDevice) -> str:
-    return f"{device.facts['manufacturer']} {device.facts['product']}".strip()
+    return " ".join(filter(None, map(device.facts.get, ("manufacturer", "product"))))
+
+
+def describe(device: SysfsDevice) -> str:
+    """Return what a USB device or PCI function is: its product or class, and its number."""
+    kind = _product(device) or "device"
+    if device.prefix == "pci.":
+        kind = class_name(device.facts["class"])
+    return f"{kind} ({device.facts['device']})"
 
 
 def class_name(code: str) -> str:

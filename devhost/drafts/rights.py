@@ -1,32 +1,25 @@
 """The rights that a process needs for resources, as flags and as values of the chart."""
 
-import re
+import itertools
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Literal
 
+from devhost.allocation.compiled import mounted_globs, uses_nodes
 from devhost.allocation.host_paths import HostPaths
-from devhost.allocation.policy import Policy, device_problem, device_right
+from devhost.allocation.policy import Policy, device_right, source_identities
 from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
-from devhost.hostfs.files import HostFiles
+from devhost.hostfs.files import HostFiles, Walk, is_in_dev
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
-from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
-from devhost.model.sources import Glob, Source
+from devhost.model.hardware_sources import USB_NODE
 from devhost.model.template import Template
 
-# By field of `Policy`: the flag, and the key of the chart's `allow`.
-_WORDS: Final = {
-    "allow_devices": ("--allow-device", "devices"),
-    "allow_paths": ("--allow-path", "paths"),
-    "allow_cdi": ("--allow-cdi", "cdi"),
-}
-
-Right = tuple[str, str]
-"""A field of `Policy`, and what has to be in it."""
+Right = tuple[Literal["devices", "paths", "cdi"], str]
+"""A key of the chart's `allow`, without its last s that of a flag, and what has to be in it."""
 NodeFile = tuple[str, FileKind, tuple[int, int]]
 """The path of a node, its kind and its number."""
 
@@ -47,21 +40,19 @@ class Rights:
 
     def flags(self) -> str:
         """Return the flags of `run`, as in a shell."""
-        words = (word for option, value in self.rights for word in (_WORDS[option][0], value))
-        return shlex.join(words)
+        flags = ((f"--allow-{key.removesuffix('s')}", value) for key, value in self.rights)
+        return shlex.join(word for pair in flags for word in pair)
 
     def text(self, *, values: bool) -> str:
         """Return it as people read it, of flags or values of the chart; empty for none."""
-        if not values:
-            return self.flags()
-        allowed = (f"{_WORDS[option][1]}: {value}" for option, value in self.rights)
-        return ", ".join(f"allow.{text}" for text in allowed)
+        allowed = (f"allow.{key}: {value}" for key, value in self.rights)
+        return ", ".join(allowed) if values else self.flags()
 
     def values(self) -> dict[str, Any]:
         """Return the values of the chart."""
         allow: dict[str, list[str]] = {}
-        for option, value in self.rights:
-            allow.setdefault(_WORDS[option][1], []).append(value)
+        for key, value in self.rights:
+            allow.setdefault(key, []).append(value)
         directories = dict.fromkeys(map(fixed_directory, allow.get("paths", ())))
         unseen = [path for path in directories if not InstanceValues().sees(path)]
         return {
@@ -79,39 +70,44 @@ def needed_rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFile
 
 def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
     """Return what a resource needs for the devices that a dry run has found. Blocks."""
-    nodes = [
-        (node.state.realpath, node.state.kind, node.state.number)
-        for device in report.snapshot.devices.values()
-        for node in device.nodes
-        if node.state is not None and node.state.number is not None
-    ]
-    return needed_rights(report.resource, nodes, files)
+    devices = report.snapshot.devices.values()
+    nodes = (node.path for device in devices for node in device.nodes if node.state is not None)
+    return needed_rights(report.resource, _nodes_of(nodes, files), files)
+
+
+def _nodes_of(paths: Iterable[str], files: HostFiles) -> Iterator[NodeFile]:
+    """Yield the device nodes at paths, and those in directories below /dev."""
+    for path in paths:
+        if (state := files.stat(path)) is None:
+            continue
+        is_walked = state.kind is FileKind.DIRECTORY and is_in_dev(state.realpath)
+        names = Walk(files, state.realpath).matches if is_walked else ()
+        states = [state, *(files.stat(f"{state.realpath}/{name}") for name in names)]
+        yield from ((at.realpath, at.kind, at.number) for at in states if at and at.number)
 
 
 def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
-    allocate, gives_nodes = resource.allocate, resource.allocate.devices != ()
-    for source in resource.sources if gives_nodes else ():
+    allocate, uses_its_nodes = resource.allocate, uses_nodes(resource)
+    for source in resource.sources if uses_its_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
-            yield from (("allow_devices", word.removesuffix(":*")) for word in _identities(source))
+            words = source_identities(source.usb)
+            yield from (("devices", word.removesuffix(":*")) for word in words)
     constants = [str(rule.host_path) for rule in allocate.devices or () if not rule.host_path.names]
-    states = filter(None, map(files.stat, constants))
-    constant_nodes = [(file.realpath, file.kind, file.number) for file in states if file.number]
-    for node in [*(nodes if gives_nodes else ()), *constant_nodes]:
+    for node in [*(nodes if uses_its_nodes else ()), *_nodes_of(constants, files)]:
         if right := _node_right(resource, node, files):
-            yield "allow_devices", right
-    globs = [source.kind for source in resource.sources if isinstance(source.kind, Glob)]
-    sought = [path for kind in globs for path in kind.paths if gives_nodes]
-    for path in (*constants, *sought):  # what is not there now
+            yield "devices", right
+    globs = [source.glob.paths for source in resource.sources if source.glob and uses_its_nodes]
+    for path in itertools.chain(constants, *globs):  # what is not there now
         named_class = class_by_path(path) if files.stat(path) is None else None
         if named_class is not None:
-            yield "allow_devices", device_right(path, named_class) or path
+            yield "devices", device_right(path, named_class) or path
     for mount in allocate.mounts:
-        yield from (("allow_paths", path) for path in _mounted(resource, mount.host_path, files))
+        yield from (("paths", path) for path in _mounted(resource, mount.host_path, files))
     policy = Policy()
-    for name in allocate.env:
-        if policy.name_problem("env", name) is not None:
-            yield "allow_cdi", name
-    yield from (("allow_cdi", str(name)) for name in allocate.cdi)
+    yield from (("cdi", name) for name in allocate.env if policy.name_problem("env", name))
+    of_kind = {"cdi.kind": f"{resource.cdi_kind}", "cdi.qualified": f"{resource.cdi_kind}=*"}
+    for name in allocate.cdi:
+        yield "cdi", name.render(dict.fromkeys(name.names, "*") | of_kind)
 
 
 def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | None:
@@ -119,7 +115,8 @@ def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | N
     classes, (path, kind, number) = DeviceClasses(files), node
     device_class = BLOCK if kind is FileKind.BLOCK else classes.of(number)
     right, ids = device_right(path, device_class), classes.ids(kind.value, number)
-    for word in (word for source in resource.sources for word in _identities(source, ids)):
+    kinds = (source.kind for source in resource.sources)
+    for word in (word for kind in kinds for word in source_identities(kind, ids)):
         paths = HostPaths(files, Policy(allow_devices=(word,)))
         is_narrow = not word.startswith(("*:*", "pci:*:*"))
         if right and is_narrow and paths.policy_problem(path, kind, number) is None:
@@ -127,28 +124,10 @@ def _node_right(resource: Resource, node: NodeFile, files: HostFiles) -> str | N
     return right
 
 
-def _identities(source: Source, ids: Iterable[str] = ()) -> Iterator[str]:
-    """Yield rights to what a source selects, by what it is; ``ids`` are those of a node of it."""
-    words: list[str] = []
-    match source.kind:
-        case Usb(device=numbers, serial=serials):
-            globs = [re.sub(r"[\s/]", "?", serial) for serial in serials or ("*",)]
-            words = [f"{number}:{serial}" for number in numbers or () for serial in globs]
-        case Pci(device=numbers, address=addresses):
-            words = [f"pci:{word}" for word in addresses or numbers or ()]
-        case Sysfs(parent=parent, name=name) if parent or name:
-            words = [word for word in ids if word.startswith("place:")]
-        case Glob(paths=paths):
-            words = [path for path in paths if "/by-" in path]
-    return (word for word in words if device_problem(word) is None)
-
-
-def _mounted(resource: Resource, path: Template, files: HostFiles) -> Iterator[str]:
-    if not path.names:
-        text, state = str(path), files.stat(str(path))
-        is_file = state is not None and state.kind is FileKind.FILE
-        yield f"{text.rstrip('.0123456789')}*" if is_file else text  # all versions of a library
-        return
-    for source in resource.sources:
-        if isinstance(source.kind, Glob):
-            yield from source.kind.paths
+def _mounted(resource: Resource, path: Template, files: HostFiles) -> list[str]:
+    """Return globs on what a mount needs: of a library on this host, all versions of it."""
+    globs = mounted_globs(resource, path)
+    state = files.stat(globs[0]) if path.first_variable is None else None
+    if state is not None and state.kind is FileKind.FILE:
+        return [f"{globs[0].rstrip('.0123456789')}*"]
+    return globs

@@ -11,15 +11,13 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from devhost.drafts import without_nodes
+from devhost.drafts import dev_names
 from devhost.hostfs.files import HostFiles, Walk
 from devhost.model import pattern
-from devhost.model.device import FileKind
 from devhost.model.names import natural
 from devhost.sources.base import NOT_DEVICES
 
 DOMAIN: Final = "smarter-devices"
-DIRECTORIES: Final = ("/dev/snd", "/dev/dri", "/dev/input", "/dev/dvb")  # on other hosts, too
 _LITERAL: Final = re.compile(r"\^((?:[A-Za-z0-9/_:-]|\\.)+)\$")
 
 
@@ -43,7 +41,7 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
         present = natural(Walk(files, "/dev", leave_out=NOT_DEVICES).matches)
         paths = [path for path in present if matching(path)]
     if literal is not None or not paths:
-        without_nodes.check(matching)
+        dev_names.check(matching)
     if not paths:
         raise ValueError(
             "nothing below /dev of this host matches: run convert on the node, or write one "
@@ -54,9 +52,6 @@ def convert_setting(data: Mapping[str, Any], domain: str, files: HostFiles) -> l
 
 
 def _resource(below: str, domain: str, files: HostFiles) -> dict[str, Any]:
-    name, path = f"{domain}/{below.replace('/', '_')}", f"/dev/{below}"
-    state = files.stat(path)
-    if path not in DIRECTORIES and (state is None or state.kind is not FileKind.DIRECTORY):
-        return {"name": name, "sources": [path]}
-    directory = {"glob": {"paths": path, "types": "directory"}}
-    return {"name": name, "sources": [directory], "allocate": {"devices": ["${path}"]}}
+    source = dev_names.path_source(f"/dev/{below}", files)
+    allocate = {} if isinstance(source, str) else {"allocate": {"devices": ["${path}"]}}
+    return {"name": f"{domain}/{below.replace('/', '_')}", "sources": [source], **allocate}

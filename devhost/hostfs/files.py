@@ -37,12 +37,16 @@ _KINDS: Final = {
 # Links of a process in a procfs: by their own names, and those of its open and mapped files.
 _MAGIC: Final = re.compile(r"cwd|exe|root|[0-9]+|[0-9a-f]+-[0-9a-f]+")
 _PROC_SUPER_MAGIC: Final = 0x9FA0  # linux/magic.h
+_SYSFS_MAGIC: Final = 0x62656572
 # Other filesystems below /dev, where more than the kernel and udev make files; those of large pages
 # have names such as /dev/hugepages1G.
 _NOT_DEV: Final = ("/dev/shm/", "/dev/mqueue/", "/dev/hugepages")  # noqa: S108 (not made here)
 _STATFS_MAX: Final = 256  # more than struct statfs has, which begins with the filesystem's kind
 _statfs: Final = ctypes.CDLL(None).statfs
 _statfs.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+# A file that stands for a node in a copy of a machine, where not everybody can make nodes.
+_NODE_MAX: Final = 80
+_NODE: Final = re.compile(rb"devhost node (0o[0-7]+) ([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+)\n")
 # The path leads nowhere: it does not exist, or a part of it is not a directory.
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
@@ -59,6 +63,12 @@ def filesystem_magic(path: str) -> int | None:
     if _statfs(os.fsencode(path), buffer) != 0:
         return None
     return int.from_bytes(buffer.raw[:4], sys.byteorder)
+
+
+def node_text(mode: int, number: int, user: int = 0, group: int = 0) -> bytes:
+    """Return the content of a file that stands for a node in a copy of a machine."""
+    numbers = (mode, os.major(number), os.minor(number), user, group)
+    return "devhost node {:#o} {} {} {} {}\n".format(*numbers).encode()
 
 
 def _state(realpath: str, status: os.stat_result, former: FileState | None) -> FileState | None:
@@ -129,16 +139,25 @@ class HostFiles:
     """The host's files below a `root`: ``/``, or where the host's root is mounted.
 
     Names that match one of the globs `shown` may be told even from directories that not every user
-    may look into; ``None``: all names may be told.
+    may look into; ``None``: all names may be told. Container runtimes look for CDI specs in
+    `cdi_dirs`, of which a later one has precedence.
     """
 
     root: str = "/"
     shown: tuple[str, ...] | None = None
+    cdi_dirs: tuple[str, ...] = names.CDI_DIRS
 
     @property
     def is_host(self) -> bool:
         """Whether this process sees the host's files at their own paths."""
         return self.root == "/"
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the root is a copy of a machine's files: its /sys is not the kernel's."""
+        places = () if self.is_host else ("/sys/dev", "/sys/devices")
+        kinds = {filesystem_magic(self.to_local(place)) for place in places} - {None}
+        return bool(kinds) and _SYSFS_MAGIC not in kinds
 
     def to_local(self, path: str) -> str:
         """Return the path at which this process sees a host path, without following links.
@@ -147,6 +166,21 @@ class HostFiles:
         """
         THREAD.progress.answered_at = monotonic()  # called for each file: `note` would be dearer
         return path if self.root == "/" else self.root.rstrip("/") + path
+
+    def lstat(self, path: str) -> os.stat_result:
+        """Return the status of a file; in a copy of a machine, of the node that it stands for."""
+        local = self.to_local(path)
+        status = os.lstat(local)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _NODE_MAX or not self.is_copy:
+            return status
+        with open(local, "rb") as file:  # noqa: PTH123 (a path takes longer)
+            match = _NODE.fullmatch(file.read(_NODE_MAX))
+        if match is None:
+            return status
+        mode, major, minor, user, group = (int(number, 0) for number in match.groups())
+        values = {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
+        values["st_rdev"] = os.makedev(major, minor)
+        return os.stat_result((mode, *status[1:4], user, group, *status[6:]), values)
 
     def resolve(self, path: str) -> str:
         """Return the `realpath`, or the path itself, normalized, where that fails."""
@@ -283,10 +317,10 @@ class CachedFiles:
         try:
             dots = name in _DOTS
             real = self._files.realpath(path) if dots else f"{self._real_directory(parent)}/{name}"
-            status = os.lstat(self._files.to_local(real))
+            status = self._files.lstat(real)
             if stat.S_ISLNK(status.st_mode):
                 real = self._files.realpath(path)
-                status = os.lstat(self._files.to_local(real))
+                status = self._files.lstat(real)
         except OSError as error:
             if error.errno in _ABSENT:
                 return None

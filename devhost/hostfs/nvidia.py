@@ -44,7 +44,8 @@ class NvidiaClass:
 
 def _gpus(files: HostFiles) -> Mapping[str, _Facts]:
     """Return what the driver says of GPUs, by their PCI addresses."""
-    for directory in (files.to_local(_GPUS), _GPUS):  # a container's own /proc has the host's
+    own = () if files.is_copy else (_GPUS,)  # a container's own /proc has the host's
+    for directory in (files.to_local(_GPUS), *own):
         try:
             addresses = os.listdir(directory)  # noqa: PTH208
         except OSError:

@@ -298,6 +298,8 @@ class SysfsDevice:
         match kind:
             case "name":
                 value = self.name
+            case "place":
+                value = self.sysfs.place(self.syspath)
             case "driver":
                 value = self.sysfs.driver(self.syspath)
             case "subsystem":

@@ -47,6 +47,7 @@ class Allocation:
 
     Attributes:
         device_ids: The advertised IDs that kubelet asked for.
+        cdi_owners: The ID of the device that each CDI name is of; ``None`` for that of several.
         in_cdi_spec: What the runtime adds for those of devhost's own; for the log.
         numbers: What each device node was when it was checked, by its host path: ``c 1:3`` or
             ``b 8:0``; for the log.
@@ -58,6 +59,7 @@ class Allocation:
     devices: tuple[DeviceSpec, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
+    cdi_owners: Mapping[str, str | None] = field(default_factory=dict, compare=False)
     in_cdi_spec: tuple[DeviceSpec | MountSpec, ...] = field(default=(), compare=False)
     numbers: Mapping[str, str] = field(default_factory=dict, compare=False)
 

@@ -6,7 +6,7 @@ together. The loader rejects nulls, so ``None`` always means that a key is absen
 
 import functools
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 
@@ -25,6 +25,7 @@ from devhost.model.values import (
     shorthand,
 )
 
+_OF_VENDORS: Final = {"cdi": (Template.parse("${cdi.qualified}"),), "devices": ()}
 PlacedTemplate = tuple[tuple[str | int, ...], Template, ConfigModel]
 """The keys and indexes that lead to a template, the template, and the mapping that it is in."""
 
@@ -184,7 +185,7 @@ class Resource(ConfigModel):
     """The ID of a device; of a list, the first whose variables all have a value."""
     group: values.TemplateText | None = None
     """The key by which several nodes become one device."""
-    allocate: Allocate = Allocate()
+    allocate: Annotated[Allocate, Field(validate_default=True)] = Allocate()
     """What a container receives."""
     inject: Literal["deviceSpecs", "cdi"] = "deviceSpecs"
     """How containers get device nodes and mounts: from kubelet, or by a CDI spec."""
@@ -217,6 +218,15 @@ class Resource(ConfigModel):
     backend: BackendChoice | None = None
     """How pods get devices: by a device plugin or DRA; default: that of the file."""
 
+    @field_validator("allocate")
+    @classmethod
+    def _give_cdi_devices(cls, allocate: Allocate, info: ValidationInfo) -> Allocate:
+        """Give what a vendor describes by its name alone, where nothing else is said."""
+        if any(source.cdi is None for source in info.data.get("sources", ())):
+            return allocate
+        given = {name: getattr(allocate, name) for name in allocate.model_fields_set}
+        return allocate.model_copy(update=_OF_VENDORS | given)
+
     @field_validator("min_devices")
     @classmethod
     def _check_min_devices(cls, least: int | None, info: ValidationInfo) -> int | None:
@@ -224,6 +234,12 @@ class Resource(ConfigModel):
         if least is not None and most is not None and least > most:
             raise ValueError(f"minDevices {least} is more than maxDevices {most}")
         return least
+
+    @property
+    def cdi_kind(self) -> str | None:
+        """The kind of its devices, where vendors describe them: then it has no other source."""
+        source = self.sources[0].cdi
+        return source.kind if source is not None else None
 
     @property
     def limit(self) -> int | None:

@@ -37,6 +37,7 @@ PCI_CLASSES: Final = _classes(
 _PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
+NUMBER_RANGE: Final = re.compile("([0-9]{1,5})-([0-9]{1,5})")
 _SUBSYSTEM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _NVIDIA: Final = re.compile(r"(?=(nvidia)[*?[])([^/]+)")  # a glob of names of its nodes
 # Reading them is slow, has effects, or gives no text.
@@ -94,6 +95,13 @@ def _subsystem_problem(name: str) -> str | None:
     return f"{name!r} is not the name of a subsystem, such as tty"
 
 
+def _numbers_problem(text: str) -> str | None:
+    match = NUMBER_RANGE.fullmatch(text)
+    if int(match[1]) <= int(match[2]) if match else re.fullmatch(_NUMBERS, text):
+        return None
+    return f"{text!r} should be a number, or a range such as 0-7"
+
+
 def attribute_problem(name: str) -> str | None:
     """Return why a file of a device's directory is not read."""
     if name.startswith("/") or ".." in name.split("/"):
@@ -134,6 +142,14 @@ Pair = Annotated[str, AfterValidator(vendor_product), _PAIR_SCHEMA]
 Pairs = OneOrMore[Pair]
 UsbClasses = OneOrMore[Annotated[str, _class_of(USB_CLASSES), _class_schema(USB_CLASSES)]]
 PciClasses = OneOrMore[Annotated[str, _class_of(PCI_CLASSES), _class_schema(PCI_CLASSES)]]
+_NUMBERS: Final = "[0-9]{1,5}(-[0-9]{1,5})?|.*[*?[].*"
+Numbers = OneOrMore[
+    Annotated[
+        str,
+        shorthand(lambda value: str(value) if isinstance(value, int) else value, int | str),
+        refuses(_numbers_problem),
+    ]
+]
 _A_SUBSYSTEM: Final = "a subsystem, such as tty"
 Subsystem = Annotated[
     str, refuses(_subsystem_problem), matching(f"^{_SUBSYSTEM.pattern}$", _A_SUBSYSTEM)
@@ -144,20 +160,38 @@ _NodeText = Annotated[
 Attributes = dict[Annotated[str, refuses(attribute_problem)], str]
 
 
-class NodeChoice(ConfigModel):
+class _Facts(ConfigModel):
+    name: Globs | None = None
+    """Globs of the kernel's name."""
+    place: Globs | None = None
+    """Globs of where it is plugged in."""
+    driver: Globs | None = None
+    """Globs of its driver, or of the nearest driver above it if it has none."""
+    attr: Attributes = Field(default_factory=dict)
+    """File of its directory: a glob of what it holds."""
+    uevent: dict[str, str] = Field(default_factory=dict)
+    """Key of its uevent file: a glob of the value."""
+
+
+class NodeChoice(_Facts):
     """Nodes of one subsystem."""
 
     subsystem: Subsystem
     """The subsystem, such as tty."""
-    name: Globs | None = None
-    """Globs of the kernel's names."""
-    attr: Attributes = Field(default_factory=dict)
-    """File of the node's directory in sysfs: a glob of what it holds."""
     optional: bool = False
     """Whether the device is complete without it."""
 
 
 NodeChoices = OneOrMore[Annotated[NodeChoice, shorthand(_node, _NodeText | NodeChoice)]]
+
+
+class _Nodes(ConfigModel):
+    split: bool = False
+    """Whether each node is a device of its own."""
+    in_use: bool = False
+    """Include block devices that are mounted, used for swap or part of another device."""
+
+    _checked = model_validator(mode="after")(_check)
 
 
 class UsbSelector(ConfigModel):
@@ -173,29 +207,25 @@ class UsbSelector(ConfigModel):
     """Globs of the serial number that the device has."""
     port: Globs | None = None
     """Globs of where it is plugged in, or of the kernel's name (1-1.4)."""
+    hub: Globs | None = None
+    """Globs of where the hub is plugged in that it is below."""
     class_: Annotated[UsbClasses | None, Field(alias="class")] = None
     """The class of the device or of an interface: a name, or 2, 4 or 6 hexadecimal digits."""
-    interface: OneOrMore[Annotated[int, Field(ge=0, le=255)]] | None = None
-    """The numbers of interfaces."""
+    interface: Numbers | None = None
+    """The numbers of interfaces, or ranges of them."""
     driver: Globs | None = None
     """Globs of an interface's driver."""
 
 
-class Usb(UsbSelector):
+class Usb(_Nodes, UsbSelector):
     """Each USB device that matches, with all its nodes, is a device."""
 
     node: NodeChoices = (NodeChoice(subsystem=USB_NODE),)
     """Which nodes: subsystems such as tty; usb: the device's own node; none."""
-    split: bool = False
-    """Whether each node is a device of its own."""
     exclude: Several[
         Annotated[UsbSelector, shorthand(main_option("device"), Pair | UsbSelector)]
     ] = ()
     """What is not offered: options as above."""
-    in_use: bool = False
-    """Include block devices that are mounted, used for swap or part of another device."""
-
-    _checked = model_validator(mode="after")(_check)
 
 
 class PciSelector(ConfigModel):
@@ -217,34 +247,19 @@ class PciSelector(ConfigModel):
     """Globs of the UUID of a GPU of NVIDIA's driver."""
     model: Globs | None = None
     """Globs of the model of a GPU of NVIDIA's driver."""
+    vf: Numbers | None = None
+    """Only virtual functions: their numbers, or ranges of them."""
 
 
-class Pci(PciSelector):
+class Pci(_Nodes, PciSelector):
     """Each PCI function that matches, with all its nodes, is a device."""
 
     node: NodeChoices
     """Which nodes: subsystems such as drm; vfio: that of its IOMMU group; none."""
-    split: bool = False
-    """Whether each node is a device of its own."""
     exclude: Several[
         Annotated[PciSelector, shorthand(main_option("device"), Pair | PciSelector)]
     ] = ()
     """What is not offered: options as above."""
-    in_use: bool = False
-    """Include block devices that are mounted, used for swap or part of another device."""
-
-    _checked = model_validator(mode="after")(_check)
-
-
-class _Facts(ConfigModel):
-    name: Globs | None = None
-    """Globs of the kernel's name."""
-    driver: Globs | None = None
-    """Globs of its driver."""
-    attr: Attributes = Field(default_factory=dict)
-    """File of its directory: a glob of what it holds."""
-    uevent: dict[str, str] = Field(default_factory=dict)
-    """Key of its uevent file: a glob of the value."""
 
 
 class ParentSelector(_Facts):
@@ -252,13 +267,13 @@ class ParentSelector(_Facts):
 
     subsystem: Globs | None = None
     """Globs of its subsystem."""
+    driver: Globs | None = None
+    """Globs of its driver."""
 
 
 class SysfsSelector(_Facts):
     """Selects devices of a subsystem: all options match, of a list one of its items."""
 
-    driver: Globs | None = None
-    """Globs of its driver, or of the nearest driver above it if it has none."""
     parent: Several[ParentSelector] = ()
     """What one device above it has to be; of a list, each by some device above."""
 

@@ -60,6 +60,10 @@ RESOURCES_MAX: Final = 1000
 STATE_BYTES_MAX: Final = 16 * 1024 * 1024
 # The record of a claim, in JSON (devhost/backends/dra/prepared_claims.py).
 CLAIM_BYTES_MAX: Final = 64 * 1024
+# A CDI spec of others, those in a directory, and the devices of one (devhost/sources/cdi_specs.py).
+CDI_FILE_MAX: Final = 1024 * 1024
+CDI_FILES_MAX: Final = 100
+CDI_DEVICES_MAX: Final = 500
 # Device IDs that are offered, of all resources together: 1.5 KiB each. What a file declares is
 # checked in config/checks/source_checks.py; what is found, in devices/resolve.py.
 DEVICE_IDS_MAX: Final = 20_000
@@ -73,3 +77,5 @@ ANSWER_MAX: Final = 4 * 1024 * 1024
 # A CDI spec, and all specs of a node (devhost/allocation/cdi.py); devices beyond are unhealthy.
 CDI_SPEC_MAX: Final = 4 * 1024 * 1024
 CDI_SPECS_MAX: Final = 16 * 1024 * 1024
+# An archive of `devhost capture`, unpacked (devhost/drafts/capture.py).
+ARCHIVE_MAX: Final = 128 * 1024 * 1024

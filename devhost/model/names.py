@@ -36,6 +36,7 @@ _RESERVED_ANNOTATIONS: Final = (
     "org.criu.",
     "module.wasm.image/",
 )
+CDI_DIRS: Final = ("/etc/cdi", "/var/run/cdi")  # of specs, in containerd and CRI-O
 # tags.cncf.io/container-device-interface v1.0.1, pkg/parser.
 _CDI_NAME: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -111,6 +112,15 @@ def cdi_name_problem(name: str) -> str | None:
     if _CDI_NAME.fullmatch(name):
         return None
     return f"{name!r} is not a fully qualified CDI name, such as vendor.com/class=device"
+
+
+def cdi_kind_problem(kind: str) -> str | None:
+    """Check the vendor and class of CDI devices of others, ``vendor/class``."""
+    if kind.startswith("devhost."):
+        return f"{kind} is of devhost's own specs, whose devices are resources already"
+    if cdi_name_problem(f"{kind}=x") is None:
+        return None
+    return f"{kind!r} is not the kind of CDI devices, such as vendor.com/class"
 
 
 def path_problem(path: str) -> str | None:

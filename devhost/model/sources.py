@@ -5,7 +5,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, model_validator
 
 from devhost.model import values
-from devhost.model.hardware_sources import VFIO_NODE, Pairs, Pci, Subsystem, Sysfs, Usb
+from devhost.model.hardware_sources import VFIO_NODE, Globs, Pairs, Pci, Subsystem, Sysfs, Usb
 from devhost.model.values import ConfigModel, main_option, shorthand
 
 
@@ -69,9 +69,20 @@ class Static(ConfigModel):
     one_of = ("count", "ids")
 
 
-Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs
-KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs")
-_PREFIXES: Final = ("usb", "pci", "attr")  # of variables that these sources give
+class Cdi(ConfigModel):
+    """Each device of a kind in CDI specs is a device."""
+
+    kind: values.CdiKind
+    """The vendor and the class, such as nvidia.com/gpu."""
+    name: Globs | None = None
+    """Globs of names. One that stands for several devices, such as all, is named in full."""
+    exclude: values.NameGlobs = ()
+    """Globs; no devices that have a name that matches one of them."""
+
+
+Kind = Directory | Glob | Dev | Static | Usb | Pci | Sysfs | Cdi
+KINDS: Final = ("directory", "glob", "dev", "static", "usb", "pci", "sysfs", "cdi")
+_PREFIXES: Final = ("usb", "pci", "attr", "cdi")  # of variables that these sources give
 
 
 class Source(ConfigModel):
@@ -96,6 +107,8 @@ class Source(ConfigModel):
     """The PCI functions that match."""
     sysfs: Annotated[Sysfs, shorthand(main_option("subsystem"), Subsystem | Sysfs)] | None = None
     """The devices of a subsystem that match."""
+    cdi: Annotated[Cdi, shorthand(main_option("kind"), values.CdiKind | Cdi)] | None = None
+    """The devices that a vendor describes in CDI specs."""
     role: Annotated[values.Role | None, Field(alias="as")] = None
     """The name of this source's node in devices with several nodes."""
     optional: bool = False
@@ -104,7 +117,7 @@ class Source(ConfigModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.role in _PREFIXES and isinstance(self.kind, Usb | Pci | Sysfs):
+        if self.role in _PREFIXES and isinstance(self.kind, Usb | Pci | Sysfs | Cdi):
             reserved = ", ".join(_PREFIXES)
             raise ValueError(f"as: {reserved} are names of variables already; choose another")
         if self.role is not None and isinstance(self.kind, Usb | Pci) and len(self.kind.node) > 1:

@@ -261,6 +261,11 @@ MountPath = Annotated[
     _path_schema("^/$"),
 ]
 CdiName = Annotated[TemplateText, refuses(lambda name: names.cdi_name_problem(name.sample))]
+CdiKind = Annotated[
+    str,
+    refuses(names.cdi_kind_problem),
+    matching("^[^/=]+/[^/=]+$", "vendor/class, such as nvidia.com/gpu", "^devhost[.]"),
+]
 EnvName = Annotated[
     str,
     _key_rule(names.env_name_problem),

@@ -38,6 +38,7 @@ _HASH_LENGTH: Final = 16
 _READ_ONCE: Final = "the configuration came from standard input: it cannot be read again"
 _BUG: Final = "cannot be loaded because of a bug: {!r}"
 _LOG: Final = logging.getLogger(__name__)
+_LEVELS: Final = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 
 Apply = Callable[[Config], object]
 
@@ -251,7 +252,7 @@ class ConfigFile:
 def log_problems(problems: Iterable[Problem]) -> None:
     """Log each problem in a line of its own, as `validate` prints it, with its position."""
     for problem in problems:
-        level = logging.ERROR if problem.severity == "error" else logging.WARNING
+        level = _LEVELS[problem.severity]
         place = {
             key: getattr(problem, key) for key in ("file", "line", "column", "path", "resource")
         }

@@ -111,7 +111,7 @@ class LocationWatch:
             on_late=self._notify,
         )
         leave_out = frozenset(map(files.to_local, NOT_DEVICES))
-        target = WatchTarget(path, recursive=watched.recursive, leave_out=leave_out)
+        target = WatchTarget(path, watched.recursive, watched.writes, leave_out=leave_out)
         # The subscription notifies when it is late.
         await wait_at_most(_WATCH_S, lambda: self._subscription.watch(frozenset({target})))
 

@@ -27,6 +27,7 @@ class WatchedDirectory:
 
     path: str
     recursive: bool = False
+    writes: bool = False  # of a file, too
 
 
 class Location:
@@ -122,6 +123,10 @@ class NodeSource:
 
     locations: tuple[Location, ...] = ()
     empty_text = ""
+
+    def failure(self, _listings: Listings, /) -> str | None:
+        """Return why it finds no more than a part; asked before `find`."""
+        return None
 
     def find(
         self, listings: Listings, previous: Mapping[str, Node], /

@@ -12,7 +12,8 @@ from devhost.model.sources import Kind
 from devhost.model.values import ConfigModel, options_of
 from devhost.sources.base import Unmatched
 
-_MAIN: Final = ("path", "paths", "pattern", "device", "subsystem")  # options that need no name
+# Options that need no name.
+_MAIN: Final = ("path", "paths", "pattern", "device", "subsystem", "kind")
 # The time to find the most alike grows with both.
 _COMPARED_MAX: Final = 500
 _LENGTH_MAX: Final = 100

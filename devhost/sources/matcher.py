@@ -1,11 +1,11 @@
 """The options by which sources select devices of the kernel, compiled."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from devhost.hostfs.sysfs import SysfsDevice, ancestor_devices
-from devhost.model.hardware_sources import UsbSelector
+from devhost.model.hardware_sources import NUMBER_RANGE, UsbSelector
 from devhost.model.pattern import matches_any
 from devhost.model.values import ConfigModel, options_of
 
@@ -107,7 +107,19 @@ def _globs(option: str, value: str) -> Iterable[str]:
             return ("",)
         case "address" | "pf", _:  # as sysfs writes them: in lower case, with the first domain
             return (value.lower(), f"0000:{value.lower()}")
+        case "interface" | "vf", _ if limits := NUMBER_RANGE.fullmatch(value):
+            return _range_globs(int(limits[1]), int(limits[2]))
     return (value,)
+
+
+def _range_globs(number: int, last: int) -> Iterator[str]:
+    """Yield globs of the numbers in a range, each of as many as begin with the same digits."""
+    while number <= last:
+        digits = len(str(number)) - 1
+        while number % 10**digits or number + 10**digits - 1 > last:
+            digits -= 1
+        yield str(number)[: len(str(number)) - digits] + "[0-9]" * digits
+        number += 10**digits
 
 
 def _fits(globs: Iterable[str], value: str) -> bool:

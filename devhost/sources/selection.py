@@ -2,6 +2,7 @@
 
 import errno
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,10 +20,11 @@ from devhost.model.device import (
     no_explanation,
 )
 from devhost.model.hardware_sources import Pci, Sysfs, Usb
-from devhost.model.sources import Dev, Directory, Glob, Static
+from devhost.model.sources import Cdi, Dev, Directory, Glob, Static
 from devhost.model.sources import Source as SourceSpec
 from devhost.sources import explain
 from devhost.sources.base import Candidate, Listings, Location, NodeSource, Unmatched, list_location
+from devhost.sources.cdi_specs import CdiSource
 from devhost.sources.file_sources import FileListing, FileSource
 from devhost.sources.kernel import KernelSource
 from devhost.sources.static import StaticSource
@@ -67,21 +69,20 @@ def select(sources: Iterable["CompiledSource"], listings: Listings, *, grouped: 
     selections = [source.select(listings) for source in sources]
     if len(selections) == 1:
         return selections[0]
-    nodes = tuple(node for selection in selections for node in selection.nodes)
-    skipped = tuple(skip for selection in selections for skip in selection.skipped)
-    failed_sources, unreadable = dict[int, str](), dict[str, str]()
-    for selection in selections:
-        failed_sources |= selection.failed_sources
-        unreadable |= selection.unreadable
-    notes = tuple(note for selection in selections for note in selection.notes)
+    merged = Selection(
+        tuple(node for selection in selections for node in selection.nodes),
+        tuple(skip for selection in selections for skip in selection.skipped),
+        ChainMap(*(dict(selection.failed_sources) for selection in selections)),
+        ChainMap(*(dict(selection.unreadable) for selection in selections)),
+        tuple(note for selection in selections for note in selection.notes),
+    )
     empty = [selection.explain_empty for selection in selections]
-    if ((nodes or skipped) and not grouped) or all(explain is no_explanation for explain in empty):
-        return Selection(nodes, skipped, failed_sources, unreadable, notes)
-
-    def explain_empty() -> tuple[str, ...]:
-        return tuple(text for explain in empty for text in explain())
-
-    return Selection(nodes, skipped, failed_sources, unreadable, notes, explain_empty)
+    explains_itself = not grouped and bool(merged.nodes or merged.skipped)
+    if explains_itself or all(explain is no_explanation for explain in empty):
+        return merged
+    return replace(
+        merged, explain_empty=lambda: tuple(text for explain in empty for text in explain())
+    )
 
 
 class CompiledSource:
@@ -93,7 +94,9 @@ class CompiledSource:
         self._previous: Mapping[str, Node] = {}  # the nodes that were found last, by path
 
     @classmethod
-    def of(cls, index: int, spec: SourceSpec, mentioned: frozenset[str]) -> "CompiledSource":
+    def of(
+        cls, index: int, spec: SourceSpec, mentioned: frozenset[str], cdi_dirs: tuple[str, ...]
+    ) -> "CompiledSource":
         """Compile a source of the file; templates have `mentioned` variables."""
         source: NodeSource
         match spec.kind:
@@ -103,6 +106,8 @@ class CompiledSource:
                 source = StaticSource(options)
             case Usb() | Pci() | Sysfs() as options:
                 source = KernelSource(options, mentioned)
+            case Cdi() as options:
+                source = CdiSource(options, cdi_dirs)
         return cls(index, spec, source)
 
     def unmatched(self, listings: Listings) -> Iterable[Unmatched]:
@@ -117,10 +122,12 @@ class CompiledSource:
         judge = CandidateFilter(self._index, self.spec)
         for listing in of_source:
             judge.add_unreadable(listing.unreadable)
+        failure = self._source.failure(listings)
         judge.add(self._source.find(listings, self._previous))
         nodes, skipped = tuple(judge.nodes), tuple(judge.skipped)
         self._previous = {node.path: node for node in nodes}
-        selection = Selection(nodes, skipped, unreadable=judge.unreadable)
+        failed = {self._index: failure} if failure else {}
+        selection = Selection(nodes, skipped, failed, judge.unreadable)
         if nodes or skipped:
             return selection
         # Only a bus can be missing: classes come with the first device of them.
@@ -143,7 +150,7 @@ class CandidateFilter:
         kind = spec.kind
         self._index, self._role = index, spec.role
         self._types = kind.types if isinstance(kind, Directory | Glob | Dev) else None
-        self._in_use = isinstance(kind, Static) or kind.in_use
+        self._in_use = isinstance(kind, Static | Cdi) or kind.in_use
         self.nodes: list[Node] = []
         self.skipped: list[Skipped] = []
         self.unreadable: dict[str, str] = {}

@@ -7,16 +7,14 @@ the host's files. `devhost.testing.fixtures` has fixtures for pytest, which is o
 from devhost.fake_kubelet.kubelet import AdmissionError, Answer
 from devhost.fake_kubelet.kubelet import SimulatedKubelet as StandInKubelet
 from devhost.testing.serving import Served, serving, short_directory
-from devhost.testing.tree import HostTree, NotPermittedError, can_make_nodes
+from devhost.testing.tree import HostTree
 
 __all__ = [
     "AdmissionError",
     "Answer",
     "HostTree",
-    "NotPermittedError",
     "Served",
     "StandInKubelet",
-    "can_make_nodes",
     "serving",
     "short_directory",
 ]

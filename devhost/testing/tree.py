@@ -4,25 +4,14 @@ import errno
 import os
 import shutil
 import stat
-import tempfile
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Final
 
-from devhost.errors import DevhostError
-from devhost.hostfs.files import HostFiles
+from devhost.drafts.capture import unpack
+from devhost.hostfs.files import HostFiles, node_text
 
-
-class NotPermittedError(DevhostError):
-    """This process may not create device nodes; see `can_make_nodes`."""
-
-
-def can_make_nodes() -> bool:
-    """Whether this process may create device nodes: as root, outside of user namespaces."""
-    with tempfile.TemporaryDirectory() as directory:
-        try:
-            HostTree(Path(directory)).char("/dev/null")
-        except NotPermittedError:
-            return False
-    return True
+_KINDS: Final = {"char": stat.S_IFCHR, "block": stat.S_IFBLK}
 
 
 class HostTree:
@@ -30,7 +19,9 @@ class HostTree:
 
     Paths are the host's: ``/dev/ttyUSB0`` is created as ``root/dev/ttyUSB0``, with missing parent
     directories. Links are resolved below the root and never lead out of it, so that a test does
-    not touch the machine it runs on. The tree has its own ``/sys``.
+    not touch the machine it runs on. The tree has its own ``/sys``. Where this process may not
+    create device nodes, files stand for them: devhost takes them for nodes, but nothing can be
+    opened there.
 
     All methods raise `ValueError` for a path that is not absolute or contains ``..``, and
     `OSError` if a file cannot be created.
@@ -46,6 +37,12 @@ class HostTree:
         self._files = HostFiles(str(self.root))
         self.directory("/sys/dev/block")
         self.directory("/sys/dev/char")
+
+    @classmethod
+    def of(cls, archive: Path, root: Path) -> "HostTree":
+        """Return the tree of an archive of ``devhost capture``, in a new directory."""
+        unpack(archive, root)
+        return cls(root)
 
     def at(self, path: str) -> Path:
         """Return the location of a host path; a link as the last part is not resolved."""
@@ -71,22 +68,17 @@ class HostTree:
         """Create a symbolic link; its target is relative or a host path."""
         self._new(path).symlink_to(target)
 
+    def relative_link(self, path: str, target: str) -> None:
+        """Create a symbolic link to a host path as udev and the kernel make them: relative."""
+        self.link(path, os.path.relpath(target, os.path.dirname(path)))
+
     def char(self, path: str, major: int = 1, minor: int = 3, mode: int = 0o666) -> None:
         """Create a character device, by default with the numbers of ``/dev/null``."""
-        self._node(path, stat.S_IFCHR, (major, minor), mode)
+        self._node(path, "char", os.makedev(major, minor), mode)
 
     def block(self, path: str, major: int, minor: int, mode: int = 0o660) -> None:
         """Create a block device; majors 240 to 254 are for local use."""
-        self._node(path, stat.S_IFBLK, (major, minor), mode)
-
-    def numa(self, major: int, minor: int, node: int, *, block: bool = False) -> None:
-        """Set the NUMA node of a device in sysfs (-1: none)."""
-        kind = "block" if block else "char"
-        device = f"devices/devhost/{kind}-{major}-{minor}"
-        self.file(f"/sys/{device}/numa_node", f"{node}\n")
-        link = f"/sys/dev/{kind}/{major}:{minor}"
-        if not self.at(link).is_symlink():
-            self.link(link, f"../../{device}")
+        self._node(path, "block", os.makedev(major, minor), mode)
 
     def remove(self, path: str) -> None:
         """Remove a file, a node, a link (not its target), or a directory with its content."""
@@ -96,14 +88,86 @@ class HostTree:
         else:
             local.unlink()
 
-    def _node(self, path: str, kind: int, number: tuple[int, int], mode: int) -> None:
+    def device(self, path: str, subsystem: str, /, node: str = "", **files: str) -> str:
+        """Create a device of the kernel below ``/sys/devices`` with its files; return its path.
+
+        The subsystem is one below ``/sys``: ``class/tty``, ``bus/usb``. With a number as `dev` it
+        has a node, below ``/dev`` and by default of its name. A `driver` is no file, but a link.
+        """
+        name, driver = path.rpartition("/")[2], files.pop("driver", "")
+        if number := files.get("dev"):
+            node, kind = node or name, "block" if subsystem == "class/block" else "char"
+            self._node(f"/dev/{node}", kind, os.makedev(*map(int, number.split(":"))), 0o660)
+            self.relative_link(f"/sys/dev/{kind}/{number}", path)
+            files["uevent"] = f"DEVNAME={node}\n{files.get('uevent', '')}"
+        for file, text in {"uevent": "", **files}.items():
+            self.file(f"{path}/{file}", f"{text}\n")
+        members = f"{subsystem}/devices" if subsystem.startswith("bus/") else subsystem
+        self.relative_link(f"/sys/{members}/{name}", path)
+        self.relative_link(f"{path}/subsystem", f"/sys/{subsystem}")
+        if driver:
+            self.relative_link(f"{path}/driver", f"/sys/{subsystem}/drivers/{driver}")
+        return path
+
+    def pci(
+        self, address: str, ids: str, /, below: str = "", nodes: Iterable[str] = (), **files: str
+    ) -> str:
+        """Create a PCI function (``8086:9bc8``) with nodes and files; return its path in sysfs.
+
+        ``tree.pci("0000:00:02.0", "8086:9bc8", driver="i915", nodes=["drm/dri/renderD128"])``: a
+        node is its class, and its path below ``/dev``.
+        """
+        vendor, device = (f"0x{number}" for number in ids.split(":"))
+        values = {"vendor": vendor, "device": device, "uevent": f"PCI_ID={ids.upper()}"}
+        above = below or f"/sys/devices/pci{address[:7]}"
+        path = self.device(f"{above}/{address}", "bus/pci", **values | files)
+        return self._nodes(path, nodes)
+
+    def usb(
+        self, name: str, ids: str, /, below: str = "", nodes: Iterable[str] = (), **files: str
+    ) -> str:
+        """Create a USB device with files, and an interface with nodes; return its path in sysfs.
+
+        ``tree.usb("1-2", "0403:6001", serial="A1", driver="ftdi_sio", nodes=["tty/ttyUSB0"])``: in
+        port 2 of a root hub that is made, if it is not `below` a hub.
+        """
+        bus = int(name.removeprefix("usb").partition("-")[0])
+        above = below or f"/sys/devices/pci0000:00/0000:00:{0x13 + bus:02x}.0/usb{bus}"
+        if not below and not self.at(above).is_dir():
+            self.pci(above.split("/")[-2], "8086:06ed", **{"class": "0x0c0330"})
+            self.usb(f"usb{bus}", "1d6b:0002", os.path.dirname(above), bDeviceClass="09")
+        others = self._resolved(f"/dev/bus/usb/{bus:03}").glob("*")
+        number = int(files.get("devnum", 1 + sum(1 for _ in others)))
+        values = dict(zip(("idVendor", "idProduct"), ids.split(":"), strict=True))
+        values |= {"busnum": f"{bus}", "devnum": f"{number}"}
+        values["dev"], driver = f"189:{(bus - 1) * 128 + number - 1}", files.pop("driver", "")
+        node = f"bus/usb/{bus:03}/{number:03}"
+        path = self.device(f"{above}/{name}", "bus/usb", node, driver="usb", **values | files)
+        if driver:
+            codes = {"bInterfaceNumber": "00", "bInterfaceClass": "ff", "driver": driver}
+            self._nodes(self.device(f"{path}/{name}:1.0", "bus/usb", **codes), nodes)
+        return path
+
+    def _nodes(self, path: str, nodes: Iterable[str]) -> str:
+        for node in nodes:
+            subsystem, _, file = node.partition("/")
+            number = f"240:{sum(1 for _ in self.at('/sys/dev').glob('*/*'))}"
+            place = f"{path}/{subsystem}/{file.rpartition('/')[2]}"
+            self.device(place, f"class/{subsystem}", file, dev=number)
+        return path
+
+    def _node(self, path: str, kind: str, number: int, mode: int) -> None:
         local = self._new(path)
         try:
-            os.mknod(local, kind | 0o600, os.makedev(*number))
-        except PermissionError as error:
-            reason = "creating device nodes needs root, outside of user namespaces"
-            raise NotPermittedError(f"{local}: {reason}; see can_make_nodes()") from error
-        local.chmod(mode)  # not in mknod, which applies the umask
+            os.mknod(local, _KINDS[kind] | 0o600, number)
+        except PermissionError:  # as root, outside of user namespaces
+            if os.path.lexists(local):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(local)) from None
+            file = self.root / ".node"
+            file.write_bytes(node_text(_KINDS[kind] | mode, number))
+            file.rename(local)
+        else:
+            local.chmod(mode)  # not in mknod, which applies the umask
 
     def _resolved(self, path: str) -> Path:
         local = Path(self._files.to_local(self._files.resolve(path)))

@@ -27,7 +27,7 @@ def test_completion_of_files_is_left_to_the_shell(words: str) -> None:
 
 
 def test_completion_of_directories_is_left_to_the_shell() -> None:
-    for option in ("--root", "--plugin-dir", "--state-dir", "--cdi-dir"):
+    for option in ("--plugin-dir", "--state-dir", "--cdi-dir"):
         assert completed("run", option, "x") == ["dir,x"]
 
 

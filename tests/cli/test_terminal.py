@@ -1,4 +1,4 @@
-"""What a person sees on a terminal: problems with their line and a mark, colors, tables."""
+"""Output on a terminal: problems with their line and a mark, colors, tables."""
 
 import contextlib
 import io
@@ -35,9 +35,6 @@ def marked(lines: list[str]) -> str:
     return source[mark.index("^") : mark.rindex("^") + 1]
 
 
-# ── problems ──
-
-
 def test_problem_has_its_place_its_resource_and_its_line() -> None:
     assert shown(f"{HEAD}    sources: [static: 1]\n    replicas: 0 # none\n") == [
         "f.yaml:5:15: error: should be at least 1, not '0'",
@@ -59,7 +56,7 @@ def test_problem_has_its_place_its_resource_and_its_line() -> None:
 )
 def test_problem_mark_is_as_long_as_what_is_wrong(line: str, text: str) -> None:
     source, mark = shown(f"{HEAD}    sources: [dev: kvm]\n    {line}\n")[-2:]
-    assert mark.count("^") == sum(2 if ord(one) > 0x3000 else 1 for one in text)
+    assert mark.count("^") == sum(2 if ord(char) > 0x3000 else 1 for char in text)
     assert mark.index("^") == source.rindex(text)
 
 
@@ -79,9 +76,7 @@ def test_problem_mark_counts_two_columns_of_a_wide_character_and_none_of_a_combi
 @pytest.mark.parametrize("columns", [40, 80])
 def test_problem_of_a_long_line_shows_the_part_around_it(columns: int) -> None:
     filler = "x: 1, " * 100
-    lines = shown(
-        f"version: v1\nresources: []\nx-a: {{{filler}b: [}}, {filler}}}\n", columns=columns
-    )
+    lines = shown(f"version: v1\nresources: []\nx-a: {{{filler}b: [}}, {filler}}}\n", columns)
     assert all(len(line) <= columns for line in lines[-2:]), lines
     assert marked(lines) == "}"
     assert lines[-2].count("…") == 2
@@ -97,30 +92,26 @@ def test_summary_counts_problems_and_files() -> None:
     )
 
 
-# ── a terminal ──
-
-
 def on_terminal(*arguments: object, **variables: str) -> str:
-    """Run a command on a terminal of 80 columns, and return what it prints."""
-    ours, theirs = pty.openpty()
+    master, terminal = pty.openpty()
     variables = {"COLUMNS": "80", "TERM": "xterm", **variables}
     with subprocess.Popen(
         [*PROGRAM, *map(str, arguments)],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
         env=environment(**variables),
     ):
-        os.close(theirs)
-        return read(ours).decode().replace("\r\n", "\n")
+        os.close(terminal)
+        return read(master).decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "try", "run"])
 def test_problem_on_a_terminal_is_shown_alike_by_all_commands(command: str, tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text(f"{HEAD}    sources: [static: 1]\n    replcas: 2\n")
-    more = ("--plugin-dir", tmp_path) if command == "run" else ()
-    text = on_terminal(command, file, *more, NO_COLOR="1")
+    flags = ("--plugin-dir", tmp_path) if command == "run" else ()
+    text = on_terminal(command, file, *flags, NO_COLOR="1")
     assert f"{file}:5:5: error: unknown key 'replcas'; did you" in re.sub(r"\n +", " ", text)
     assert "   5 |     replcas: 2\n     |     ^^^^^^^\n\n1 error in " in text
     assert "\x1b[" not in text
@@ -136,9 +127,6 @@ def test_colors_are_for_terminals_that_have_them(tmp_path: Path) -> None:
             assert "\x1b" not in on_terminal(*arguments, **variables)
     done = process("plan", good, TERM="xterm-256color")
     assert "\x1b" not in done.stdout + done.stderr
-
-
-# ── tables ──
 
 
 def printed(headings: list[str], rows: list[list[str]]) -> list[str]:
@@ -168,8 +156,5 @@ def test_table_is_folded_on_a_narrow_terminal_and_complete_elsewhere(tmp_path: P
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_table_has_no_character_that_moves_the_cursor(text: str) -> None:
-    assert not [
-        one
-        for one in "".join(printed(["A", "B"], [[text, text]]))
-        if unicodedata.category(one) in {"Cc", "Cf", "Zl", "Zp"}
-    ]
+    table = "".join(printed(["A", "B"], [[text, text]]))
+    assert not {*map(unicodedata.category, table)} & {"Cc", "Cf", "Zl", "Zp"}

@@ -58,21 +58,19 @@ def entries(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
 
-def playing(config: Path, *flags: str, **more: str) -> AbstractAsyncContextManager[Screen]:
+def playing(config: Path, *flags: str, **options: str) -> AbstractAsyncContextManager[Screen]:
     argv = [*PROGRAM, "try", str(config), "--allow-path", f"{config.parent}/colas/*", *flags]
-    return terminal(argv, environment(**more))
+    return terminal(argv, environment(**options))
 
 
 async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
-    """And the terminal is as it was."""
     async with playing(config, "--listen", "127.0.0.1:0", COLUMNS="120") as screen:
         modes = screen.modes()
         await screen.shows("devhost: metrics: http://127.0.0.1:")
         await screen.shows("example.com/cola: 2 of 2 allocatable: cherry classic\r\n> ")
-        screen.type("al\tco\t2\r")
-        await screen.shows("pod-1 has cherry, classic; its container receives")
-        await screen.shows("  env COLA=cherry,classic")
-        await screen.shows(f"  mount {config.parent}/colas/cherry")
+        receives = "pod-1 has cherry, classic; its container receives"
+        mount = f"  mount {config.parent}/colas/cherry"
+        await screen.answers("al\tco\t2", receives, "  env COLA=cherry,classic", mount)
         (config.parent / "colas" / "classic").unlink()
         await screen.shows("example.com/cola: 1 of 2 allocatable: cherry (classic)")
         screen.type("devices\r")
@@ -82,8 +80,7 @@ async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
         await screen.shows("kubelet has restarted")
         await screen.shows("example.com/cola: 1 of 2 allocatable")
         await screen.shows("> ")
-        screen.type("free p\t\r")
-        await screen.shows("pod-1 ended\r\n> ")
+        await screen.answers("free p\t", "pod-1 ended\r\n> ")
         screen.type("\x1b[A\r")  # the line before
         await screen.shows("no pod pod-1; pods: none\r\n> ")
         screen.type("\x04")
@@ -93,7 +90,7 @@ async def test_prompt_allocates_restarts_and_frees(config: Path) -> None:
 
 
 async def test_prompt_gives_a_pod_what_dra_offers(config: Path) -> None:
-    """And shows what CDI has for its container; kubelet finds the driver again after a restart."""
+    """The prompt shows the container's CDI; kubelet finds the driver again after a restart."""
     save(config, f"{DRA}{TOKENS}")
     async with playing(config, "--dra", COLUMNS="120") as screen:
         await screen.shows("example.com/zero: 4 of 4 shares allocatable: full zero")
@@ -103,18 +100,13 @@ async def test_prompt_gives_a_pod_what_dra_offers(config: Path) -> None:
         await screen.shows("  cdi dra.devhost/claim=c")
         await screen.shows('"env": ["ZEROS=full,zero"]')
         await screen.shows('"path": "/dev/0"')
-        screen.type("allocate zero\r")
-        await screen.shows("pod-2 has full; its container receives")
+        await screen.answers("allocate zero", "pod-2 has full; its container receives")
         screen.type("allocate zero 2\r")
         await screen.shows("example.com/zero: 2 requested, 1 free, so the pod stays Pending\r\n> ")
-        screen.type("devices\r")
-        await screen.shows("full     Healthy   pod-1, pod-2   /dev/full")
-        screen.type("restart\r")
-        await screen.shows("example.com/zero: 4 of 4 shares allocatable")
-        screen.type("free pod-1\r")
-        await screen.shows("pod-1 ended\r\n> ")
-        screen.type("allocate zero 2\r")
-        await screen.shows("pod-4 has full, zero; its container receives")
+        await screen.answers("devices", "full     Healthy   pod-1, pod-2   /dev/full")
+        await screen.answers("restart", "example.com/zero: 4 of 4 shares allocatable")
+        await screen.answers("free pod-1", "pod-1 ended\r\n> ")
+        await screen.answers("allocate zero 2", "pod-4 has full, zero; its container receives")
 
 
 ANSWERS: Final = {
@@ -138,8 +130,7 @@ async def test_prompt_answers_a_mistake(config: Path) -> None:
             await screen.shows(f"{command}\r\n")
             await screen.shows(answer)
         screen.type("\udcff\r")  # a byte that is no text
-        screen.type("help\r")
-        await screen.shows("Tab completes.")
+        await screen.answers("help", "Tab completes.")
 
 
 async def test_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path: Path) -> None:
@@ -148,10 +139,8 @@ async def test_edit_applies_and_a_mistake_in_it_is_shown(config: Path, tmp_path:
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
         await screen.shows("2 of 2")
-        screen.type("edit\r")
-        await screen.shows("editing\r\n")
-        screen.type("\r")
-        await screen.shows("example.com/zero-token: 3 of 3 allocatable")
+        await screen.answers("edit", "editing\r\n")
+        await screen.answers("", "example.com/zero-token: 3 of 3 allocatable")
         save(config, f"{CONFIG.format(tmp_path)}{TOKENS}".replace("3", "many"))
         await screen.shows("configuration file invalid; still serving the last good one")
 
@@ -162,8 +151,7 @@ async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Pa
     editor.chmod(0o700)
     async with playing(config, EDITOR=str(editor)) as screen:
         await screen.shows("2 of 2")
-        screen.type("edit\r")
-        await screen.shows("-\r\n")
+        await screen.answers("edit", "-\r\n")
         editing = os.pidfd_open(int(screen.text.rpartition("as ")[2].partition("-")[0]))
         screen.process.send_signal(signal.SIGTERM)
         assert await screen.process.wait() == 0
@@ -173,9 +161,7 @@ async def test_sigterm_during_an_edit_ends_the_editor(config: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["interrupt", "terminate", "quit", "closed"])
-async def test_terminal_gets_its_modes_back_always(
-    config: Path, short_path: Path, how: str
-) -> None:
+async def test_terminal_gets_its_modes_back(config: Path, short_path: Path, how: str) -> None:
     async with playing(config, TMPDIR=str(short_path)) as screen:
         modes = screen.modes()
         await screen.shows("2 of 2")

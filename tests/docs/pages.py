@@ -42,8 +42,6 @@ _OURS: Final = re.compile(r"devhost (validate|plan|devices|schema|init|convert)\
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block."""
-
     language: str
     title: str | None
     text: str
@@ -58,37 +56,29 @@ class Command:
 
 
 def read(page: str) -> str:
-    """Return the text of a page."""
     return (ROOT / page).read_text(encoding="utf-8")
 
 
 def blocks(page: str) -> list[Block]:
-    """Return the fenced blocks of a page."""
-    return [Block(**found.groupdict()) for found in _BLOCK.finditer(read(page))]
+    return [Block(**match.groupdict()) for match in _BLOCK.finditer(read(page))]
 
 
 def commands(block: Block) -> list[Command]:
-    """Return the commands of a block `console`."""
     parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
-    found = []
+    result = []
     for part in parts:
         command, _, shown = re.sub(r"\\\n\s*", "", part).partition("\n")
-        found.append(Command(command, shown))
-    return found
+        result.append(Command(command, shown))
+    return result
 
 
 def host(page: str) -> str | None:
-    """Return the devices of a page's host."""
     tree = _HOSTS / f"{Path(page).stem}.tree"
     return tree.read_text(encoding="utf-8") if tree.exists() else None
 
 
 def run(page: str) -> Iterator[tuple[Command, str]]:
-    """Run the commands of a page in an empty directory; yield them with what they print.
-
-    Raises:
-        NotPermittedError: The page has device nodes, which this process may not create.
-    """
+    """Run the commands of a page in an empty directory; yield them with what they print."""
     devices = host(page)
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         if devices is not None:
@@ -100,12 +90,12 @@ def run(page: str) -> Iterator[tuple[Command, str]]:
                 Path(block.title).write_text(block.text, encoding="utf-8")
             if block.language != "console":
                 continue
-            for one in commands(block):
-                input_file = re.fullmatch(r"cat (\S+)", one.command)
+            for command in commands(block):
+                input_file = re.fullmatch(r"cat (\S+)", command.command)
                 if input_file and not Path(input_file[1]).exists():
-                    Path(input_file[1]).write_text(one.shown, encoding="utf-8")
-                elif (printed := _printed(one.command, root=devices is not None)) is not None:
-                    yield one, printed
+                    Path(input_file[1]).write_text(command.shown, encoding="utf-8")
+                elif (printed := _printed(command.command, root=devices is not None)) is not None:
+                    yield command, printed
 
 
 def _printed(command: str, *, root: bool) -> str | None:
@@ -115,7 +105,7 @@ def _printed(command: str, *, root: bool) -> str | None:
         return subprocess.run(shell, check=True, stdout=subprocess.PIPE, text=True).stdout
     arguments = shlex.split(command)[1:]
     inputs = arguments[: arguments.index("-o")] if "-o" in arguments else arguments
-    files = [Path(one) for one in inputs if one.endswith(".yaml")]
+    files = [Path(name) for name in inputs if name.endswith(".yaml")]
     if not _OURS.match(command) or not all(file.exists() for file in files):
         return None
     reads_host = arguments[0] not in ("validate", "schema")
@@ -134,11 +124,11 @@ def main() -> None:
     """Write what the commands print into the pages, or those that are named."""
     for page in sys.argv[1:] or PAGES:
         text = read(page)
-        for one, printed in run(page):
-            if "…" not in one.shown and one.shown.rstrip() != printed.rstrip():
-                shown = f"\n$ {one.command}\n{one.shown}"
-                assert shown in text, f"{page}: write by hand what {one.command} prints"
-                text = text.replace(shown, f"\n$ {one.command}\n{printed}", 1)
+        for command, printed in run(page):
+            if "…" not in command.shown and command.shown.rstrip() != printed.rstrip():
+                shown = f"\n$ {command.command}\n{command.shown}"
+                assert shown in text, f"{page}: write by hand what {command.command} prints"
+                text = text.replace(shown, f"\n$ {command.command}\n{printed}", 1)
         (ROOT / page).write_text(text, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What neither the import contracts nor ruff can check of the source."""
+"""Rules of the source that neither the import contracts nor ruff can check."""
 
 import ast
 from collections.abc import Iterator

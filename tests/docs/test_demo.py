@@ -1,4 +1,4 @@
-"""What `make demo` prints."""
+"""The output of `make demo`."""
 
 import subprocess
 import sys
@@ -8,14 +8,8 @@ DEMO = Path(__file__).parents[2] / "docs" / "demo.py"
 
 
 def test_demo_warning_is_below_its_step() -> None:
-    done = subprocess.run(
-        [sys.executable, DEMO],
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    steps = done.stdout.split("── ")
+    output = subprocess.check_output([sys.executable, DEMO], text=True, stderr=subprocess.STDOUT)
+    steps = output.split("── ")
     assert steps[-1].endswith("devhost init\n")
-    (warned,) = (one for one in steps if "device is unhealthy" in one)
+    (warned,) = (step for step in steps if "device is unhealthy" in step)
     assert warned.startswith("A device is removed")

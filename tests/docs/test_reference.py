@@ -15,11 +15,11 @@ EXAMPLES: Final = reference.load_examples()
 
 @pytest.mark.parametrize("model", EXAMPLES)
 def test_reference_examples_load(model: str) -> None:
-    one = EXAMPLES[model]
-    for key, text in one["keys"].items():
+    entry = EXAMPLES[model]
+    for key, text in entry["keys"].items():
         example = yaml.safe_load(text)
         assert list(example) == [key]
-        file = copy.deepcopy(one.get("files", {}).get(key, one["file"]))
+        file = copy.deepcopy(entry.get("files", {}).get(key, entry["file"]))
         (place,) = places(file)
         del place["HERE"]
         place.update(example)
@@ -33,8 +33,8 @@ def places(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         if "HERE" in value:
             yield value
-        for one in value.values():
-            yield from places(one)
+        for child in value.values():
+            yield from places(child)
     elif isinstance(value, list):
-        for one in value:
-            yield from places(one)
+        for child in value:
+            yield from places(child)

@@ -1,4 +1,4 @@
-"""What a pushed tag publishes: the workflows, the version, the notes, the names."""
+"""The publication of a pushed tag: the workflows, the version, the notes, the names."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,8 @@ from tools import release
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WORKFLOWS: Final = sorted((ROOT / ".github" / "workflows").iterdir())
+SIGNS: Final = {"packages", "id-token"}
+WRITES: Final = {"image": SIGNS, "chart": SIGNS, "pypi": {"id-token"}, "release": {"contents"}}
 
 
 @pytest.mark.program("actionlint")
@@ -20,22 +22,17 @@ def test_actionlint_accepts_the_workflows() -> None:
 
 
 def test_workflows_have_no_more_rights_than_they_need() -> None:
-    """What is pushed is signed by jobs that run no code of tests or dependencies."""
+    """Jobs that sign run no code of tests or dependencies."""
     for path in WORKFLOWS:
         workflow = yaml.safe_load(path.read_text())
         assert workflow["permissions"] in ({}, {"contents": "read"}), path.name
         for name, job in workflow["jobs"].items():
             writes = {key for key, value in job.get("permissions", {}).items() if value != "read"}
-            assert writes <= {
-                "image": {"packages", "id-token"},
-                "chart": {"packages", "id-token"},
-                "pypi": {"id-token"},
-                "release": {"contents"},
-            }.get(name, set()), name
+            assert writes <= WRITES.get(name, set()), name
 
 
 def test_actions_are_pinned_by_commit() -> None:
-    """Who moves a tag of an action would sign our image; the version is for people and Dependabot."""
+    """A moved tag of an action could sign our image; the version is for people and Dependabot."""
     uses = [line for path in WORKFLOWS for line in re.findall(r"uses: (.+)", path.read_text())]
     assert uses
     for action in uses:

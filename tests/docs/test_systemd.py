@@ -50,8 +50,8 @@ async def test_unit_started_serves_kubelet(directory: Path) -> None:
     assert (program, run, config) == ("/opt/devhost/bin/devhost", "run", "/etc/devhost/config.yaml")
     assert {"MemoryMax", "TasksMax"} <= {key for key, _ in settings}
     variables = dict(value.split("=", 1) for key, value in settings if key == "Environment")
-    known = {one.envvar for one in run_command.params}
-    assert set(variables) <= known
+    names = {option.envvar for option in run_command.params}
+    assert set(variables) <= names
     kubelet = SimulatedKubelet(directory / "plugins", directory / "pr.sock")
     await kubelet.start()
     daemon = Daemon(directory)

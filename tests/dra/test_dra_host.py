@@ -21,6 +21,7 @@ from devhost.errors import BackendGoneError
 from devhost.fake_kubelet.api_objects import ApiObject
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
+from devhost.hostfs.files import HostFiles
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, NODE_PATH, World, eventually
 from tests.support.api_server import StatusError
@@ -585,6 +586,31 @@ async def test_a_claim_gets_names_of_a_file_with_its_nodes_and_env(world: World)
         assert entries["c7e8e-1"]["deviceNodes"][0]["path"] == "/dev/serial1"
         assert entries["c7e8e-s0"] == {"env": ["SERIAL_PORTS=/dev/serial0,/dev/serial1"]}
         assert [path.name for path in world.cdi_files()] == ["devhost-claim_7e8e.json"]
+
+
+async def test_names_of_a_vendor_come_after_ours_and_with_their_own_device(
+    world: World, tmp_path: Path
+) -> None:
+    """Another container may use the other request of the claim."""
+    world.files = HostFiles(str(tmp_path))
+    (tmp_path / "etc/cdi").mkdir(parents=True)
+    (tmp_path / "etc/cdi/v.yaml").write_text("{kind: v.org/d, devices: [{name: a}, {name: b}]}")
+    config = TOKENS.replace("static: 3", "cdi: v.org/d").replace("${id}", "${cdi.name}")
+    async with world.run(config):
+        await registered(world, TOKEN)
+        attributes = [device["attributes"] for device in world.devices_in_slices()]
+        assert [values["cdiQualified"]["string"] for values in attributes] == [
+            "v.org/d=a",
+            "v.org/d=b",
+        ]
+        name = world.claim("u", TOKEN, "a", "b", extended=False)
+        claim = world.api.objects[f"{CLAIMS}/{name}"]
+        for number, result in enumerate(claim["status"]["allocation"]["devices"]["results"]):
+            result["request"] = f"r{number}"
+        answer = await world.kubelet.prepare(name, "u")
+        given = [[*device.cdi_device_ids] for device in answer.devices]
+        ours = "dra.devhost/claim=cu-s0"
+        assert given == [[ours, "v.org/d=a"], [ours, "v.org/d=b"]]
 
 
 @pytest.mark.parametrize("extended", [True, False])

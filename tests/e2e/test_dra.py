@@ -23,7 +23,7 @@ from tests.e2e.cluster import (
 )
 from tests.e2e.init import NODE_IP
 from tests.e2e.pods import NAMESPACE, Pods, kill, pod
-from tests.e2e.release import PYTHON, STATE, VALUES, Release, config, offered
+from tests.e2e.release import DEVICES, PYTHON, STATE, VALUES, Release, config, offered
 from tools.helm import PACKAGES
 
 SERIAL: Final = "e2e.test/serial"
@@ -31,7 +31,7 @@ CLASS: Final = "serial.e2e.test"
 CDI: Final = "/run/cdi"  # the link /var/run would lead to that of the machine
 SLICES: Final = "resourceslices.resource.k8s.io"
 SLICES_PATH: Final = "/apis/resource.k8s.io/v1/resourceslices"
-SHARED, TOKEN = "e2e.test/shared", "e2e.test/token"
+SHARED, TOKEN, VENDOR = "e2e.test/shared", "e2e.test/token", "e2e.test/vendor"
 RESOURCE: Final[Json] = {
     "name": SERIAL,
     "backend": "dra",
@@ -263,6 +263,37 @@ def test_pods_share_one_device(installed_dra: Release, pods: Pods) -> None:
     cluster.until("both pods are holders", lambda: len(holders()) == 2)
     assert sorted(holders()) == ["ttyFAKE0::0", "ttyFAKE0::1"]
     assert cluster.items("resourceslices") == before, "the API server keeps what is written"
+
+
+@pytest.mark.parametrize("backend", ["devicePlugin", "dra"])
+def test_container_gets_what_a_vendor_describes(
+    installed_dra: Release, pods: Pods, backend: str
+) -> None:
+    """A node, a mount and a variable by the vendor's CDI name, from a spec that comes later."""
+    cluster, book = installed_dra.cluster, f"{DEVICES}/books/dune"
+    devices.plug_all(cluster)
+    resource = {"name": VENDOR, "backend": backend, "sources": [{"cdi": "vendor.test/device"}]}
+    config = {"version": "v1", "resources": [resource]}
+    installed_dra.install(SERIALS | {"config": config, "allow": {"cdi": ["vendor.test/device=*"]}})
+    edits = {
+        "deviceNodes": [{"path": "/dev/vendor0", "hostPath": "/dev/dice0"}],
+        "env": ["VENDOR=yes"],
+        "mounts": [{"hostPath": book, "containerPath": "/book", "options": ["ro", "bind"]}],
+    }
+    device = {"name": "one", "containerEdits": edits}
+    spec = {"cdiVersion": "0.5.0", "kind": "vendor.test/device", "devices": [device]}
+    file = cluster.host("/etc/cdi/vendor.json")
+    file.write_text(json.dumps(spec))
+    if backend == "dra":
+        cluster.until("the device is published", lambda: published(cluster) == ["one"])
+    else:
+        installed_dra.wait({VENDOR: 1})
+    pods.run(pod("vendor", {VENDOR: 1}))
+    assert pods.env("vendor")["VENDOR"] == "yes"
+    assert pods.execute("vendor", "stat", "-c", "%t:%T", "/dev/vendor0") == "1:8\n"
+    assert pods.execute("vendor", "cat", "/book") == "dune\n"
+    pods.delete("vendor")
+    file.unlink()
 
 
 def test_pools_of_several_slices_change_with_the_number_of_devices(

@@ -38,7 +38,6 @@ def loop_device(image: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def mounted(device: Path, place: Path) -> Iterator[Path]:
-    """Mount a device's filesystem where the whole machine sees it."""
     place.mkdir(exist_ok=True)
     subprocess.run([program("mount"), device, place], check=True)
     try:
@@ -49,11 +48,7 @@ def mounted(device: Path, place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def container(device: Path, place: Path, script: str) -> Iterator[str]:
-    """Mount a device's filesystem as a container does, in a mount namespace of its own.
-
-    A shell script runs there, at the filesystem's top; what it prints is returned, and the
-    mount stays until the end.
-    """
+    """Mount a device's filesystem in a mount namespace until the end; yield a script's output."""
     place.mkdir(exist_ok=True)
     commands = f'mount "$0" "$1" && (cd "$1" && {{ {script}; }}) && echo && exec cat'
     command = [program("unshare"), "--mount", "sh", "-ec", commands, str(device), str(place)]
@@ -61,12 +56,12 @@ def container(device: Path, place: Path, script: str) -> Iterator[str]:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin
         assert process.stdout
-        said = []
+        lines = []
         while (line := process.stdout.readline()).strip():
-            said.append(line.strip())
+            lines.append(line.strip())
         assert line, f"{script} has failed"
         try:
-            yield "\n".join(said)
+            yield "\n".join(lines)
         finally:
             process.stdin.close()
             assert process.wait(60) == 0

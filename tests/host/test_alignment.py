@@ -1,6 +1,5 @@
 """NUMA nodes: what the kubelet's hints say of our devices."""
 
-import asyncio
 import os
 import stat
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 from tests.support.hosting import Hosting
 from tests.support.realkubelet import REAL_KUBELETS, Hint, RealKubelet
 from tests.support.root import needs_root
+from tests.support.waiting import until_said
 
 SLOT = "example.com/slot"
 ZERO, ONE, BOTH = (0,), (1,), (0, 1)
@@ -41,35 +41,24 @@ def root(directory: Path) -> Path:
     return root
 
 
-def config(more: str = "", name: str = SLOT) -> str:
-    return f"version: v1\nresources: [{{name: {name}, sources: [/dev/fake/*]{more}}}]\n"
+def config(options: str = "", name: str = SLOT) -> str:
+    return f"version: v1\nresources: [{{name: {name}, sources: [/dev/fake/*]{options}}}]\n"
 
 
 async def nodes_are(kubelet: RealKubelet, wanted: dict[str, list[int]]) -> None:
     """Wait until the kubelet knows the devices with these NUMA nodes."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while (seen := await kubelet.healthy_devices(SLOT)) != wanted:
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"{seen}, not {wanted}") from None
+    await until_said(lambda: kubelet.healthy_devices(SLOT), lambda nodes: nodes == wanted)
 
 
 async def hints(kubelet: RealKubelet, count: int) -> set[Hint] | None:
-    """Return the hints for a container; wider sets of nodes than these are left out.
-
-    Not all versions look at nodes on which there is no device.
-    """
-    found = (await kubelet.hints("asking", {"app": {SLOT: count}}))["app"][SLOT]
-    if found is None:
+    """Return the hints for a container without wider sets of nodes, which depend on the version."""
+    answer = (await kubelet.hints("asking", {"app": {SLOT: count}}))["app"][SLOT]
+    if answer is None:
         return None
-    return {hint for hint in found if not any(set(one.nodes) < set(hint.nodes) for one in found)}
+    return {hint for hint in answer if not any({*h.nodes} < {*hint.nodes} for h in answer)}
 
 
-async def test_hints_have_the_numa_nodes_of_sysfs(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
+async def test_hints_have_sysfs_nodes(started: RealKubelet, hosting: Hosting, root: Path) -> None:
     hosting.start(config(), root=root)
     await nodes_are(started, PLACED)
     either = {Hint(ZERO, True), Hint(ONE, True)}
@@ -80,9 +69,7 @@ async def test_hints_have_the_numa_nodes_of_sysfs(
     assert await hints(started, 6) == set()
 
 
-async def test_hints_have_the_declared_numa_node(
-    started: RealKubelet, hosting: Hosting, root: Path
-) -> None:
+async def test_hints_have_declared_node(started: RealKubelet, hosting: Hosting, root: Path) -> None:
     hosting.start(config(", topology: 1"), root=root)
     await nodes_are(started, {name: [1] for name in MACHINE})
     assert await hints(started, 5) == {Hint(ONE, True)}

@@ -31,9 +31,6 @@ def files(tmp_path: Path) -> CdiFiles:
     return CdiFiles(tmp_path)
 
 
-# ── writing ────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture
 def strict_umask() -> Iterator[None]:
     before = os.umask(0o077)

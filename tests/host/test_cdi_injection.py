@@ -41,9 +41,11 @@ resources:
 class Bench:
     """One resource of tokens that bring a mount, on a host below a directory."""
 
-    def __init__(self, root: Path, entry: str) -> None:
-        self.root, self.place = root, root / "cdi"
-        text = TOKEN.format(entry=entry, env={"TOKENS": "${id}"})
+    def __init__(self, root: Path, entry: str | None = None) -> None:
+        self.place = root / "cdi"
+        if entry is None:
+            (root / "lib").mkdir()
+        text = TOKEN.format(entry=entry or "/lib", env={"TOKENS": "${id}"})
         (resource,) = loads(text).require().resources
         policy = Policy(("/lib*",))
         self.scanner = Scanner(resource, HostFiles(str(root)), policy, "n", settle_s=0.0)
@@ -64,14 +66,12 @@ class Bench:
         await self.injection.write(self.scanner, self.found())
 
     def written(self) -> list[str]:
-        """The mounts in the file."""
         for file in self.place.glob("*.json"):
             (device,) = json.loads(file.read_text())["devices"]
             return [mount["hostPath"] for mount in device["containerEdits"]["mounts"]]
         return []
 
     def names(self, device: str = "0") -> tuple[str, ...]:
-        """What Allocate names now."""
         judged = self.injection.judge(self.scanner.resource, self.found())
         return self.scanner.allocate(judged, offered(device)).cdi_devices
 
@@ -84,7 +84,7 @@ def release() -> Iterator[threading.Event]:
 
 
 async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> None:
-    """What has appeared since counts after the next look."""
+    """A device that has appeared since counts after the next look."""
     bench = Bench(tmp_path, "{hostPath: /lib, optional: true}")
     await bench.write()
     (tmp_path / "lib").mkdir()
@@ -96,9 +96,8 @@ async def test_cdi_device_that_the_spec_lacks_is_not_named(tmp_path: Path) -> No
 
 
 async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) -> None:
-    """Or its container would get neither a name nor the device."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    """Its container would get neither a name nor the device."""
+    bench = Bench(tmp_path)
 
     reason = bench.reason
     assert "not in the CDI spec yet" in (reason() or "")  # another instance still serves it
@@ -108,36 +107,30 @@ async def test_cdi_device_is_unhealthy_before_there_is_a_spec(tmp_path: Path) ->
     assert reason() is None
 
 
-async def test_cdi_device_beyond_the_largest_spec_is_unhealthy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is in the spec stays there, whatever comes before it."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
+async def test_cdi_spec_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device in the spec stays there, whatever comes before it."""
+    bench = Bench(tmp_path)
     resource = bench.scanner.resource
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPEC_MAX", 500)
-    (tmp_path / "lib").mkdir()
     for ids, beyond in ((("1", "2"), ["2"]), (("0", "1", "2"), ["0", "2"])):
         source = resource.sources[0].model_copy(update={"static": Static(ids=ids)})
         changed = resource.model_copy(update={"sources": (source,)})
         bench.scanner = replace(bench.scanner, resource=changed)
         await bench.write()
         judged = bench.injection.judge(bench.scanner.resource, bench.found()).devices
-        assert [one for one in judged if not judged[one].healthy] == beyond
+        assert [key for key in judged if not judged[key].healthy] == beyond
         assert "not in the CDI spec" in (reason_of(judged["2"]) or "")
         assert bench.names("1") == (cdi.qualified_name(NAME, "1"),)
 
 
-async def test_cdi_specs_of_all_resources_have_one_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What has room keeps it, and what had none is looked at again when there is some."""
-    bench, other = Bench(tmp_path, "{hostPath: /lib}"), "example.com/y"
-    (tmp_path / "lib").mkdir()
+async def test_cdi_specs_have_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spec that has room keeps it; one without is looked at again when there is some."""
+    bench, second = Bench(tmp_path), "example.com/y"
     monkeypatch.setattr("devhost.allocation.cdi.CDI_SPECS_MAX", 600)
     await bench.write()
-    resource = bench.scanner.resource.model_copy(update={"name": other})
+    resource = bench.scanner.resource.model_copy(update={"name": second})
     scanner, looked = replace(bench.scanner, resource=resource), asyncio.Event()
-    injection = CdiInjection(other, bench.files, looked.set)
+    injection = CdiInjection(second, bench.files, looked.set)
 
     async def reason() -> str | None:
         await injection.write(scanner, bench.found())
@@ -152,20 +145,19 @@ async def test_cdi_specs_of_all_resources_have_one_budget(
     assert await reason() is None
     await bench.write()
     assert "16 MiB of all resources" in (bench.reason() or "")
-    bench.files.budget.release(other)
+    bench.files.budget.release(second)
     assert bench.looked.is_set()
 
 
 async def test_cdi_spec_is_not_kept_in_memory(tmp_path: Path) -> None:
-    bench, size = Bench(tmp_path, "{hostPath: /lib}"), 1_000_000
-    (tmp_path / "lib").mkdir()
+    bench, size = Bench(tmp_path), 1_000_000
     text = {"A_${id}": "x" * size}
     (resource,) = loads(TOKEN.format(entry="/lib", env=text)).require().resources
-    found, scanner = bench.found(), replace(bench.scanner, resource=resource)
+    full, scanner = bench.found(), replace(bench.scanner, resource=resource)
     await bench.injection.write(scanner, snapshot())
     tracemalloc.start()
     try:
-        await bench.injection.write(scanner, found)
+        await bench.injection.write(scanner, full)
         # A thread may be about to give up what it has returned.
         await until(lambda: tracemalloc.get_traced_memory()[0] < size, "it is given up")
         _, peak = tracemalloc.get_traced_memory()
@@ -178,7 +170,7 @@ async def test_cdi_spec_is_not_kept_in_memory(tmp_path: Path) -> None:
 
 async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None:
     """A container that starts again without it would not notice."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
+    bench = Bench(tmp_path, "/lib")
     (tmp_path / "lib").symlink_to("nowhere/else")
     bench.scanner = replace(bench.scanner, policy=Policy(("/*",), enforced=True))
     (tmp_path / "nowhere/else").mkdir(parents=True)
@@ -196,9 +188,7 @@ async def test_cdi_device_that_is_away_stays_in_the_spec(tmp_path: Path) -> None
 
 
 async def test_cdi_spec_is_kept_after_a_restart_with_a_source_that_fails(tmp_path: Path) -> None:
-    """After a restart with a sick source, what pods have must still be found."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
     await bench.write()
     assert bench.written()
     bench.injection = bench.new()
@@ -222,8 +212,7 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
 
     monkeypatch.setattr(module, "cdi_devices", hanging)
     monkeypatch.setattr(module, "PATIENCE_S", 0.01)
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    bench = Bench(tmp_path)
     for _ in range(3):
         await bench.write()
     await until(lambda: calls, "a thread looks")
@@ -237,12 +226,9 @@ async def test_cdi_spec_of_a_host_that_does_not_answer_is_written_when_it_does(
     assert bench.injection.judge(bench.scanner.resource, bench.found()).devices["0"].healthy
 
 
-async def test_cdi_spec_that_takes_long_is_of_no_host_that_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither to look at many devices, nor to put their text together."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+async def test_cdi_spec_may_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at many devices and a long text do not mean that the host hangs."""
+    bench = Bench(tmp_path)
     resource, patience = bench.scanner.resource, 2.0
     source = resource.sources[0].model_copy(update={"static": Static(count=25)})
     changed = resource.model_copy(update={"sources": (source,)})
@@ -266,9 +252,8 @@ async def test_cdi_spec_that_takes_long_is_of_no_host_that_hangs(
 async def test_cdi_spec_of_a_changed_resource_does_not_wait_for_a_former_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: threading.Event
 ) -> None:
-    """It was given up with the specification: that it has not returned says nothing of the host."""
-    bench = Bench(tmp_path, "{hostPath: /lib}")
-    (tmp_path / "lib").mkdir()
+    """That look was given up with the specification; that it hangs says nothing of the host."""
+    bench = Bench(tmp_path)
     begun = threading.Event()
 
     def hanging(*_: object) -> dict[str, Edits]:

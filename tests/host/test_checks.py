@@ -39,7 +39,6 @@ resources:
 """
 
     def reads(self, wanted: str = "ok") -> str:
-        """Return a check of a device's file."""
         path = f'"{self.states}/${{id}}"'
         check = f"{{file: {{path: {path}, matches: {wanted}}}}}"
         return f"{{checks: [{check}], interval: 100ms}}"
@@ -58,14 +57,11 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 
 
 async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
-    """Wait until the status of a pod says so of its devices."""
     await pod_status(kubelet, pod, DISK, wanted)
 
 
 @contract
-async def test_health_check_that_fails_and_recovers_shows_in_the_status_of_the_pod(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_health_shows_in_the_status_of_the_pod(started: Kubelet, bench: Bench) -> None:
     bench.plug("a", "b")
     bench.say("a", "ok")
     bench.say("b", "ok")
@@ -82,9 +78,7 @@ async def test_health_check_that_fails_and_recovers_shows_in_the_status_of_the_p
     await started.wait(DISK, 2, 2)
 
 
-async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_round(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_health_checks_added_blame_no_device_at_first(started: Kubelet, bench: Bench) -> None:
     bench.plug("a")
     bench.start(None)
     await started.wait(DISK, 1, 1)
@@ -97,9 +91,7 @@ async def test_health_checks_added_by_a_reload_blame_no_device_before_the_first_
 
 
 @contract
-async def test_health_after_restarts_of_kubelet_and_devhost_is_the_same(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_health_after_restarts_is_the_same(started: Kubelet, bench: Bench) -> None:
     """The first list of devhost has the health already."""
     bench.plug("a", "b")
     bench.say("a", "ok")

@@ -29,9 +29,9 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigFile:
     place = tmp_path / "etc"
     place.mkdir()
     (place / "config.yaml").write_text(GOOD)
-    found = ConfigFile(str(place / "config.yaml"), Policy(), LastGoodConfig(tmp_path / "state"))
-    assert found.load_first()[0].config is not None
-    return found
+    file = ConfigFile(str(place / "config.yaml"), Policy(), LastGoodConfig(tmp_path / "state"))
+    assert file.load_first()[0].config is not None
+    return file
 
 
 def path_of(source: ConfigFile) -> Path:
@@ -58,24 +58,18 @@ async def followed(
 
 async def refused(source: ConfigFile, says: str) -> None:
     """Wait until the status gives one reason why the file cannot be used."""
-    await until(lambda: [says in one.message for one in source.status.problems] == [True], says)
+    await until(lambda: [says in p.message for p in source.status.problems] == [True], says)
 
 
 def counts(config: Config) -> list[int | None]:
-    """Return how many tokens each resource of a configuration has."""
-    return [one.sources[0].kind.count for one in config.resources]  # type: ignore[union-attr]
+    return [resource.sources[0].kind.count for resource in config.resources]  # type: ignore[union-attr]
 
 
 def tokens(count: int) -> str:
     return GOOD.replace("static: 1", f"static: {count}")
 
 
-# ── what is followed ──
-
-
-async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_config_source_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each by its event: the regular look is far away."""
     monkeypatch.setattr(config_file, "POLL_S", 3600.0)
     mount = tmp_path / "etc"
@@ -91,7 +85,7 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
 
     publish(1)
     (mount / "config.yaml").symlink_to("..data/config.yaml")
-    link, other, new = tmp_path / "link.yaml", tmp_path / "other.yaml", tmp_path / "new"
+    link, second, new = tmp_path / "link.yaml", tmp_path / "other.yaml", tmp_path / "new"
     link.symlink_to(mount / "config.yaml")
     source = ConfigFile(str(link), Policy())
     source.load_first()
@@ -103,26 +97,21 @@ async def test_config_source_follows_configmap_swap_rename_write_and_symlink(
         for version in (2, 3):
             publish(version)
             assert counts(await applied.get()) == [version]
-        other.write_text(tokens(4))
-        new.symlink_to(other)
+        second.write_text(tokens(4))
+        new.symlink_to(second)
         new.rename(link)
         assert counts(await applied.get()) == [4]
-        other.write_text(tokens(5))
+        second.write_text(tokens(5))
         assert counts(await applied.get()) == [5]
         new.write_text(tokens(6))
-        new.rename(other)
+        new.rename(second)
         assert counts(await applied.get()) == [6]
-        with other.open("a") as stream:
+        with second.open("a") as stream:
             stream.write("# a comment\n")
         assert counts(await applied.get()) == [6]
 
 
-# ── what cannot be read ──
-
-
-async def test_config_source_file_that_is_gone_or_no_file_is_a_failure_for_each_reason(
-    source: ConfigFile,
-) -> None:
+async def test_config_source_that_is_no_file_is_a_failure(source: ConfigFile) -> None:
     path = path_of(source)
     async with followed(source):
         path.unlink()
@@ -145,7 +134,7 @@ async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_la
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    """Without another event; nobody calls it invalid."""
+    """No other event is needed, and the file is not called invalid."""
 
     def sick(file: str) -> bytes:
         raise OSError(number, os.strerror(number), file)
@@ -163,9 +152,7 @@ async def test_config_source_edit_of_a_file_that_cannot_be_opened_is_followed_la
     assert "invalid" not in caplog.text
 
 
-async def test_config_source_that_is_asked_says_whether_the_file_is_unchanged(
-    source: ConfigFile, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_config_source_reloaded(source: ConfigFile, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with followed(source), asyncio.timeout(60):
         source.reload_requested()
@@ -198,13 +185,8 @@ async def test_config_source_file_that_is_being_written_is_read_until_it_stays_t
     assert '"count":5' in config.model_dump_json(by_alias=True)
 
 
-async def test_config_source_saves_the_last_good_copy_before_the_end(
-    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a start with an invalid file would go back to the configuration before.
-
-    Also what has come into force while the former was written.
-    """
+async def test_config_source_is_saved(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start with an invalid file uses the copy; also of a configuration that came meanwhile."""
     begun, may_write, write_copy = asyncio.Event(), threading.Event(), LastGoodConfig.write
     loop, applied = asyncio.get_running_loop(), asyncio.Queue[Config]()
 
@@ -228,10 +210,8 @@ async def test_config_source_saves_the_last_good_copy_before_the_end(
     assert source.last_good.read() == tokens(2).encode()
 
 
-async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_later(
-    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That is said, however often it is asked one thread waits, and the edit is followed later."""
+async def test_config_source_may_hang(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status says so, one thread waits however often it is asked, the edit follows later."""
     release, reads = threading.Event(), 0
     real = loader.read
     monkeypatch.setattr(config_file, "PATIENCE_S", 0.01)
@@ -259,10 +239,8 @@ async def test_config_source_file_that_hangs_costs_one_thread_and_is_followed_la
         release.set()
 
 
-async def test_config_source_that_could_not_watch_watches_again_soon(
-    source: ConfigFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is watched again soon: the next edit does not wait for the regular look."""
+async def test_config_source_unwatched(source: ConfigFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next edit does not wait for the regular look."""
     monkeypatch.setattr(config_file, "POLL_S", 3600.0)
     monkeypatch.setattr(config_file, "RETRY_S", 0.01)
     applied: asyncio.Queue[Config] = asyncio.Queue()

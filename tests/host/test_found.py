@@ -40,11 +40,11 @@ async def test_scan_that_is_out_of_date_takes_no_node_over(
     select = Scanner.select
 
     def slow(self: Scanner, listings: Listings) -> Selection:
-        found = select(self, listings)
+        selection = select(self, listings)
         if self.resource.name == B:
             looked.set()
             go_on.wait(60)
-        return found
+        return selection
 
     sources = f"sources: [directory: {directory}/colas]"
     (directory / "colas" / "x").touch()
@@ -71,24 +71,24 @@ resources:
 async def test_node_that_an_earlier_resource_shares_meanwhile_stays(
     started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was the second resource's alone when that judged: it stays there."""
+    """The node was the second resource's alone at the judgement: it stays there."""
     judged, go_on = threading.Event(), threading.Event()
     verify = Scanner.verify
 
     def slow(self: Scanner, *arguments: Any, **options: Any) -> Snapshot:
-        found = verify(self, *arguments, **options)
+        snapshot = verify(self, *arguments, **options)
         if self.resource.name == B:
             judged.set()
             go_on.wait(60)
-        return found
+        return snapshot
 
-    other = directory / "other"
-    other.mkdir()
+    links = directory / "links"
+    links.mkdir()
     (directory / "colas" / "x").touch()
     hosting.start(f"""
 version: v1
 resources:
-  - {{name: {A}, sources: [directory: {other}], overlap: allow}}
+  - {{name: {A}, sources: [directory: {links}], overlap: allow}}
   - {{name: {B}, sources: [directory: {directory}/colas]}}
 """)
     await started.wait(A, 0, 0)
@@ -97,7 +97,7 @@ resources:
     second = hosting.hosts[-1].resources[1]
     second.scan.request()
     assert await asyncio.to_thread(judged.wait, 60)
-    (other / "y").symlink_to(directory / "colas" / "x")
+    (links / "y").symlink_to(directory / "colas" / "x")
     await started.wait(A, 1, 1)
     go_on.set()
     second.scan.request()

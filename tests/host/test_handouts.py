@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -24,13 +25,14 @@ from tests.support.devices import node, token
 A = "example.com/a"
 FILE = "records/example.com_a.json"
 BOOT = boot_id()
+NO_SPACE = OSError(28, "No space left on device")
 CARD = "/sys/devices/pci0000:00/0000:00:03.0"
 
 
-def handout(device: str = "a", number: int = 64, steps: Steps = "none", **more: Any) -> Handout:
+def handout(device: str = "a", number: int = 64, steps: Steps = "none", **keys: Any) -> Handout:
     nodes = (RecordedNode.of(NodeId(f"char 4:{number}", frozenset({f"/dev/{number}"})), BOOT),)
     fields = {"resource": A, "id": device, "device": device, "nodes": nodes}
-    return Handout.model_validate({**fields, "overlap": False, "steps": steps, **more})
+    return Handout.model_validate({**fields, "overlap": False, "steps": steps, **keys})
 
 
 def of_node(node_id: NodeId) -> Handout:
@@ -41,18 +43,17 @@ def opened(state: Path, lock: LockState = "ours") -> RecordFiles:
     return RecordFiles(state, lambda _: lock)
 
 
-async def put(file: RecordFiles, *given: Handout) -> None:
-    file.set({one.key: one for one in given})
+async def put(file: RecordFiles, *handouts: Handout) -> None:
+    file.set({handout.key: handout for handout in handouts})
     assert await file.sync(10) is None
 
 
 async def end(file: RecordFiles, *ended: Handout) -> None:
-    file.set({one.key: None for one in ended})
+    file.set({handout.key: None for handout in ended})
     assert await file.sync(10) is None
 
 
 async def read(state: Path) -> set[Handout]:
-    """Return what another process reads."""
     file = opened(state)
     assert await file.sync(10) is None
     return set(file.table)
@@ -63,53 +64,47 @@ def held(file: RecordFiles, node_id: NodeId) -> set[Holding]:
 
 
 async def test_handouts_that_one_instance_writes_another_reads(tmp_path: Path) -> None:
-    one, two, other = opened(tmp_path), opened(tmp_path), handout("b", 65)
-    await put(one, handout())
-    await put(two, other)
-    assert set(two.table) == {other, handout()}
-    await end(two, handout())
-    assert await read(tmp_path) == {other}
+    first, second, later = opened(tmp_path), opened(tmp_path), handout("b", 65)
+    await put(first, handout())
+    await put(second, later)
+    assert set(second.table) == {later, handout()}
+    await end(second, handout())
+    assert await read(tmp_path) == {later}
 
 
-async def test_steps_are_what_the_file_says_and_nodes_what_the_process_knows(
-    tmp_path: Path,
-) -> None:
+async def test_steps_are_of_the_file_and_nodes_of_the_process(tmp_path: Path) -> None:
     """A file that was lost is written again, and whether the steps are done is not known."""
-    one, two = opened(tmp_path), opened(tmp_path)
-    await put(one, handout(steps="pending"))
-    await put(two, handout(steps="done"))
-    assert await one.sync(10) is None
-    assert set(one.table) == {handout(steps="done")}
+    first, second = opened(tmp_path), opened(tmp_path)
+    await put(first, handout(steps="pending"))
+    await put(second, handout(steps="done"))
+    assert await first.sync(10) is None
+    assert set(first.table) == {handout(steps="done")}
     (tmp_path / FILE).unlink()
-    assert await one.sync(10) is None
-    assert set(one.table) == await read(tmp_path) == {handout()}
+    assert await first.sync(10) is None
+    assert set(first.table) == await read(tmp_path) == {handout()}
 
 
-async def test_handout_that_the_file_has_lost_is_forgotten_if_another_instance_serves_it(
-    tmp_path: Path,
-) -> None:
-    """That one has ended it, because no pod has it any longer."""
+async def test_handout_lost_in_the_file_of_another_instance_is_forgotten(tmp_path: Path) -> None:
+    """The other instance has ended it, because no pod has it any longer."""
     seen: list[Record] = []
-    one, two = opened(tmp_path), opened(tmp_path, "other")
-    two.on_change = seen.extend
-    await put(one, handout())
-    assert await two.sync(10) is None
-    await end(one, handout())
-    assert await two.sync(10) is None
-    assert (set(two.table), seen) == (set(), [handout(), handout()])
+    first, second = opened(tmp_path), opened(tmp_path, "other")
+    second.on_change = seen.extend
+    await put(first, handout())
+    assert await second.sync(10) is None
+    await end(first, handout())
+    assert await second.sync(10) is None
+    assert (set(second.table), seen) == (set(), [handout(), handout()])
 
 
 async def test_what_another_instance_serves_now_only_that_one_writes(tmp_path: Path) -> None:
     """This process has recorded it when it served the resource, and writes that late."""
-    one, two = opened(tmp_path), opened(tmp_path, "other")
-    await put(one, handout(steps="done"))
-    await put(two, handout(number=65, steps="pending"), handout("b", 66, "pending"))
-    assert set(two.table) == await read(tmp_path) == {handout(steps="done")}
+    first, second = opened(tmp_path), opened(tmp_path, "other")
+    await put(first, handout(steps="done"))
+    await put(second, handout(number=65, steps="pending"), handout("b", 66, "pending"))
+    assert set(second.table) == await read(tmp_path) == {handout(steps="done")}
 
 
-async def test_files_are_read_when_another_instance_writes_and_not_after_own_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_of_others_are_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
 
     class Counted(Subscription):
@@ -119,95 +114,83 @@ async def test_files_are_read_when_another_instance_writes_and_not_after_own_wri
 
     monkeypatch.setattr(record_files, "POLL_S", 3600.0)
     monkeypatch.setattr(record_files, "Subscription", Counted)
-    one = RecordFiles(tmp_path, lambda resource: "ours" if resource == A else "other")
-    two = RecordFiles(tmp_path, lambda resource: "other" if resource == A else "ours")
+    ours = RecordFiles(tmp_path, lambda resource: "ours" if resource == A else "other")
+    rival = RecordFiles(tmp_path, lambda resource: "other" if resource == A else "ours")
     first, second = handout(), handout("b", resource="example.com/b")
-    await put(one, first)
-    await put(two, second)
+    await put(ours, first)
+    await put(rival, second)
     async with Watcher() as watcher:
-        following = asyncio.create_task(one.follow(watcher))
-        await until(lambda: second in one.table)
-        await put(one, handout("c", 65))
-        await end(two, second)
-        await until(lambda: second not in one.table)
+        following = asyncio.create_task(ours.follow(watcher))
+        await until(lambda: second in ours.table)
+        await put(ours, handout("c", 65))
+        await end(rival, second)
+        await until(lambda: second not in ours.table)
         following.cancel()
     assert len(events) == 1
 
 
 @pytest.mark.parametrize(("lock", "number"), [("free", 64), ("other", 64), ("free", 65)])
-async def test_what_one_instance_has_ended_no_other_writes_again(
-    tmp_path: Path, lock: LockState, number: int
-) -> None:
+async def test_ended_handout_is_not_rewritten(tmp_path: Path, lock: LockState, number: int) -> None:
     """Nobody serves the resource any longer: it was renamed; its device may have moved just now."""
-    one, two = opened(tmp_path, "free"), opened(tmp_path, lock)
-    await put(one, handout())
-    assert await two.sync(10) is None
-    await end(one, handout())
-    two.set({handout().key: handout(number=number)})
+    first, second = opened(tmp_path, "free"), opened(tmp_path, lock)
+    await put(first, handout())
+    assert await second.sync(10) is None
+    await end(first, handout())
+    second.set({handout().key: handout(number=number)})
     for _ in range(3):
-        assert await two.sync(10) is None
-        assert await one.sync(10) is None
-    assert (set(one.table), set(two.table)) == (set(), set())
+        assert await second.sync(10) is None
+        assert await first.sync(10) is None
+    assert (set(first.table), set(second.table)) == (set(), set())
 
 
 @pytest.mark.parametrize("reads", [False, True])
-async def test_of_two_that_give_one_node_the_second_writes_nothing(
-    tmp_path: Path, reads: bool
-) -> None:
-    """It sees what the first has written: under the lock, or by a reading between its checks."""
-    one, two = opened(tmp_path), opened(tmp_path)
-    await put(one, handout())
+async def test_of_two_for_one_node_the_second_writes_nothing(tmp_path: Path, reads: bool) -> None:
+    """The second sees the first's record: under the lock, or by a reading between its checks."""
+    first, second = opened(tmp_path), opened(tmp_path)
+    await put(first, handout())
     if reads:
-        two.sync_soon()
+        second.sync_soon()
         await asyncio.sleep(0)  # it has begun, and the table has its result after the first check
-    other = handout("b", resource="example.com/b")
+    late = handout("b", resource="example.com/b")
 
     def check() -> Sequence[Record]:
-        if handout() in two.table:
+        if handout() in second.table:
             raise AllocationError("taken")
-        return [other]
+        return [late]
 
     with pytest.raises(AllocationError, match="taken"):
-        await two.give(check, 10)
-    assert set(two.table) == {handout()}
+        await second.give(check, 10)
+    assert set(second.table) == {handout()}
     assert await read(tmp_path) == {handout()}
 
 
-async def test_what_was_given_before_a_slow_disk_could_refuse_it_is_recorded_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    one, two = opened(tmp_path), opened(tmp_path)
-    await put(one, handout("z", 99))
-    assert await two.sync(10) is None
+async def test_late_refusal_is_recorded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = opened(tmp_path), opened(tmp_path)
+    await put(first, handout("z", 99))
+    assert await second.sync(10) is None
 
-    other = handout("b", resource="example.com/b")
+    late = handout("b", resource="example.com/b")
 
     def check() -> Sequence[Record]:
-        if A in two.table.index.resources("char 4:64"):
+        if A in second.table.index.resources("char 4:64"):
             raise AllocationError("taken")
-        return [other]
+        return [late]
 
     with state_dir.directory_lock(tmp_path):
-        assert await two.give(check, 0.3) == record_files.NO_ANSWER
+        assert await second.give(check, 0.3) == record_files.NO_ANSWER
         path = tmp_path / FILE
         path.write_text(path.read_text().replace('"z"', '"a"').replace("4:99", "4:64"))
-    assert await two.sync(10) is None
-    assert await two.sync(10) is None
-    assert {one.resource for one in await read(tmp_path)} == {A, "example.com/b"}
+    assert await second.sync(10) is None
+    assert await second.sync(10) is None
+    assert {record.resource for record in await read(tmp_path)} == {A, "example.com/b"}
     assert "taken: it was given all the same, as the disk was slow" in caplog.messages
 
 
-async def test_what_cannot_be_written_again_is_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+async def test_unwritable_is_written_later(tmp_path: Path) -> None:
     file = opened(tmp_path)
     await put(file, handout(steps="done"))
     (tmp_path / FILE).unlink()
-    with monkeypatch.context() as full:
-        full.setattr(record_store, "write_atomically", fail)
+    with patch.object(record_store, "write_atomically", side_effect=NO_SPACE):
         for _ in range(2):
             assert await file.sync(10) is None
             assert set(file.table) == {handout()}
@@ -215,23 +198,20 @@ async def test_what_cannot_be_written_again_is_written_later(
     assert await read(tmp_path) == {handout()}
 
 
-async def test_handout_ended_while_it_is_written_does_not_stay_in_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ended_handout_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on, update = threading.Event(), threading.Event(), RecordStore.update
 
     def slow(*arguments: Any) -> Any:
         entered.set()
-        assert go_on.wait(60)
-        return update(*arguments)
+        return go_on.wait(60) and update(*arguments)
 
     monkeypatch.setattr(RecordStore, "update", slow)
-    one = opened(tmp_path)
-    one.set({handout().key: handout()})
+    file = opened(tmp_path)
+    file.set({handout().key: handout()})
     assert await asyncio.to_thread(entered.wait, 60)
-    one.set({handout().key: None})
+    file.set({handout().key: None})
     go_on.set()
-    await one.close()
+    await file.close()
     assert await read(tmp_path) == set()
 
 
@@ -242,7 +222,7 @@ async def test_state_file_that_is_damaged_is_moved_aside(
     caplog: pytest.LogCaptureFixture,
     content: bytes,
 ) -> None:
-    """Also one that is larger than any that devhost writes."""
+    """So is a file that is larger than any that devhost writes."""
     monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 998)
     path, file = tmp_path / FILE, opened(tmp_path)
     path.parent.mkdir()
@@ -259,12 +239,12 @@ async def test_state_file_that_is_damaged_is_moved_aside(
 
 
 async def test_damaged_file_of_another_instance_is_left_to_it(tmp_path: Path) -> None:
-    one, two = opened(tmp_path), opened(tmp_path, "other")
-    await put(one, handout())
-    assert await two.sync(10) is None
+    first, second = opened(tmp_path), opened(tmp_path, "other")
+    await put(first, handout())
+    assert await second.sync(10) is None
     (tmp_path / FILE).write_bytes(b"{")
-    assert await two.sync(10) is None
-    assert (set(two.table), (tmp_path / FILE).read_bytes()) == ({handout()}, b"{")
+    assert await second.sync(10) is None
+    assert (set(second.table), (tmp_path / FILE).read_bytes()) == ({handout()}, b"{")
 
 
 @pytest.mark.parametrize(
@@ -275,23 +255,19 @@ async def test_damaged_file_of_another_instance_is_left_to_it(tmp_path: Path) ->
         pytest.param("a text", id="text"),
     ],
 )
-async def test_what_a_newer_version_has_written_is_kept_and_the_rest_is_used(
-    tmp_path: Path, foreign: object
-) -> None:
+async def test_records_of_a_newer_version_are_kept(tmp_path: Path, foreign: object) -> None:
     path, newer = tmp_path / FILE, {**handout().model_dump(mode="json"), "claim": "1f-9"}
     path.parent.mkdir()
     path.write_text(json.dumps({"resource": A, "records": [foreign, newer]}))
-    file, other = opened(tmp_path), handout("b", 65)
-    await put(file, other)
+    file, second = opened(tmp_path), handout("b", 65)
+    await put(file, second)
     assert [holding.name.device for holding in file.table.index.by_node("char 4:64", A)] == ["a"]
     assert (file.damage, path.with_name(f"{path.name}.damaged").exists()) == (None, False)
-    await end(file, other)
+    await end(file, second)
     assert json.loads(path.read_text())["records"] == [newer, foreign]
 
 
-async def test_state_file_does_not_grow_beyond_what_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_state_file_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = opened(tmp_path)
     await put(file, handout())
     monkeypatch.setattr(state_dir, "STATE_BYTES_MAX", 800)
@@ -300,16 +276,10 @@ async def test_state_file_does_not_grow_beyond_what_is_read(
     assert len(json.loads((tmp_path / FILE).read_text())["records"]) == 1
 
 
-async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
+async def test_steps_unwritable_stay_and_nodes_are_written_later(tmp_path: Path) -> None:
     file, done, without = opened(tmp_path), handout("b", steps="done"), handout("c", 65)
     assert await file.give(lambda: [done], 10) is None
-    with monkeypatch.context() as full:
-        full.setattr(record_store, "write_atomically", fail)
+    with patch.object(record_store, "write_atomically", side_effect=NO_SPACE):
         pending = [handout(steps="pending"), handout("b", steps="pending")]
         problem = await file.give(lambda: [*pending, without], 10)
         assert problem == file.problem == f"{tmp_path}: No space left on device"
@@ -319,15 +289,13 @@ async def test_steps_that_cannot_be_written_are_as_they_were_and_nodes_are_writt
     assert set(file.table) == await read(tmp_path) == {done, without}
 
 
-async def test_steps_that_a_slow_disk_does_not_have_in_time_are_written_later_if_they_replace_none(
-    tmp_path: Path,
-) -> None:
-    """Or the next process would take the former pod's for them."""
+async def test_steps_on_a_slow_disk_are_written_later_if_they_replace_none(tmp_path: Path) -> None:
+    """The next process would take a former pod's steps for them."""
     file, pending = opened(tmp_path), [handout(steps="pending"), handout("b", steps="pending")]
     assert await file.give(lambda: [handout("b", steps="done")], 10) is None
     for _ in range(2):  # as for a second container of the pod
         assert await file.give(lambda: pending, 0) == record_files.NO_ANSWER
-        assert [one in file.table for one in pending] == [True, False]
+        assert [record in file.table for record in pending] == [True, False]
     assert await file.sync(10) is None
     assert await file.give(lambda: pending, 10) is None
     await file.close()
@@ -339,23 +307,18 @@ async def test_state_directory_that_hangs_is_written_when_it_answers(
 ) -> None:
     caplog.set_level("INFO")
     answers, update = threading.Event(), RecordStore.update
-
-    def hanging(*arguments: Any) -> Any:
-        assert answers.wait(60)
-        return update(*arguments)
-
-    monkeypatch.setattr(RecordStore, "update", hanging)
+    monkeypatch.setattr(RecordStore, "update", lambda *args: answers.wait(60) and update(*args))
     monkeypatch.setattr(record_files, "PATIENCE_S", 0.01)
-    file, other = opened(tmp_path), handout("b", 65)
+    file, second = opened(tmp_path), handout("b", 65)
     file.set({handout().key: handout()})
     for _ in range(9):
         assert await file.sync(0.01) == record_files.NO_ANSWER
     assert file.problem == f"{tmp_path}: no answer in 0.01 s"
     monkeypatch.setattr(record_files, "PATIENCE_S", 60.0)
-    file.set({other.key: other})  # while the first attempt has not returned
+    file.set({second.key: second})  # while the first attempt has not returned
     answers.set()
     assert await file.sync(10) is None
-    assert await read(tmp_path) == {handout(), other}
+    assert await read(tmp_path) == {handout(), second}
     assert caplog.messages == [
         f"cannot save allocated devices: {tmp_path}: no answer in 0.01 s",
         "allocated devices saved again",
@@ -378,10 +341,8 @@ async def test_node_with_a_name_that_is_not_utf_8_is_recorded(tmp_path: Path) ->
 
 def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
     """A block device is another one than a character device of its number."""
-    assert [node("/dev/x", kind=kind).id.entity for kind in (FileKind.CHAR, FileKind.BLOCK)] == [
-        "char 4:64",
-        "block 4:64",
-    ]
+    assert node("/dev/x", kind=FileKind.CHAR).id.entity == "char 4:64"
+    assert node("/dev/x", kind=FileKind.BLOCK).id.entity == "block 4:64"
     assert node("/d/x", None).id.entity == "file 5 1 0"
     place, entity = f"{CARD}/net 0", f"{CARD}/net 2"
     at = Hardware(CARD, "eth0", f"{CARD}/net/eth0", place, entity, None, "net", CARD)
@@ -389,15 +350,15 @@ def test_key_of_a_node_is_its_number_file_or_place_in_sysfs() -> None:
 
 
 async def test_file_is_known_by_its_inode_and_by_its_path(tmp_path: Path) -> None:
-    """Whether it was renamed, or another one has taken its place."""
+    """The file may have been renamed, or another may have taken its place."""
     file = opened(tmp_path)
-    first, moved, replaced, other = (
+    first, moved, replaced, stranger = (
         node(path, None, inode=inode).id for inode in (1, 2) for path in ("/d/x", "/d/y")
     )
     await put(file, of_node(first))
-    given = {*holdings(of_node(first))}
-    assert held(file, moved) == held(file, replaced) == given
-    assert not held(file, other)
+    expected = {*holdings(of_node(first))}
+    assert held(file, moved) == held(file, replaced) == expected
+    assert not held(file, stranger)
 
 
 def test_shares_of_a_device_are_one_holding_of_its_node() -> None:

@@ -6,7 +6,7 @@ import errno
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from devhost.config.loader import loads
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.config import HealthChecks
-from devhost.model.device import Cause, Checked, HostDevice, Verdict
+from devhost.model.device import Cause, Checked, HostDevice, Snapshot, Verdict
 from devhost.node import health_monitor
 from devhost.node.health_monitor import HealthMonitor, HealthState
 from devhost.watch import threads
@@ -27,6 +27,7 @@ from tests.support.devices import node, reasons, snapshot
 
 CONFIG = "version: v1\nresources: [{name: example.com/a, sources: [dev: x]}]\n"
 UNANSWERED = "check failed: did not answer in 2 s"
+RECOVERING = "recovering: 1 of 2 good rounds"
 
 
 class Answers:
@@ -46,16 +47,8 @@ class Answers:
     def mistake(self, device_id: str) -> None:
         self._queues[device_id].put(None)
 
-    def check(
-        self,
-        checks: HealthChecks,
-        device: HostDevice,
-        files: HostFiles,
-        constants: Mapping[str, str],
-        *,
-        allow: Policy,
-    ) -> Checked:
-        assert constants == {"resource": "example.com/a", "nodeName": "node"}
+    def check(self, checks: HealthChecks, device: HostDevice, *host: Any, **_: Policy) -> Checked:
+        assert host[1] == {"resource": "example.com/a", "nodeName": "node"}
         self.asked.append((device, checks))
         while not self._over.is_set():
             with contextlib.suppress(queue.Empty):
@@ -87,7 +80,7 @@ class Bench:
         self._changed = asyncio.Event()
         self._answers = answers
         self.monitor = self.made()
-        self.found = snapshot()
+        self.scanner, self.found = scanner(), snapshot()
 
     def made(self, **options: Any) -> HealthMonitor:
         # Not by a patch of the module: a round that begins when its test has ended would take an
@@ -99,18 +92,17 @@ class Bench:
         self._changed.set()
 
     def watch(self, scanner: Scanner, *devices: HostDevice) -> None:
-        self.found = snapshot(*devices)
+        self.scanner, self.found = scanner, snapshot(*devices)
         self.monitor.watch(scanner, self.found)
 
+    def judge(self, devices: Snapshot) -> Snapshot:
+        return self.monitor.judge(self.scanner.resource, devices)
+
     def reasons(self) -> dict[str, str | None]:
-        return reasons(self.monitor.judge(self.monitor._scanner.resource, self.found))
+        return reasons(self.judge(self.found))
 
     def last(self, device_id: str) -> Checked | None:
-        return (
-            self.monitor.judge(self.monitor._scanner.resource, self.found)
-            .devices[device_id]
-            .checked
-        )
+        return self.judge(self.found).devices[device_id].checked
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for a change of health after which something holds."""
@@ -122,10 +114,7 @@ class Bench:
         await self.until(lambda: self.reasons()[device_id] == reason)
 
     async def until_failed(self, device_id: str, failure: str | None) -> None:
-        """Wait for the last round's failure."""
-        await self.until(
-            lambda: (last := self.last(device_id)) is not None and last.failure == failure
-        )
+        await self.until(lambda: getattr(self.last(device_id), "failure", "none yet") == failure)
 
 
 @pytest.fixture
@@ -137,8 +126,8 @@ async def bench(answers: Answers) -> AsyncIterator[Bench]:
 
 def scanner(**options: Any) -> Scanner:
     """A scanner with health checks; by default, rounds follow each other immediately."""
-    told = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
-    checks = HealthChecks.model_validate(told)
+    keys = {"checks": ["readable"], "interval": "100ms", "timeout": "30s", **options}
+    checks = HealthChecks.model_validate(keys)
     resource = loads(CONFIG).require().resources[0].model_copy(update={"health": checks})
     return Scanner(resource, HostFiles(), Policy(), "node", settle_s=0.0)
 
@@ -150,9 +139,6 @@ def device(
     return devices.device(device_id, opened, **state)
 
 
-# ── what rounds make of a device; pure ──
-
-
 @pytest.mark.parametrize(
     ("rounds", "reasons"),
     [
@@ -161,13 +147,7 @@ def device(
         pytest.param("+1+23", [None, None, None, None, "check failed: 3"], id="failures in a row"),
         pytest.param(
             "1+2++",
-            [
-                "check failed: 1",
-                "recovering: 1 of 2 good rounds",
-                "check failed: 2",
-                "recovering: 1 of 2 good rounds",
-                None,
-            ],
+            ["check failed: 1", RECOVERING, "check failed: 2", RECOVERING, None],
             id="good rounds in a row",
         ),
         # A date in it would be a line in the log, and a scan, for every round.
@@ -177,27 +157,20 @@ def device(
         pytest.param("?", [None], id="what cannot be checked is a good round"),
     ],
 )
-def test_health_rounds_in_a_row_decide_about_a_device(
-    rounds: str, reasons: list[str | None]
-) -> None:
+def test_health_rounds_in_a_row_decide(rounds: str, reasons: list[str | None]) -> None:
     checks = HealthChecks.model_validate({"checks": ["readable"], "failures": 2, "recoveries": 2})
-    state, found = HealthState(), list[str | None]()
+    state, texts = HealthState(), list[str | None]()
     assert state.verdict(checks) == Verdict(Cause.UNCHECKED, "not checked yet")
-    for one in rounds:
-        failure, unknown = (one if one.isdigit() else None), ("may not" if one == "?" else None)
+    for mark in rounds:
+        failure, unknown = (mark if mark.isdigit() else None), ("may not" if mark == "?" else None)
         state = state.next(Checked(datetime.now(UTC), failure=failure, unknown=unknown), checks)
         verdict = state.verdict(checks)
-        found.append(None if verdict is None else verdict.text)
+        texts.append(None if verdict is None else verdict.text)
         assert unknown in state.published(checks)
-    assert found == reasons
+    assert texts == reasons
 
 
-# ── rounds ─────────────────────────────────────────────────────────────────────────────
-
-
-async def test_device_before_its_first_health_round_is_unhealthy_and_only_changes_are_told(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_before_its_first_round_is_unhealthy(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(), device())
     assert bench.reasons() == {"a": "not checked yet"}
     for _ in range(4):
@@ -207,8 +180,7 @@ async def test_device_before_its_first_health_round_is_unhealthy_and_only_change
     await bench.until_reason("a", "check failed: 1")
     assert answers.times("a") >= 5
     assert bench.changes == 2
-    unseen = bench.monitor.judge(bench.monitor._scanner.resource, snapshot(device("b")))
-    assert reasons(unseen) == {"b": "not checked yet"}
+    assert reasons(bench.judge(snapshot(device("b")))) == {"b": "not checked yet"}
 
 
 async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_device(
@@ -229,13 +201,8 @@ async def test_health_check_that_raises_or_has_no_thread_is_a_failure_of_its_dev
     await bench.until_reason("c", "check failed: no thread can be started")
 
 
-# ── what does not return ───────────────────────────────────────────────────────────────
-
-
-async def test_health_check_that_hangs_has_failed_and_is_repeated_when_it_returns(
-    bench: Bench, answers: Answers
-) -> None:
-    """It gets no second thread meanwhile; and what it says then is too old to count."""
+async def test_health_check_that_hangs_is_repeated_later(bench: Bench, answers: Answers) -> None:
+    """No second thread starts meanwhile; and the late result is too old to count."""
     bench.watch(scanner(timeout="2s", failures=2), device("a"), device("b"))
     answers.good("b")
     await bench.until_reason("a", UNANSWERED)
@@ -258,14 +225,12 @@ async def test_health_check_that_hung_is_forgotten_with_the_checks_that_were_cha
     bench.monitor = bench.made()
     bench.watch(scanner(timeout="100ms"), device("a"), device("b"))
     await bench.until(lambda: None not in map(bench.last, "ab"))
-    assert [answers.times(one) for one in "ab"] == [1, 1]
+    assert [answers.times(key) for key in "ab"] == [1, 1]
     bench.watch(scanner(checks=["writable"]), device("a"), device("b"))
-    await until(lambda: [answers.times(one) for one in "ab"] == [2, 2])
+    await until(lambda: [answers.times(key) for key in "ab"] == [2, 2])
 
 
-async def test_health_check_that_hangs_delays_neither_new_devices_nor_rounds_of_others(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_health_check_that_hangs_delays_no_other(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(), device("a"))
     await until(lambda: answers.times("a"))
     bench.watch(scanner(), device("a"), device("b"))
@@ -280,7 +245,7 @@ async def test_health_check_that_hangs_delays_neither_new_devices_nor_rounds_of_
 async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
     bench: Bench, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor do those that have timed out keep the places of others: one place is enough."""
+    """One place is enough for others after a timeout."""
     monkeypatch.setattr(threads, "ABANDONED_MAX", 2)
     monkeypatch.setattr(health_monitor, "CONCURRENT", 1)
     crowded = Bench(answers)
@@ -295,18 +260,13 @@ async def test_health_checks_that_hang_use_few_threads_and_keep_no_place(
     crowded.monitor.close()
 
 
-# ── devices that change ────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("other", [device(inode=2), device(minor=2)])
-async def test_device_with_another_node_is_to_be_checked_first(
-    other: HostDevice, bench: Bench, answers: Answers
-) -> None:
+@pytest.mark.parametrize("replacement", [device(inode=2), device(minor=2)])
+async def test_new_node_is_checked(replacement: HostDevice, bench: Bench, answers: Answers) -> None:
     """A round of the former node that ends now does not count."""
     bench.watch(scanner(interval="1h", recoveries=5), device())
     answers.bad("a", "1")
     await bench.until_reason("a", "check failed: 1")
-    bench.watch(scanner(interval="1h", recoveries=5), other)
+    bench.watch(scanner(interval="1h", recoveries=5), replacement)
     assert bench.reasons() == {"a": "not checked yet"}
     await until(lambda: answers.times("a") == 2)
     bench.watch(scanner(interval="1h", recoveries=5), device(inode=3))
@@ -317,10 +277,8 @@ async def test_device_with_another_node_is_to_be_checked_first(
     await bench.until_reason("a", None)
 
 
-async def test_device_whose_node_was_touched_is_checked_now_and_keeps_its_health(
-    bench: Bench, answers: Answers
-) -> None:
-    """Such as by `chmod`, which a step of `preStart` may do."""
+async def test_device_touched_keeps_its_health(bench: Bench, answers: Answers) -> None:
+    """A step of `preStart` may touch a node by `chmod`; the device is checked immediately."""
     bench.watch(scanner(interval="1h"), device())
     answers.good("a")
     await bench.until_reason("a", None)
@@ -332,9 +290,7 @@ async def test_device_whose_node_was_touched_is_checked_now_and_keeps_its_health
     await bench.until_reason("a", "check failed: 1")
 
 
-async def test_device_that_comes_back_waits_for_its_check_that_hangs(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_that_returns_waits_for_its_check(bench: Bench, answers: Answers) -> None:
     """Each time that it comes there would be another that hangs."""
     for inode in range(1, 5):
         bench.watch(scanner(), device(inode=inode))
@@ -348,9 +304,7 @@ async def test_device_that_comes_back_waits_for_its_check_that_hangs(
     await bench.until_reason("a", None)
 
 
-async def test_device_with_another_reason_is_not_checked_and_keeps_it(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_device_with_another_reason_keeps_it(bench: Bench, answers: Answers) -> None:
     """A device with a reason is not checked; one that is to go is not blamed."""
     unfit = device("b", reason="no")
     leaving = device("c", replaced=True)
@@ -359,17 +313,12 @@ async def test_device_with_another_reason_is_not_checked_and_keeps_it(
     await bench.until_reason("a", "check failed: 1")
     assert bench.reasons() == {"a": "check failed: 1", "b": "no", "c": None, "d": None}
     held = snapshot(device("a", reason="held back"))
-    assert reasons(bench.monitor.judge(bench.monitor._scanner.resource, held)) == {"a": "held back"}
+    assert reasons(bench.judge(held)) == {"a": "held back"}
     assert {device.id for device, _ in answers.asked} == {"a"}
 
 
-# ── declarations that change ───────────────────────────────────────────────────────────
-
-
-async def test_health_checks_that_change_decide_from_the_next_round_on(
-    bench: Bench, answers: Answers
-) -> None:
-    """It is due immediately; a round of the old checks that ends now says nothing."""
+async def test_health_checks_that_change_decide_next(bench: Bench, answers: Answers) -> None:
+    """The next round is due immediately; a round of the old checks does not count."""
     bench.watch(scanner(failures=2), device())
     answers.good("a")
     await bench.until_reason("a", None)
@@ -388,10 +337,8 @@ async def test_health_checks_that_change_decide_from_the_next_round_on(
     assert all(checks == changed.resource.health for _, checks in answers.asked[3:])
 
 
-async def test_health_checks_that_are_added_blame_no_device_before_the_first_round(
-    bench: Bench, answers: Answers
-) -> None:
-    """What was on offer stays; what is new is to be checked first."""
+async def test_health_checks_added_blame_nobody_at_first(bench: Bench, answers: Answers) -> None:
+    """A device on offer stays; a new device is to be checked first."""
     bench.monitor = bench.made(offered={"a", "b"})
     bench.watch(scanner(interval="1h"), device("a"), device("c"))
     assert bench.reasons() == {"a": None, "c": "not checked yet"}
@@ -401,12 +348,7 @@ async def test_health_checks_that_are_added_blame_no_device_before_the_first_rou
     await bench.until_reason("a", "check failed: 1")
 
 
-# ── beginning and end ──────────────────────────────────────────────────────────────────
-
-
-async def test_first_health_round_is_waited_for_but_not_without_end(
-    bench: Bench, answers: Answers
-) -> None:
+async def test_first_health_round_is_waited_for(bench: Bench, answers: Answers) -> None:
     bench.watch(scanner(interval="1h"), device("a"), device("b"))
     answers.good("a")
     answers.bad("b", "1")

@@ -1,4 +1,4 @@
-"""What pods hold is not taken off the list: the kubelet would call a device that is not in it healthy."""
+"""A device that a pod holds stays in the list: the kubelet would call a missing one healthy."""
 
 import asyncio
 from pathlib import Path
@@ -12,10 +12,10 @@ SLOT, OTHER = "example.com/slot", "example.com/other"
 WELL, ILL = "Healthy", "Unhealthy"
 
 
-def config(slot: str = "", other: str = "sources: [static: 1]") -> str:
+def config(slot: str = "", sources: str = "sources: [static: 1]") -> str:
     """Return a configuration with another resource, and this one if something is said of it."""
     declared = f"  - {{name: {SLOT}, prefer: packed, {slot}}}\n" if slot else ""
-    return f"version: v1\nresources:\n{declared}  - {{name: {OTHER}, {other}}}\n"
+    return f"version: v1\nresources:\n{declared}  - {{name: {OTHER}, {sources}}}\n"
 
 
 def start(hosting: Hosting, text: str) -> None:
@@ -29,13 +29,12 @@ async def hold(kubelet: Kubelet, *pods: str) -> None:
 
 
 async def status(kubelet: Kubelet, pod: str, **wanted: str) -> None:
-    """Wait until the status of a pod says so of its devices."""
     await pod_status(kubelet, pod, SLOT, wanted)
 
 
 def state(hosting: Hosting) -> tuple[State, str] | None:
-    found = hosting.served(SLOT)
-    return (found.status.state, found.status.reason or "") if found else None
+    runner = hosting.served(SLOT)
+    return (runner.status.state, runner.status.reason or "") if runner else None
 
 
 async def known(hosting: Hosting, *ids: str) -> None:
@@ -52,9 +51,7 @@ async def still_listed(kubelet: Kubelet, hosting: Hosting, count: int) -> None:
 
 
 @contract
-async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_held_devices_of_a_removed_resource_drain(started: Kubelet, hosting: Hosting) -> None:
     start(hosting, config("sources: [static: [a, b, c]]"))
     await started.wait(SLOT, 3, 3)
     await hold(started, "one", "two")
@@ -62,10 +59,8 @@ async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
     hosting.reload(config())
     await still_listed(started, hosting, 2)
     await status(started, "one", a=ILL)
-    assert state(hosting) == (
-        State.DRAINING,
-        "removed from the configuration; held by default/one, default/two",
-    )
+    reason = "removed from the configuration; held by default/one, default/two"
+    assert state(hosting) == (State.DRAINING, reason)
     await started.restart()  # they are registered again
     await started.wait(OTHER, 1, 1)
     await still_listed(started, hosting, 2)
@@ -80,10 +75,7 @@ async def test_held_devices_of_a_removed_resource_drain_until_their_pods_end(
 
 
 @contract
-async def test_held_device_that_drains_is_prepared_when_its_container_starts_again(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """With steps before the start, which find the device as it was."""
+async def test_held_device_is_prepared(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     log = directory / "log"
     script = directory / "step.sh"
     script.write_text(f"echo $1 >>{log}")
@@ -99,9 +91,7 @@ async def test_held_device_that_drains_is_prepared_when_its_container_starts_aga
 
 
 @contract
-async def test_held_device_that_is_missing_stays_listed_and_comes_back(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_held_device_is_listed(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     colas = directory / "colas"
     for name in "abc":
         (colas / name).touch()
@@ -124,9 +114,7 @@ async def test_held_device_that_is_missing_stays_listed_and_comes_back(
 
 
 @contract
-async def test_held_share_keeps_its_device_from_being_offered_as_a_whole(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_held_share_keeps_its_device(started: Kubelet, hosting: Hosting) -> None:
     """The first share, which no pod has, leaves the list before it."""
     start(hosting, config("sources: [static: 1], replicas: 2"))
     await started.wait(SLOT, 2, 2)

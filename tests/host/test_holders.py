@@ -1,4 +1,4 @@
-"""Who holds what, asked for by many concurrently, of a kubelet that may be away."""
+"""The holders of devices: many ask concurrently, of a kubelet that may be away."""
 
 import asyncio
 import logging
@@ -73,13 +73,13 @@ class FakePodLister(PodResources):
 
 
 @pytest.fixture
-def asked() -> FakePodLister:
+def lister() -> FakePodLister:
     return FakePodLister()
 
 
 @pytest.fixture
-def holders(asked: FakePodLister) -> Holders:
-    return Holders(asked, NODE)
+def holders(lister: FakePodLister) -> Holders:
+    return Holders(lister, NODE)
 
 
 @asynccontextmanager
@@ -91,44 +91,41 @@ async def running(holders: Holders) -> AsyncIterator[None]:
         await task
 
 
-async def refresh(holders: Holders, asked: FakePodLister, answer: Answer) -> None:
-    await asyncio.gather(holders.refresh(), asked.answer(answer))
+async def refresh(holders: Holders, lister: FakePodLister, answer: Answer) -> None:
+    await asyncio.gather(holders.refresh(), lister.answer(answer))
 
 
 async def turns() -> None:
-    """Let all tasks go on as far as they can."""
+    """Run all tasks as far as they can go."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
-async def test_holders_after_a_failure_are_those_of_the_last_list(
-    holders: Holders, asked: FakePodLister
-) -> None:
+async def test_holders_stay_after_a_failure(holders: Holders, lister: FakePodLister) -> None:
     assert holders.unavailable_reason is not None
-    await refresh(holders, asked, ONE)
+    await refresh(holders, lister, ONE)
     assert holders.unavailable_reason is None
     assert holders.pods_by_id("example.com/tea") == {}
-    await refresh(holders, asked, KubeletError("away"))
+    await refresh(holders, lister, KubeletError("away"))
     assert holders.unavailable_reason == "away"
-    assert holders.unavailable_reason is not None
     assert holders.pods_by_id(COLA) == ONE[COLA]
-    await refresh(holders, asked, NOBODY)
+    await refresh(holders, lister, NOBODY)
     assert holders.unavailable_reason is None
     assert holders.pods_by_id(COLA) == {}
 
 
 @pytest.mark.parametrize(("answer", "unknown"), [(ONE, None), (KubeletError("away"), "away")])
 async def test_holders_asked_for_during_a_call_share_its_answer(
-    holders: Holders, asked: FakePodLister, answer: Answer, unknown: str | None
+    holders: Holders, lister: FakePodLister, answer: Answer, unknown: str | None
 ) -> None:
     asking = [asyncio.create_task(holders.refresh()) for _ in range(5)]
     await turns()
-    await asked.answer(answer)
+    await lister.answer(answer)
     await asyncio.gather(*asking)
-    assert (holders.unavailable_reason, asked.calls) == (unknown, 1)
+    assert (holders.unavailable_reason, lister.calls) == (unknown, 1)
 
 
-async def test_holders_that_change_are_told(holders: Holders, asked: FakePodLister) -> None:
+async def test_holders_that_change_are_told(holders: Holders, lister: FakePodLister) -> None:
     seen: list[HeldBy] = []
 
     def see() -> None:
@@ -136,26 +133,24 @@ async def test_holders_that_change_are_told(holders: Holders, asked: FakePodList
 
     unsubscribe = holders.subscribe(see)
     for answer in (NOBODY, ONE, dict(ONE), TWO):
-        await refresh(holders, asked, answer)
-    await refresh(holders, asked, KubeletError("away"))
-    await refresh(holders, asked, TWO)
+        await refresh(holders, lister, answer)
+    await refresh(holders, lister, KubeletError("away"))
+    await refresh(holders, lister, TWO)
     assert seen == [ONE[COLA], TWO[COLA]]
     unsubscribe()
-    await refresh(holders, asked, NOBODY)
+    await refresh(holders, lister, NOBODY)
     assert len(seen) == 2
 
 
 async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
-    holders: Holders, asked: FakePodLister, caplog: pytest.LogCaptureFixture
+    holders: Holders, lister: FakePodLister, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     away, mute = KubeletError("away"), KubeletError("mute")
     answers: list[Answer] = [NOBODY, away, away, mute, ONE, ONE, mute]
     for answer in answers:
-        await asyncio.gather(holders.refresh(), asked.answer(answer))
-    lines = [
-        (each.levelname, each.getMessage(), vars(each).get("fields")) for each in caplog.records
-    ]
+        await asyncio.gather(holders.refresh(), lister.answer(answer))
+    lines = [(r.levelname, r.getMessage(), vars(r).get("fields")) for r in caplog.records]
     unknown = ("WARNING", "pod-resources unavailable")
     assert lines == [
         (*unknown, {"reason": "away"}),
@@ -165,9 +160,7 @@ async def test_holders_that_are_unavailable_are_logged_once_and_so_is_the_end(
     ]
 
 
-async def test_holders_come_and_go_through_a_restart_of_kubelet(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_holders_of_a_new_kubelet(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real client against the stand-in kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.01)
     path = short_path / "kubelet.sock"
@@ -194,16 +187,14 @@ async def test_holders_come_and_go_through_a_restart_of_kubelet(
         assert holders.unavailable_reason is None
 
 
-async def test_holders_are_not_asked_for_while_an_allocate_runs(
-    holders: Holders, asked: FakePodLister
-) -> None:
+async def test_holders_wait_for_an_allocate(holders: Holders, lister: FakePodLister) -> None:
     """A question then could make the kubelet hand a device out twice."""
-    asked.inflight_since.append(0.0)
+    lister.inflight_since.append(0.0)
     asking = asyncio.create_task(holders.refresh())
     await turns()
-    assert asked.calls == 0
-    asked.inflight_since.clear()
-    await asked.answer(ONE)
+    assert lister.calls == 0
+    lister.inflight_since.clear()
+    await lister.answer(ONE)
     await asking
     assert holders.pods_by_id(COLA) == ONE[COLA]
 
@@ -215,17 +206,14 @@ class Clock:
     """The event loop's clock, and a kubelet that answers immediately."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked, self.now = FakePodLister(), 1000.0
-        self.holders = Holders(self.asked, NODE)
+        self.lister, self.now = FakePodLister(), 1000.0
+        self.holders = Holders(self.lister, NODE)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
 
     async def list(self, answer: Mapping[str, HeldBy], after: float) -> None:
-        """Let seconds pass, then ask."""
+        """Advance the clock, then ask."""
         self.now += after
-        asking = asyncio.ensure_future(self.holders.refresh())
-        question = await self.asked._questions.get()
-        question.set_result(answer)
-        await asking
+        await refresh(self.holders, self.lister, answer)
 
     def unheld(self, since: float = 0.0) -> bool:
         return self.holders.confirmed_free(AdvertisedName(COLA, "a", shared=False), since)
@@ -245,10 +233,8 @@ async def test_holders_of_a_device_are_none_by_two_lists_that_are_apart(clock: C
     assert not clock.unheld()
 
 
-async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
-    clock: Clock,
-) -> None:
-    """Not after devhost's own start, and not after a restart of kubelet."""
+async def test_holders_listed_by_a_new_kubelet_free_no_device(clock: Clock) -> None:
+    """kubelet is new after devhost's own start, and after its restart."""
     for _ in range(2):
         for after in (0.0, CONFIRM_S, CONFIRM_S, CONFIRM_S):
             await clock.list(NOBODY, after)
@@ -256,34 +242,30 @@ async def test_holders_listed_by_a_kubelet_that_has_just_started_free_no_device(
         await clock.list(NOBODY, CONFIRM_S)
         await clock.list(NOBODY, CONFIRM_S)
         assert clock.unheld()
-        clock.asked.now += 1
+        clock.lister.now += 1
 
 
 @pytest.mark.parametrize("static", [(), ("kube-system/etcd-node-1", "ns/web-node-1")])
-async def test_holders_listed_by_a_kubelet_that_knows_static_pods_alone_free_no_device(
-    clock: Clock, static: Iterable[str]
-) -> None:
-    """For however long: its API server may be away, and it has told of no pod yet."""
-    clock.asked.pods = frozenset(static)
+async def test_holders_of_static_pods_free_no_device(clock: Clock, static: Iterable[str]) -> None:
+    """The API server may be away for long, so that kubelet knows static pods alone."""
+    clock.lister.pods = frozenset(static)
     for _ in range(20):
         await clock.list(NOBODY, POLL_S)
         assert not clock.unheld()
         assert not clock.holders.complete
-    clock.asked.pods |= {"ns/web-1"}
+    clock.lister.pods |= {"ns/web-1"}
     await clock.list(NOBODY, POLL_S)
     assert not clock.holders.complete, "it admits them one after the other"
-    clock.asked.pods = frozenset()  # the last one may end
+    clock.lister.pods = frozenset()  # the last one may end
     for after, unheld in ((POLL_S, False), (CONFIRM_S, True)):
         await clock.list(NOBODY, after)
         assert clock.holders.complete
         assert clock.unheld() is unheld
 
 
-async def test_holders_that_are_all_that_kubelet_has_allocated_are_known_at_once(
-    clock: Clock,
-) -> None:
-    """Not so those of claims: pods may have them that kubelet does not know yet."""
-    clock.asked.pods, clock.asked.unlisted = frozenset(), False
+async def test_holders_that_are_complete_are_known_at_once(clock: Clock) -> None:
+    """Pods may have claims that kubelet does not know yet."""
+    clock.lister.pods, clock.lister.unlisted = frozenset(), False
     for after, unheld in ((0, False), (CONFIRM_S, True)):
         await clock.list(NOBODY, after)
         assert clock.holders.complete
@@ -295,24 +277,20 @@ async def test_holders_that_are_all_that_kubelet_has_allocated_are_known_at_once
 
 
 async def test_holders_listed_by_two_kubelets_do_not_confirm_each_other(clock: Clock) -> None:
-    """Not even if the first one has been there for long."""
     for answer in (NOBODY, NOBODY):
         await clock.list(answer, POLL_S)
-    clock.asked.now += 1
+    clock.lister.now += 1
     await clock.list(NOBODY, CONFIRM_S)
     assert not clock.unheld()
     await clock.list(NOBODY, POLL_S)
     assert not clock.unheld()
 
 
-async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whole(
-    clock: Clock,
-) -> None:
-    """However often it restarts."""
+async def test_holders_before_a_restart_stay_until_the_lists_are_whole(clock: Clock) -> None:
     await clock.list(ONE, 0)
     await clock.list(ONE, POLL_S)
     for _ in range(4):
-        clock.asked.now += 1
+        clock.lister.now += 1
         for _ in range(3):
             await clock.list(NOBODY, CONFIRM_S)
             assert clock.holders.pods_by_id(COLA) == {}
@@ -321,15 +299,13 @@ async def test_holders_before_a_restart_of_kubelet_stay_until_its_lists_are_whol
     assert clock.holders.held_ids(COLA) == frozenset()
 
 
-async def test_holders_listed_while_kubelet_was_replaced_confirm_nothing(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be of either kubelet."""
+async def test_holders_of_a_replaced_kubelet(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list may be of either kubelet."""
     monkeypatch.setattr(module, "POLL_S", 0.0)
     for replaced in (True, False):
         asking = asyncio.create_task(clock.holders.refresh())
-        question = await clock.asked._questions.get()
-        clock.asked.now += replaced
+        question = await clock.lister.question()
+        clock.lister.now += replaced
         question.set_result(NOBODY)
         await asking
         assert clock.unheld() is not replaced

@@ -41,15 +41,15 @@ class Bench:
         os.mknod(path, 0o640 | stat.S_IFCHR, os.makedev(240, minor))
         return path
 
-    def config(self, more: str = "inject: cdi", source: str | None = None) -> str:
+    def config(self, options: str = "inject: cdi", source: str | None = None) -> str:
         source = source or f"{self.nodes}/*"
         return f"""
 version: v1
-resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
+resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {options}}}]
 """
 
-    def start(self, more: str = "inject: cdi", source: str | None = None) -> None:
-        self.hosting.start(self.config(more, source))
+    def start(self, options: str = "inject: cdi", source: str | None = None) -> None:
+        self.hosting.start(self.config(options, source))
 
     def inject(self, *names: str) -> Any:
         """Return the OCI spec of a container, with the user 1000, that gets CDI devices."""
@@ -59,7 +59,6 @@ resources: [{{name: {PORT}, sources: [{source}], prefer: packed, {more}}}]
         return answer["oci"]
 
     def numbers(self) -> dict[str, int]:
-        """Return what the spec on the disk says: the minor number of each device's node."""
         content = json.loads(self.file.read_text())
         return {
             device["name"][2:-13]: node["minor"]
@@ -74,13 +73,11 @@ def bench(directory: Path, hosting: Hosting) -> Bench:
 
 
 def named(*devices: str) -> list[str]:
-    return [cdi.qualified_name(PORT, one) for one in devices]
+    return [cdi.qualified_name(PORT, key) for key in devices]
 
 
 @contract
-async def test_cdi_names_in_an_answer_stand_for_nodes_and_variables_of_the_spec(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_cdi_names_stand_for_nodes_and_variables(started: Kubelet, bench: Bench) -> None:
     """A node is in one of the two, or a container would have it twice.
 
     What symlinks and directories lead to is in the spec, as CDI takes neither for a device; what
@@ -93,9 +90,9 @@ async def test_cdi_names_in_an_answer_stand_for_nodes_and_variables_of_the_spec(
         bench.plug(f"bus/00{minor}", 10 + minor)
     config = bench.directory / "config"
     config.touch()
-    bus = f"{{hostPath: {bench.nodes}/bus, containerPath: /dev/bus}}"
+    entry = f"{{hostPath: {bench.nodes}/bus, containerPath: /dev/bus}}"
     env = '{PORTS: "${id}", "PATH_${id}": "${path}", COUNT: "${count}", "NAME_${index}": "${id}"}'
-    allocate = f'{{devices: ["${{path}}", {bus}], mounts: [{config}], env: {env}}}'
+    allocate = f'{{devices: ["${{path}}", {entry}], mounts: [{config}], env: {env}}}'
     bench.start(f"inject: cdi, allocate: {allocate}", f"{links}/*")
     await started.wait(PORT, 2, 2)
     answer = (await started.admit("pod", {"app": {PORT: 2}}))["app"]
@@ -104,22 +101,17 @@ async def test_cdi_names_in_an_answer_stand_for_nodes_and_variables_of_the_spec(
     assert answer["envs"] == {"PORTS": "a,b", "COUNT": "2", "NAME_0": "a", "NAME_1": "b"}
     oci = bench.inject(*answer["cdiDevices"])
     assert oci["process"]["env"] == [f"PATH_a={links}/a", f"PATH_b={links}/b"]
-    found = oci["linux"]["devices"]
-    assert {(one["path"], one["minor"]) for one in found} == {
-        (f"{links}/a", 1),
-        (f"{links}/b", 2),
-        ("/dev/bus/001", 11),
-        ("/dev/bus/002", 12),
-    }
-    assert {(one["uid"], one["gid"], one["fileMode"]) for one in found} == {(USER, USER, 0o640)}
-    mounts = [each["source"] for each in oci.get("mounts") or ()]
-    mounts += [each["hostPath"] for each in answer["mounts"]]
+    nodes = oci["linux"]["devices"]
+    by_id = {(f"{links}/a", 1), (f"{links}/b", 2)}
+    bus = {("/dev/bus/001", 11), ("/dev/bus/002", 12)}
+    assert {(node["path"], node["minor"]) for node in nodes} == by_id | bus
+    assert {(node["uid"], node["gid"], node["fileMode"]) for node in nodes} == {(USER, USER, 0o640)}
+    mounts = [mount["source"] for mount in oci.get("mounts") or ()]
+    mounts += [mount["hostPath"] for mount in answer["mounts"]]
     assert mounts == [str(config)]
 
 
-async def test_cdi_spec_that_cannot_be_written_serves_unchanged_devices(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
+async def test_cdi_spec_unwritable_serves(started: Kubelet, bench: Bench, hosting: Hosting) -> None:
     """Only what is new or changed waits, and no longer than the cause lasts."""
     for minor, name in enumerate("abc", 1):
         bench.plug(name, minor)
@@ -175,9 +167,7 @@ async def test_cdi_spec_of_a_resource_added_again_while_it_is_removed_is_there(
     bench.inject(*answer["cdiDevices"])
 
 
-async def test_cdi_spec_of_a_waiting_instance_is_written_when_it_takes_over(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
+async def test_cdi_spec_after_a_takeover(started: Kubelet, bench: Bench, hosting: Hosting) -> None:
     """Their configurations may differ; when it serves, it writes its own."""
     bench.plug("a", 1)
     bench.start()
@@ -215,7 +205,7 @@ def _state(runner: ServedResource) -> State:
 async def test_cdi_spec_has_another_number_before_the_device_is_healthy(
     started: Kubelet, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a container would be given what has the number now."""
+    """A container would get the device that has the number now."""
     path = bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)
@@ -252,13 +242,11 @@ async def test_cdi_spec_stays_when_a_reload_changes_inject(started: Kubelet, ben
     bench.hosting.reload(bench.config("inject: deviceSpecs"))
     second = (await started.admit("second", {"app": {PORT: 1}}))["app"]
     assert second["cdiDevices"] == []
-    assert [each["hostPath"] for each in second["devices"]] == [str(path.with_name("b"))]
+    assert [device["hostPath"] for device in second["devices"]] == [str(path.with_name("b"))]
     bench.inject(*first["cdiDevices"])
 
 
-async def test_cdi_file_stays_where_another_instance_serves_the_resource(
-    started: Kubelet, bench: Bench, hosting: Hosting
-) -> None:
+async def test_cdi_file_of_another_stays(started: Kubelet, bench: Bench, hosting: Hosting) -> None:
     bench.plug("a", 1)
     bench.start()
     await started.wait(PORT, 1, 1)

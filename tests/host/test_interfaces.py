@@ -28,7 +28,6 @@ pytestmark = needs_root
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask often who holds what."""
     monkeypatch.setattr("devhost.node.holders.POLL_S", 0.05)
 
 

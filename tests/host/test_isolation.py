@@ -32,27 +32,27 @@ async def test_resource_that_crashes_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It says so, backs off, and comes back; another resource's stream does not notice."""
+    """The reason is logged, the resource backs off and comes back; other streams do not notice."""
     monkeypatch.setattr("devhost.node.tasks.CRASH_PAUSE_S", 0.2)
     crashes = 2
     publish = ServedResource._publish
 
-    def crashing(self: ServedResource, scanner: Scanner, found: Snapshot) -> None:
+    def crashing(self: ServedResource, scanner: Scanner, snapshot: Snapshot) -> None:
         nonlocal crashes
         if self.name.endswith("bad") and crashes:
             crashes -= 1
             raise ZeroDivisionError("oops")
-        publish(self, scanner, found)
+        publish(self, scanner, snapshot)
 
     monkeypatch.setattr(ServedResource, "_publish", crashing)
     hosting.start(tokens(bad=1, good=2))
     await standin.wait("example.com/good", 2, 2)
     await standin.wait("example.com/bad", 1, 1)
-    told = [getattr(one, "fields", {}) for one in caplog.records]
-    reasons = [one["reason"] for one in told if one.get("state") == State.BACKING_OFF]
+    lines = [getattr(record, "fields", {}) for record in caplog.records]
+    reasons = [line["reason"] for line in lines if line.get("state") == State.BACKING_OFF]
     assert reasons
     assert all("ZeroDivisionError" in reason for reason in reasons)
-    assert all(one["resource"] == "example.com/bad" for one in told if "reason" in one)
+    assert all(line["resource"] == "example.com/bad" for line in lines if "reason" in line)
     assert caplog.text.count("Traceback") >= 2
     assert crashes == 0
 
@@ -60,7 +60,7 @@ async def test_resource_that_crashes_is_started_again(
 async def test_answers_that_hang_are_not_counted_after_an_edit(
     hosting: Hosting, standin: SimulatedKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have taken out the path that hangs."""
+    """The edit may have taken out the path that hangs."""
     go = threading.Event()
     hosting.start(tokens(a=1))
     await standin.wait("example.com/a", 1, 1)
@@ -80,10 +80,8 @@ async def test_answers_that_hang_are_not_counted_after_an_edit(
         go.set()
 
 
-async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
-    tmp_path: Path,
-) -> None:
-    """Or every one would be a warning: a reason that repeats is said a few times."""
+async def test_socket_that_cannot_be_bound_fails_for_one_reason(tmp_path: Path) -> None:
+    """Every new reason is a warning; one that repeats is logged a few times."""
     answers = cast("ResourceHandler", SimpleNamespace(pre_start_required=False))
     directory, reasons = PluginDirectory(tmp_path / "none", tmp_path / "pr.sock"), set()
     for endpoint in ("a.sock", "b.sock"):
@@ -94,42 +92,29 @@ async def test_socket_that_cannot_be_bound_fails_for_the_same_reason_each_time(
     assert len(reasons) == 1
 
 
-async def test_plugin_directory_that_cannot_be_watched_is_watched_later(
-    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unwatched_directory_heals(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("devhost.backends.deviceplugin.directory._POLL_S", 0.01)
 
     def fail(*_: object, **__: object) -> int:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
+    def reasons() -> list[str]:
+        watcher = host.parts.reconciler.locations.watcher
+        return [s.polling_reason for s in watcher.subscriptions if s.polling_reason]
+
     with monkeypatch.context() as short:
         short.setattr(Inotify, "add", fail)
         host = hosting.start(tokens())
-        await until(
-            lambda: any(
-                one.polling_reason for one in host.parts.reconciler.locations.watcher.subscriptions
-            ),
-            "the failure",
-        )
-    await until(
-        lambda: (
-            not any(
-                one.polling_reason for one in host.parts.reconciler.locations.watcher.subscriptions
-            )
-        ),
-        "a watch",
-    )
+        await until(reasons, "the failure")
+    await until(lambda: not reasons(), "a watch")
 
 
 @needs_root
-async def test_rescan_of_a_directory_that_is_mounted_over_watches_what_is_there_now(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path
-) -> None:
-    """As udisks and CSI do: no event tells of the mount, and of what is in it there are some."""
+async def test_mount_is_seen(standin: SimulatedKubelet, hosting: Hosting, directory: Path) -> None:
+    """After a rescan, as no event tells of a mount such as those of udisks and CSI."""
     name, place = "example.com/a", directory / "colas"
-    host = hosting.start(
-        f"version: v1\nresources: [{{name: {name}, sources: [directory: {place}]}}]"
-    )
+    resource = f"{{name: {name}, sources: [directory: {place}]}}"
+    host = hosting.start(f"version: v1\nresources: [{resource}]")
     await standin.wait(name, 0, 0)
     with tmpfs(place):
         (place / "a").touch()

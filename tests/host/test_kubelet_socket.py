@@ -1,4 +1,4 @@
-"""What happens to kubelet.sock, to the streams and to the plugin directory from outside."""
+"""Changes from outside to kubelet.sock, to the streams and to the plugin directory."""
 
 import asyncio
 import contextlib
@@ -54,9 +54,6 @@ async def foreign_stream(directory: Path) -> AsyncIterator[None]:
         yield
 
 
-# ── kubelet.sock ──
-
-
 @contract
 async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
     started: Kubelet, hosting: Hosting, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -79,9 +76,6 @@ async def test_kubelet_socket_that_is_touched_ends_no_stream_of_fifty_resources(
         for name in names:
             await started.wait(name, 2, 2)
         assert sockets(directory).isdisjoint(before)
-
-
-# ── streams that are not the kubelet's ──
 
 
 async def test_server_outlives_a_kubelet_but_not_with_a_stream_of_somebody_else(
@@ -124,7 +118,7 @@ async def test_resource_is_registered_again_though_somebody_else_has_a_stream(
 async def test_restart_finds_resources_though_the_directory_of_locks_was_removed(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With it, the servers' own sockets: others take their place, without a failed attempt."""
+    """Other sockets replace the servers' own without a failed attempt."""
     host = hosting.start(tokens(t=3))
     await standin.wait(T, 3, 3)
     await hosting.until(T, State.REGISTERED)
@@ -132,16 +126,11 @@ async def test_restart_finds_resources_though_the_directory_of_locks_was_removed
     kubelet_of(host)._reached_until = 0.0  # it was not reached just now
     await standin.restart()
     await standin.wait(T, 3, 3)
-    assert [one.levelname for one in caplog.records if one.levelname != "INFO"] == []
+    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == []
 
 
-# ── the plugin directory ──
-
-
-async def test_plugin_directory_that_is_a_symlink_is_followed_when_it_changes(
-    directory: Path, daemon: Daemon
-) -> None:
-    """It is followed, as it is where a directory is replaced by a link."""
+async def test_plugin_directory_symlink_is_followed(directory: Path, daemon: Daemon) -> None:
+    """A link may change, and may replace a directory."""
     places = [directory / "one", directory / "two"]
     link = directory / "plugins"
     link.rmdir()

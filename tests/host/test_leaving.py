@@ -15,6 +15,7 @@ from devhost.allocation.compiled import Declaration
 from devhost.backends.deviceplugin.device_list import ListStreams
 from devhost.backends.deviceplugin.servicer import Servicer
 from devhost.fake_kubelet.kubelet import AdmissionError, SimulatedKubelet
+from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import KubeletDied
 
@@ -32,11 +33,6 @@ class Held:
     def __call__(self) -> None:
         self.begun.set()
         assert self.release.wait(60)
-
-    async def until_begun(self) -> None:
-        async with asyncio.timeout(60):
-            while not self.begun.is_set():
-                await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -82,13 +78,11 @@ async def vanishing(
 ) -> asyncio.Task[Any]:
     (directory / "colas" / "a").touch()
     (directory / "colas" / "b").touch()
-    hosting.start(
-        f"version: v1\nresources: [{{name: {FILES}, sources: [directory: {directory}/colas],"
-        " removeMissingAfter: 0s}]\n"
-    )
+    source = f"sources: [directory: {directory}/colas], removeMissingAfter: 0s"
+    hosting.start(f"version: v1\nresources: [{{name: {FILES}, {source}}}]\n")
     await kubelet.wait(FILES, 2, 2)
     admission = asyncio.create_task(kubelet.admit("pod", {"app": {FILES: 1}}))
-    await held.until_begun()
+    await until(held.begun.is_set)
     (directory / "colas" / "a").unlink()
     (directory / "colas" / "b").unlink()
     return admission
@@ -96,14 +90,11 @@ async def vanishing(
 
 @pytest.fixture
 def rule_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """IDs leave the list immediately."""
     monkeypatch.setattr(ListStreams, "is_settled_unhealthy", lambda *_: True)
 
 
 @pytest.mark.usefixtures("rule_off")
-async def test_leaving_id_during_allocate_without_the_rule_kills_kubelet(
-    started: Kubelet, held: Held, admission: asyncio.Task[Any]
-) -> None:
+async def test_id_gone_is_fatal(started: Kubelet, held: Held, admission: asyncio.Task[Any]) -> None:
     """An ID that leaves the list during Allocate brings a kubelet down, and is seen to."""
     await started.wait(FILES, 0, 0)
     held.release.set()

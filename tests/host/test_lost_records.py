@@ -1,4 +1,4 @@
-"""What pods were given is known though its record is lost, or kubelet does not know the pods."""
+"""Devices of pods are known though the record is lost, or kubelet does not know the pods."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,6 @@ ALPHA, BETA, OTHER = "example.com/alpha", "example.com/beta", "example.com/other
 
 @pytest.fixture
 def files(directory: Path) -> Path:
-    """Two files to offer."""
     path = directory / "files"
     path.mkdir()
     for name in ("a", "b"):
@@ -22,21 +21,20 @@ def files(directory: Path) -> Path:
     return path
 
 
-def config(files: Path, *names: str, more: str = "") -> str:
+def config(files: Path, *names: str, options: str = "") -> str:
     resources = "".join(f"- {{name: {name}, sources: [directory: {files}]}}\n" for name in names)
-    return f"version: v1\nresources:\n{resources}{more}"
+    return f"version: v1\nresources:\n{resources}{options}"
 
 
 def recorded(state: Path) -> set[tuple[str, str]]:
-    """Return the resources and devices of which the file has a record."""
-    found = set[tuple[str, str]]()
+    records = set[tuple[str, str]]()
     for path in (state / "records").glob("*.json"):
         try:
             content = json.loads(path.read_bytes())
-            found |= {(content["resource"], entry["device"]) for entry in content["records"]}
+            records |= {(content["resource"], entry["device"]) for entry in content["records"]}
         except (OSError, ValueError, TypeError):
             continue
-    return found
+    return records
 
 
 def record_file(state: Path) -> Path:
@@ -78,7 +76,7 @@ async def test_state_file_that_is_lost_while_devhost_runs_is_written_again(
 async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path
 ) -> None:
-    """It may be the same under a former name; tokens have no node that two pods could have."""
+    """The device may be the same under a former name; a token has no node that two pods could have."""
     state = directory / "state"
     hosting.start(config(files, ALPHA), state_dir=state)
     await started.wait(ALPHA, 2, 2)
@@ -86,7 +84,7 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
     await hosting.stop()
     record_file(state).unlink()
     tokens = f"- {{name: {OTHER}, sources: [static: 1]}}\n"
-    renamed = config(files, BETA, more=tokens)
+    renamed = config(files, BETA, options=tokens)
     host = hosting.start(renamed, state_dir=state)
     await started.wait(BETA, 2, 0)
     await started.wait(OTHER, 1, 1)
@@ -98,10 +96,7 @@ async def test_device_waits_while_a_pod_holds_one_of_devhost_without_a_record(
 
 
 @contract
-async def test_kubelet_that_does_not_know_its_pods_yet_frees_no_device(
-    started: Kubelet, hosting: Hosting, files: Path
-) -> None:
-    """For however long its API server is away."""
+async def test_unknown_pods_free_no_device(started: Kubelet, hosting: Hosting, files: Path) -> None:
     holders = hosting.start(config(files, ALPHA)).parts.holders
     await started.wait(ALPHA, 2, 2)
     await started.admit("one", {"app": {ALPHA: 1}})
@@ -130,9 +125,9 @@ async def test_kubelet_that_does_not_know_its_pods_yet_frees_no_device(
 async def test_device_that_a_pod_holds_is_recorded_again_under_its_name(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path
 ) -> None:
-    """So that nothing waits after a start without the file, if nothing was renamed."""
+    """A start without the file then waits for nothing."""
     state, token = directory / "state", f"- {{name: {OTHER}, sources: [static: 1]}}\n"
-    text = config(files, ALPHA, more=token)
+    text = config(files, ALPHA, options=token)
     hosting.start(text)
     await started.wait(ALPHA, 2, 2)
     await started.wait(OTHER, 1, 1)
@@ -148,7 +143,7 @@ async def test_device_that_a_pod_holds_is_recorded_again_under_its_name(
 async def test_device_that_another_instance_has_handed_out_under_another_name_is_unhealthy(
     started: Kubelet, hosting: Hosting, directory: Path, files: Path
 ) -> None:
-    """Before a pod asks for it, which would fail: the instances share the file."""
+    """The instances share the file: no pod gets as far as an Allocate that fails."""
     (files / "b").unlink()
     state = directory / "state"
     hosting.start(config(files, ALPHA), state_dir=state)

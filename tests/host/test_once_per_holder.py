@@ -5,7 +5,7 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -41,16 +41,15 @@ EACH: Final = {"run": ["check"], "every": "start"}
 
 
 def resource(*steps: Mapping[str, Any]) -> Resource:
-    return Resource.model_validate(
-        {"name": NAME, "sources": [{"dev": "x"}], "preStart": list(steps)}
-    )
+    keys = {"name": NAME, "sources": [{"dev": "x"}], "preStart": list(steps)}
+    return Resource.model_validate(keys)
 
 
-def token(device_id: str, **more: Any) -> HostDevice:
-    return devices.device(device_id, devices.token(device_id), **more)
+def token(device_id: str, **options: Any) -> HostDevice:
+    return devices.device(device_id, devices.token(device_id), **options)
 
 
-DEVICES: Final = {one: token(one) for one in "abc"}
+DEVICES: Final = {key: token(key) for key in "abc"}
 
 
 class World:
@@ -103,9 +102,8 @@ class World:
         return str(caught.value)
 
     def marks(self) -> dict[str, bool]:
-        """What the disk has."""
         entries = json.loads((self.state / FILE).read_text())["records"]
-        return {one["id"]: one["steps"] == "done" for one in entries if one["steps"] != "none"}
+        return {e["id"]: e["steps"] == "done" for e in entries if e["steps"] != "none"}
 
 
 @pytest.fixture
@@ -115,15 +113,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-@contextlib.contextmanager
-def full() -> Iterator[None]:
-    """Have nothing be written to the state directory."""
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with patch.object(record_store, "write_atomically", fail):
-        yield
+def full() -> Any:
+    error = OSError(28, "No space left on device")
+    return patch.object(record_store, "write_atomically", side_effect=error)
 
 
 FIRST: Final = ["check a", "format a"]
@@ -133,17 +125,14 @@ AGAIN: Final = ["check a"]
 async def test_steps_get_the_variables_of_their_device_and_container(world: World) -> None:
     await world.allocate("b", "a")
     await world.start("b", "a")
-    seen = {one.device.id: dict(one.constants) for one in world.starts}
+    seen = {run.device.id: dict(run.constants) for run in world.starts}
     common = {"resource": NAME, "nodeName": "node-1", "count": "2"}
     assert seen == {"a": {**common, "index": "0"}, "b": {**common, "index": "1"}}
 
 
-# ── when it cannot be told ──
-
-
 @pytest.mark.parametrize("lost", ["never", "file", "damaged"])
 async def test_start_without_a_record_is_refused(world: World, lost: str) -> None:
-    """It is not known whether a container has started with it: it would be wiped on a guess."""
+    """A container may have started with it, for all that is known: a guess would wipe it."""
     path = world.state / FILE
     if lost != "never":
         await world.allocate("a")
@@ -158,9 +147,7 @@ async def test_start_without_a_record_is_refused(world: World, lost: str) -> Non
 
 
 @pytest.mark.parametrize(("path", "problem"), [(FILE, "Is a directory"), ("", "Not a directory")])
-async def test_start_with_records_that_cannot_be_read_is_refused(
-    world: World, path: str, problem: str
-) -> None:
+async def test_start_with_unreadable_records_fails(world: World, path: str, problem: str) -> None:
     await world.allocate("a")
     (world.state / path).rename(world.state.with_name("former"))
     (world.state / path).mkdir() if path else world.state.touch()
@@ -177,22 +164,15 @@ async def test_start_with_records_that_cannot_be_read_is_refused(
         (token("a", missing_since=1.0, reason="gone"), "device a is missing: gone"),
     ],
 )
-async def test_start_with_a_missing_device_is_refused(
-    world: World, device: HostDevice | None, reason: str
-) -> None:
+async def test_start_without_a_device(world: World, device: HostDevice | None, reason: str) -> None:
     await world.allocate("a", "b")
     world.devices = {"b": token("b"), **({"a": device} if device else {})}
     assert await world.refused("a", "b") == reason
 
 
-# ── failures ──
-
-
-async def test_start_with_a_failed_step_of_one_device_leaves_the_other_prepared(
-    world: World,
-) -> None:
-    async def fail(what: str) -> None:
-        if what == "format a":
+async def test_start_with_a_failed_step_leaves_the_other_device(world: World) -> None:
+    async def fail(step: str) -> None:
+        if step == "format a":
             raise PreStartError("a failed")
 
     await world.allocate("a", "b")
@@ -218,20 +198,13 @@ async def test_full_state_directory_fails_allocate_and_start(world: World) -> No
         assert await world.start("a") == AGAIN
 
 
-async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_state_holds_up_the_start(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the file has the mark of a former pod, which the next process would go by."""
     answers, update = threading.Event(), RecordStore.update
-
-    def slow(*arguments: Any) -> Any:
-        assert answers.wait(60)
-        return update(*arguments)
-
     await world.allocate("b")
     assert await world.start("b") == ["check b", "format b"]
     with monkeypatch.context() as disk:
-        disk.setattr(RecordStore, "update", slow)
+        disk.setattr(RecordStore, "update", lambda *args: answers.wait(60) and update(*args))
         disk.setattr("devhost.node.custody._STEPS_S", 0.0)
         disk.setattr(pre_start, "_SYNC_S", 0.0)
         await world.allocate("a")
@@ -244,40 +217,33 @@ async def test_slow_state_directory_holds_up_the_start_and_not_allocate(
     assert world.marks()["a"]
 
 
-# ── side by side ──
-
-
 class Gate:
-    """Steps that wait to be let through."""
-
     def __init__(self, world: World) -> None:
         self.open, self.at = asyncio.Event(), asyncio.Queue[str]()
         world.act = self.act
 
-    async def act(self, what: str) -> None:
-        self.at.put_nowait(what)
+    async def act(self, step: str) -> None:
+        self.at.put_nowait(step)
         await self.open.wait()
 
 
 async def test_starts_of_one_device_wait_for_each_other(world: World) -> None:
-    """Those of another device do not, nor do the devices of one container."""
+    """Starts of another device do not, nor do the devices of one container."""
     gate = Gate(world)
     await world.allocate("a", "b", "c")
     first = asyncio.ensure_future(world.start("a", "b"))
     assert {await gate.at.get(), await gate.at.get()} == {"format a", "format b"}
     second = asyncio.ensure_future(world.start("b", "a"))
-    other = asyncio.ensure_future(world.start("c"))
+    third = asyncio.ensure_future(world.start("c"))
     assert await gate.at.get() == "format c"
     assert gate.at.empty()
     gate.open.set()
-    await asyncio.gather(first, second, other)
+    await asyncio.gather(first, second, third)
     ran = [gate.at.get_nowait() for _ in range(gate.at.qsize())]
     assert sorted(ran) == ["check a", "check a", "check b", "check b", "check c"]
 
 
-async def test_start_that_waits_too_long_for_another_one_fails(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_start_gives_up_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(world)
     await world.allocate("a")
     first = asyncio.ensure_future(world.start("a"))
@@ -291,12 +257,12 @@ async def test_start_that_waits_too_long_for_another_one_fails(
 async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World) -> None:
     gate, ended = Gate(world), list[str]()
 
-    async def act(what: str) -> None:
+    async def act(step: str) -> None:
         try:
-            await gate.act(what)
+            await gate.act(step)
         finally:
             await asyncio.sleep(0)
-            ended.append(what)
+            ended.append(step)
 
     world.act = act
     await world.allocate("a", "b")
@@ -311,14 +277,9 @@ async def test_cancelled_start_ends_its_steps_and_prepares_nothing(world: World)
     assert await world.start("a") == FIRST
 
 
-# ── steps that come and go ──
-
-
 @pytest.mark.parametrize("between", [(), (EACH,)])
-async def test_device_started_while_there_were_no_steps_is_not_wiped_after_a_reload(
-    world: World, between: tuple[Any, ...]
-) -> None:
-    """It was handed out while there was a step for holders, and started while there was none."""
+async def test_device_started_without_steps_is_kept(world: World, between: tuple[Any, ...]) -> None:
+    """The pod got the device while there was a step for holders, and started while there was none."""
     await world.allocate("a")
     with_step, world.resource = world.resource, resource(*between)
     await world.pre_start.spec_changed(world.resource)
@@ -339,12 +300,7 @@ async def test_allocate_by_a_former_declaration_leaves_no_record(world: World) -
     assert await world.start("a") == FIRST
 
 
-# ── whatever happens ──
-
-
 class Pod:
-    """A pod on a device."""
-
     def __init__(self) -> None:
         self.prepared = self.started = False
 
@@ -359,53 +315,53 @@ class Fate:
         self.pods: dict[str, Pod] = {}
         self.full = False
 
-    async def allocate(self, one: str) -> None:
-        if one not in self.pods:
+    async def allocate(self, device: str) -> None:
+        if device not in self.pods:
             with contextlib.suppress(AllocationError):
-                await self.world.allocate(one)
-                self.pods[one] = Pod()
+                await self.world.allocate(device)
+                self.pods[device] = Pod()
 
-    async def end(self, one: str) -> None:
-        self.pods.pop(one, None)
+    async def end(self, device: str) -> None:
+        self.pods.pop(device, None)
 
-    async def start(self, one: str) -> None:
-        await self._start(one)
+    async def start(self, device: str) -> None:
+        await self._start(device)
 
-    async def start_and_fail(self, one: str) -> None:
-        await self._start(one, PreStartError("failed"))
+    async def start_and_fail(self, device: str) -> None:
+        await self._start(device, PreStartError("failed"))
 
-    async def start_and_cancel(self, one: str) -> None:
-        await self._start(one, asyncio.CancelledError())
+    async def start_and_cancel(self, device: str) -> None:
+        await self._start(device, asyncio.CancelledError())
 
-    async def start_and_be_replaced(self, one: str) -> None:
-        await self._start(one, replaced=True)
+    async def start_and_be_replaced(self, device: str) -> None:
+        await self._start(device, replaced=True)
 
     async def _start(
-        self, one: str, error: BaseException | None = None, *, replaced: bool = False
+        self, device: str, error: BaseException | None = None, *, replaced: bool = False
     ) -> None:
-        pod = self.pods.get(one)
+        pod = self.pods.get(device)
         if pod is None:
             return
 
-        async def act(what: str) -> None:
+        async def act(step: str) -> None:
             nonlocal replaced
-            now = self.pods.get(one)
-            if what.startswith("format"):
+            now = self.pods.get(device)
+            if step.startswith("format"):
                 assert now is None or not now.started, "a device in use was wiped"
                 pod.prepared = True
             if replaced:
                 replaced = False
-                await self.end(one)
-                await self.allocate(one)
+                await self.end(device)
+                await self.allocate(device)
             if error is not None:
                 raise error
 
         self.world.act = act
         try:
-            await self.world.start(one)
+            await self.world.start(device)
         except (PreStartError, asyncio.CancelledError):
             return
-        if self.pods.get(one) is pod:
+        if self.pods.get(device) is pod:
             pod.started = True
             assert pod.prepared, "a pod was started with what another left"
 
@@ -413,9 +369,9 @@ class Fate:
         self.world.new()
 
     async def take_over(self, _: str) -> None:
-        world, other = self.world, self.sibling
+        world, sibling = self.world, self.sibling
         self.sibling = world.claims, world.pre_start
-        world.claims, world.pre_start = other
+        world.claims, world.pre_start = sibling
 
     async def lose_state(self, _: str) -> None:
         shutil.rmtree(self.state, ignore_errors=True)
@@ -433,51 +389,31 @@ class Fate:
         write_atomically(path, raw)
 
 
-EVENTS: Final = [
-    *["allocate"] * 2,
-    "end",
-    *["start"] * 3,
-    "start_and_fail",
-    "start_and_cancel",
-    "start_and_be_replaced",
-    "restart_devhost",
-    "take_over",
-    "lose_state",
-    "corrupt_state",
-    "fill_disk_or_make_room",
-]
+EVENTS: Final = (
+    *("allocate", "allocate", "end", "start", "start", "start", "start_and_fail"),
+    *("start_and_cancel", "start_and_be_replaced", "restart_devhost", "take_over", "lose_state"),
+    *("corrupt_state", "fill_disk_or_make_room"),
+)
 
 
-SERVED_BY_ANOTHER_IN_BETWEEN: Final = [
-    (what, "a")
-    for what in ("allocate", "take_over", "start", "take_over", "end", "allocate", "start")
-]
-
-LOST_ON_A_FULL_DISK: Final = [
-    (what, "a")
-    for what in (
-        *("allocate", "take_over", "start", "take_over"),
-        *("lose_state", "fill_disk_or_make_room", "start"),
-    )
-]
+def on_a(events: str) -> list[tuple[str, str]]:
+    return [(event, "a") for event in events.split()]
 
 
 @given(st.lists(st.tuples(st.sampled_from(EVENTS), st.sampled_from("aab")), min_size=10))
-@example(SERVED_BY_ANOTHER_IN_BETWEEN)
-@example(LOST_ON_A_FULL_DISK)
-@example([("allocate", "a"), ("start_and_be_replaced", "a"), ("start", "a")])
+@example(on_a("allocate take_over start take_over end allocate start"))
+@example(on_a("allocate take_over start take_over lose_state fill_disk_or_make_room start"))
+@example(on_a("allocate start_and_be_replaced start"))
 @settings(max_examples=200)
 def test_device_in_use_is_not_wiped_whatever_happens(events: list[tuple[str, str]]) -> None:
-    """And each pod's first start follows a run of its own."""
+    """Each pod's first start follows a run of its own."""
 
     async def live(directory: Path) -> None:
         fate = Fate(directory / "state")
-        with (
-            patch.object(pre_start, "run_steps", fate.world.run_steps),
-            patch.object(record_store, "write_atomically", fate.write),
-        ):
-            for what, one in events:
-                await getattr(fate, what)(one)
+        disk = patch.object(record_store, "write_atomically", fate.write)
+        with disk, patch.object(pre_start, "run_steps", fate.world.run_steps):
+            for event, device in events:
+                await getattr(fate, event)(device)
 
     with TemporaryDirectory() as directory:
         asyncio.run(live(Path(directory)))

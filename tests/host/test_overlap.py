@@ -23,6 +23,7 @@ from devhost.node.state_dir import directory_lock
 from tests.support.daemon import BY_EVENTS, Daemon, until
 from tests.support.hosting import Hosting, Kubelet, contract
 from tests.support.realkubelet import REAL_KUBELETS
+from tests.support.waiting import until_said
 
 T, U, V = "example.com/t", "example.com/u", "example.com/v"
 MANY = 20
@@ -34,65 +35,45 @@ def no_socket_is_left(directory: Path) -> Iterator[None]:
     assert not sockets(directory)
 
 
-@pytest.fixture
-async def pair(hosting: Hosting, started: Kubelet) -> None:
-    """A host with three tokens that serves, and a later one with five that waits."""
-    hosting.start(tokens("old", t=3))
-    await hosting.until(T, State.REGISTERED)
-    hosting.start(tokens("new", t=5))
-    await hosting.until(T, State.WAITING)
-    await served_by(started, "old", T, 3)
-
-
-def tokens(who: str, **counts: int) -> str:
+def tokens(owner: str, **counts: int) -> str:
     """Return a configuration with resources of so many tokens; its answers say whose it is."""
     resources = "".join(
         f'\n  - {{name: "example.com/{name}", sources: [static: {count}],'
-        f" allocate: {{env: {{WHO: {who}}}}}}}"
+        f" allocate: {{env: {{WHO: {owner}}}}}}}"
         for name, count in counts.items()
     )
     return f"version: v1\nresources:{resources}\n"
 
 
-async def served_by(kubelet: Kubelet, who: str, resource: str, count: int) -> None:
+async def served_by(kubelet: Kubelet, owner: str, resource: str, count: int) -> None:
     """Wait until all is allocatable and a container is answered by the right instance."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while seen != ({"WHO": who}, (count, count)):
-                try:
-                    answer = await kubelet.admit("probe", {"app": {resource: 1}})
-                except AdmissionError as error:
-                    seen = error
-                else:
-                    await kubelet.free("probe")
-                    seen = answer["app"]["envs"], (await kubelet.capacity()).get(resource)
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"{resource}: not served by {who}, last seen: {seen}") from None
+
+    async def probe() -> object:
+        try:
+            answer = await kubelet.admit("probe", {"app": {resource: 1}})
+        except AdmissionError as error:
+            return error
+        await kubelet.free("probe")
+        return answer["app"]["envs"], (await kubelet.capacity()).get(resource)
+
+    await until_said(probe, lambda seen: seen == ({"WHO": owner}, (count, count)))
 
 
 def sockets(directory: Path) -> set[str]:
     return {path.name for path in (directory / "plugins").glob("devhost-*.sock")}
 
 
-# ── two, and one of them ends ──
-
-
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_second_process_takes_over_from_one_that_ends(
-    started: Kubelet, directory: Path, number: signal.Signals
-) -> None:
-    """Whether the first is stopped or killed: no socket of it is left."""
+async def test_second_takes_over(started: Kubelet, directory: Path, number: signal.Signals) -> None:
     names = [f"r{index}" for index in range(MANY)]
     processes: dict[str, Daemon] = {}
     async with contextlib.AsyncExitStack() as stack:
-        for who, count, state in (("old", 3, State.REGISTERED), ("new", 4, State.WAITING)):
-            daemon = processes[who] = Daemon(directory)
-            daemon.config = directory / f"{who}.yaml"
+        for owner, count, state in (("old", 3, State.REGISTERED), ("new", 4, State.WAITING)):
+            daemon = processes[owner] = Daemon(directory)
+            daemon.config = directory / f"{owner}.yaml"
             stack.push_async_callback(daemon.kill)
-            await daemon.start(tokens(who, **dict.fromkeys(names, count)))
+            await daemon.start(tokens(owner, **dict.fromkeys(names, count)))
             await daemon.until(state, MANY)
         processes["old"].signal(number)
         assert await processes["old"].ended() == -(number % signal.SIGTERM)
@@ -103,12 +84,7 @@ async def test_second_process_takes_over_from_one_that_ends(
         assert await processes["new"].stop() == 0
 
 
-# ── what the two declare differs ──
-
-
-async def test_second_instance_serves_what_an_edit_of_the_first_drops(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_second_instance_serves_what_is_dropped(started: Kubelet, hosting: Hosting) -> None:
     first = hosting.start(tokens("old", t=2, u=2))
     await hosting.until(U, State.REGISTERED)
     hosting.start(tokens("new", u=3))
@@ -119,15 +95,13 @@ async def test_second_instance_serves_what_an_edit_of_the_first_drops(
     await served_by(started, "old", T, 2)
 
 
-# ── kubelet ──
-
-
 @contract
-@pytest.mark.usefixtures("pair")
-async def test_second_instance_waits_on_after_a_kubelet_restart(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """It removes all sockets and no lock: the same one serves again. The second counts as ready."""
+async def test_second_instance_waits_on_at_a_restart(started: Kubelet, hosting: Hosting) -> None:
+    """All sockets go and no lock: the same instance serves again. The second counts as ready."""
+    hosting.start(tokens("old", t=3))
+    await hosting.until(T, State.REGISTERED)
+    hosting.start(tokens("new", t=5))
+    await hosting.until(T, State.WAITING)
     for _ in range(3):
         await started.restart()
         await served_by(started, "old", T, 3)
@@ -138,21 +112,16 @@ async def test_second_instance_waits_on_after_a_kubelet_restart(
 
 
 @contract
-async def test_two_instances_that_wait_for_kubelet_agree_who_serves(
-    kubelet: Kubelet, hosting: Hosting
-) -> None:
+async def test_two_instances_agree_who_serves(kubelet: Kubelet, hosting: Hosting) -> None:
     """They see it at the same moment, as after a reboot."""
     for _ in range(2):
         hosting.start(tokens("old", t=3))
         await hosting.until(T, State.WAITING)
     await kubelet.start()
     await served_by(kubelet, "old", T, 3)
-    states = [hosting.status(T, which).state for which in (0, 1)]
+    states = [hosting.status(T, index).state for index in (0, 1)]
     assert sorted(states) == [State.REGISTERED, State.WAITING]
     await kubelet.stop()
-
-
-# ── no node is in two pods ──
 
 
 @pytest.fixture
@@ -202,13 +171,11 @@ async def test_two_instances_with_a_rename_give_no_node_to_two_pods(
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-@pytest.mark.parametrize("other", [U, V], ids=["two instances", "two releases"])
-async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
-    started: Kubelet, directory: Path, other: str
-) -> None:
+@pytest.mark.parametrize("source", [U, V], ids=["two instances", "two releases"])
+async def test_renamed_resource_is_offered(started: Kubelet, directory: Path, source: str) -> None:
     """No process writes a record again that another one has ended before it does."""
     (directory / "colas" / "cola").touch()
-    release = tokens("other", v=1) if other == V else ""
+    release = tokens("other", v=1) if source == V else ""
     processes = {number: Daemon(directory) for number in range(2)}
     async with contextlib.AsyncExitStack() as stack:
         for number, daemon in processes.items():
@@ -226,7 +193,7 @@ async def test_renamed_resource_stays_on_offer_when_its_pod_has_ended(
         await started.wait(U, 1, 0)
         await started.free("first")
         await started.wait(U, 1, 1)
-        await started.admit("second", {"app": {U: 1, other: 1}})  # which both read and write
+        await started.admit("second", {"app": {U: 1, source: 1}})  # which both read and write
         await started.free("second")
         await started.wait(U, 1, 1)
         await until(lambda: not list((directory / "state").glob("records/*")), "no records")

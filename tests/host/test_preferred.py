@@ -1,4 +1,4 @@
-"""Which of the free devices a container gets: what a resource prefers, as the kubelet asks."""
+"""The choice among the free devices for a container: what a resource prefers, as the kubelet asks."""
 
 from collections import Counter
 
@@ -22,12 +22,11 @@ def device_of(advertised_id: str) -> str:
     return offered_id(advertised_id).device
 
 
-def config(devices: str, more: str) -> str:
-    return f"version: v1\nresources: [{{name: {SLOT}, sources: [static: {devices}], {more}}}]\n"
+def config(devices: str, options: str) -> str:
+    return f"version: v1\nresources: [{{name: {SLOT}, sources: [static: {devices}], {options}}}]\n"
 
 
 async def given(kubelet: Kubelet, pod: str, count: int = 1) -> list[str]:
-    """Admit a pod; return the IDs that its container was given."""
     return ids(await kubelet.admit(pod, {"app": {SLOT: count}}))
 
 
@@ -37,14 +36,12 @@ def ids(answers: dict[str, Answer], container: str = "app") -> list[str]:
 
 async def one_by_one(kubelet: Kubelet, pods: int, name: str = "pod") -> list[str]:
     """Admit pods that want one device each; return the devices, in that order."""
-    found = [await given(kubelet, f"{name}-{number}") for number in range(pods)]
-    return [offered_id(one).device for (one,) in found]
+    answers = [await given(kubelet, f"{name}-{number}") for number in range(pods)]
+    return [offered_id(answer).device for (answer,) in answers]
 
 
 @contract
-async def test_prefer_spread_gives_each_pod_a_device_of_its_own_first(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_prefer_spread_gives_each_pod_a_device(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b, c]", "replicas: 3, prefer: spread"))
     await started.wait(SLOT, 9, 9)
     devices = await one_by_one(started, 9)
@@ -62,21 +59,17 @@ async def test_prefer_packed_keeps_devices_whole(started: Kubelet, hosting: Host
 
 
 @contract
-@pytest.mark.parametrize("more", ["", ", prefer: packed"])
-async def test_prefer_with_replicas_gives_a_container_distinct_devices_first(
-    started: Kubelet, hosting: Hosting, more: str
-) -> None:
-    hosting.start(config("[a, b, c]", f"replicas: 3{more}"))
+@pytest.mark.parametrize("options", ["", ", prefer: packed"])
+async def test_replicas_prefer_distinct(started: Kubelet, hosting: Hosting, options: str) -> None:
+    hosting.start(config("[a, b, c]", f"replicas: 3{options}"))
     await started.wait(SLOT, 9, 9)
     for pod in range(3):
         assert sorted(map(device_of, await given(started, f"pod-{pod}", 3))) == ["a", "b", "c"]
 
 
 @contract
-async def test_prefer_none_is_asked_and_changes_without_a_registration(
-    started: Kubelet, hosting: Hosting
-) -> None:
-    """Without replicas it answers nothing, so that another preference needs no new registration."""
+async def test_prefer_changes_without_a_registration(started: Kubelet, hosting: Hosting) -> None:
+    """`none` answers nothing, so that another preference needs no new registration."""
     hosting.start(config("4", "prefer: none"))
     await started.wait(SLOT, 4, 4)
     (first,) = await given(started, "one")
@@ -88,9 +81,7 @@ async def test_prefer_none_is_asked_and_changes_without_a_registration(
 
 
 @contract
-async def test_max_per_container_limits_the_shares_of_a_container(
-    started: Kubelet, hosting: Hosting
-) -> None:
+async def test_max_per_container_limits_shares(started: Kubelet, hosting: Hosting) -> None:
     hosting.start(config("[a, b]", "replicas: 4, maxPerContainer: 2"))
     await started.wait(SLOT, 8, 8)
     with pytest.raises(AdmissionError, match=r"3 shares of device a, but maxPerContainer is 2"):
@@ -101,9 +92,7 @@ async def test_max_per_container_limits_the_shares_of_a_container(
 
 
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_prefer_keeps_devices_of_an_init_container_for_the_app(
-    started: RealKubelet, hosting: Hosting
-) -> None:
+async def test_prefer_keeps_init_devices_for_app(started: RealKubelet, hosting: Hosting) -> None:
     """The kubelet settles on it; the rest is chosen to go with that."""
     hosting.start(config("[a, b]", "replicas: 2, prefer: spread"))
     await started.wait(SLOT, 4, 4)
@@ -113,9 +102,8 @@ async def test_prefer_keeps_devices_of_an_init_container_for_the_app(
 
 
 def test_prefer_numa_takes_devices_of_one_node() -> None:
-    """As the scan has found them; which of several answers is the best is in tests/unit."""
     (resource,) = loads(config("5", "prefer: numa")).require().resources
     nodes = {"0": 0, "1": 1, "2": 0, "3": 1, "4": 1}
-    found = snapshot(*(device(one, numa_nodes=(at,)) for one, at in nodes.items()))
+    offer = snapshot(*(device(key, numa_nodes=(at,)) for key, at in nodes.items()))
     scanner = Scanner(resource, HostFiles(), Policy(), "node-1", settle_s=0.0)
-    assert scanner.preferred(found, offered(*nodes), (), 3) == offered("1", "3", "4")
+    assert scanner.preferred(offer, offered(*nodes), (), 3) == offered("1", "3", "4")

@@ -44,7 +44,6 @@ resources:
 
     @property
     def runs(self) -> list[str]:
-        """The devices for which the step has run, in order."""
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
@@ -60,14 +59,9 @@ async def refused(kubelet: Kubelet, pod: str) -> str:
     return str(caught.value)
 
 
-# ── once per holder ──
-
-
 @contract
-async def test_prestart_of_a_crash_looping_container_runs_once_for_each_pod(
-    started: Kubelet, bench: Bench
-) -> None:
-    """Also where the next pod has the same name, as those of a StatefulSet have."""
+async def test_prestart_of_a_crash_loop_runs_once(started: Kubelet, bench: Bench) -> None:
+    """The next pod may have the same name, as in a StatefulSet."""
     bench.plug("a")
     bench.start()
     await started.wait(DISK, 1, 1)
@@ -80,9 +74,7 @@ async def test_prestart_of_a_crash_looping_container_runs_once_for_each_pod(
 
 
 @contract
-async def test_prestart_is_not_repeated_after_a_restart_of_kubelet_or_devhost(
-    started: Kubelet, bench: Bench
-) -> None:
+async def test_prestart_is_not_repeated_after_a_restart(started: Kubelet, bench: Bench) -> None:
     bench.plug("a", "b")
     bench.start()
     await started.wait(DISK, 2, 2)
@@ -101,9 +93,6 @@ async def test_prestart_is_not_repeated_after_a_restart_of_kubelet_or_devhost(
     await started.start_container("waiting", "app")
     await started.start_container("waiting", "app")
     assert bench.runs == ["a", "b"]
-
-
-# ── a real disk ──
 
 
 class Disk:
@@ -136,14 +125,12 @@ def disk(directory: Path, hosting: Hosting) -> Iterator[Disk]:
 
 
 @needs_root
-async def test_prestart_formats_a_disk_for_each_pod_and_none_that_is_mounted(
-    started: Kubelet, disk: Disk, hosting: Hosting
-) -> None:
-    """What a pod has written stays while it has the disk; the next pod does not see it."""
+async def test_prestart_formats_per_pod(started: Kubelet, disk: Disk, hosting: Hosting) -> None:
+    """A pod's files stay while it has the disk; the next pod does not see them."""
     disk.start()
     await started.wait(DISK, 1, 1)
     answer = (await started.admit("pod", ONE))["app"]
-    assert [one["hostPath"] for one in answer["devices"]] == [str(disk.path.resolve())]
+    assert [device["hostPath"] for device in answer["devices"]] == [str(disk.path.resolve())]
     with mounted(disk.device, disk.place) as place:  # by the pod, where all see it
         (place / "file").write_text("precious\n")
         hosting.hosts[-1].resources[0].scan.request()
@@ -156,8 +143,8 @@ async def test_prestart_formats_a_disk_for_each_pod_and_none_that_is_mounted(
         assert content == "precious"
         await started.free("pod")
         await started.admit("new", ONE, start=False)
-        told = await refused(started, "new")
-        assert f"device superdisk: {disk.path} is in use (mounted" in told
+        reason = await refused(started, "new")
+        assert f"device superdisk: {disk.path} is in use (mounted" in reason
     with container(disk.device, disk.place, "cat file") as content:
         assert content == "precious"
     await started.start_container("new", "app")

@@ -31,10 +31,7 @@ resources:
 
 
 @contract
-async def test_list_follows_hotplug_and_unplug(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """A device that comes is allocatable; one that goes is unhealthy immediately."""
+async def test_list_follows_hotplug(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     hosting.start(cola(directory))
     await started.wait(COLA, 0, 0)
     (directory / "colas" / "a").touch()
@@ -47,17 +44,15 @@ async def test_list_follows_hotplug_and_unplug(
 
 
 @contract
-async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_allocate_natural_order(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     for name in ("a", "b", "c10", "c9"):
         (directory / "colas" / name).touch()
     hosting.start(cola(directory))
     await started.wait(COLA, 4, 4)
-    one = (await started.admit("one", {"app": {COLA: 1}}))["app"]
+    answer = (await started.admit("one", {"app": {COLA: 1}}))["app"]
     three = (await started.admit("three", {"app": {COLA: 3}}))["app"]
-    assert one["envs"] == {"COLA_DEVICES": one["deviceIds"][COLA][0]}
-    ids = one["deviceIds"][COLA] + three["deviceIds"][COLA]
+    assert answer["envs"] == {"COLA_DEVICES": answer["deviceIds"][COLA][0]}
+    ids = answer["deviceIds"][COLA] + three["deviceIds"][COLA]
     assert sorted(ids) == ["a", "b", "c10", "c9"]
     natural = sorted(three["deviceIds"][COLA], key=["a", "b", "c9", "c10"].index)
     assert three["envs"] == {"COLA_DEVICES": ",".join(natural)}
@@ -69,13 +64,8 @@ async def test_allocate_gives_each_device_to_one_pod_in_natural_order(
 
 
 @contract
-async def test_registration_after_a_kubelet_restart_is_on_a_fresh_socket(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """A kubelet that dies, deletes our sockets and comes back finds every resource again.
-
-    With what has come while it was away, and its socket lay dead.
-    """
+async def test_restart_on_fresh_socket(started: Kubelet, hosting: Hosting, directory: Path) -> None:
+    """devhost registers the devices that came while kubelet was away and its socket dead."""
     (directory / "colas" / "a").touch()
     hosting.start(cola(directory))
     await started.wait(COLA, 1, 1)
@@ -92,9 +82,7 @@ async def test_registration_after_a_kubelet_restart_is_on_a_fresh_socket(
 
 
 @contract
-async def test_restart_of_devhost_leaves_no_socket_and_pods_keep_their_devices(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
+async def test_restart_keeps_devices(started: Kubelet, hosting: Hosting, directory: Path) -> None:
     """A stopped host leaves no socket and no allocatable; a new one takes over, pods keep theirs."""
     (directory / "colas" / "a").touch()
     (directory / "colas" / "b").touch()
@@ -106,16 +94,12 @@ async def test_restart_of_devhost_leaves_no_socket_and_pods_keep_their_devices(
     await started.wait(COLA, 2, 0)
     hosting.start(cola(directory))
     await started.wait(COLA, 2, 2)
-    other = (await started.admit("pod-2", {"app": {COLA: 1}}))["app"]
-    assert held["deviceIds"] != other["deviceIds"]
-
-
-# ── a reload ──
+    second = (await started.admit("pod-2", {"app": {COLA: 1}}))["app"]
+    assert held["deviceIds"] != second["deviceIds"]
 
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ends of ListAndWatch calls, by resource."""
     ended: list[str] = []
     listen = Servicer.ListAndWatch
 
@@ -159,7 +143,7 @@ def inodes(hosting: Hosting) -> dict[str, int]:
 async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     started: Kubelet, hosting: Hosting, streams: list[str], may_leave: asyncio.Event
 ) -> None:
-    """It goes on with the same stream, and its devices are healthy again."""
+    """The same stream goes on, and its devices are healthy again."""
     hosting.start(tokens(a=2, b=2))
     await started.wait(B, 2, 2)
     hosting.reload(tokens(a=2))
@@ -171,13 +155,8 @@ async def test_reload_that_adds_a_draining_resource_keeps_its_stream(
     assert streams == []
 
 
-# ── what kubelet refuses and forgets ──
-
-
 @pytest.mark.parametrize("kubelet", REAL_KUBELETS, indirect=True)
-async def test_registration_of_a_resource_that_kubelet_forgot_is_as_the_first(
-    started: RealKubelet, hosting: Hosting
-) -> None:
+async def test_registration_of_a_forgotten_resource(started: RealKubelet, hosting: Hosting) -> None:
     """A real kubelet forgets a resource five minutes after its plugin's end."""
     hosting.start(tokens(a=1))
     await started.wait(A, 1, 1)

@@ -27,12 +27,8 @@ from tests.support.devices import device, file_state, read_node, token
 from tests.support.mounts import hung
 
 ALL: Final = Policy(("*",), allow_exec=True, enforced=True, allow_devices=("/dev/*",))
-CONSTANTS: Final = {
-    "resource": "example.com/disk",
-    "nodeName": "node-1",
-    "index": "0",
-    "count": "1",
-}
+NAME: Final = "example.com/disk"
+CONSTANTS: Final = {"resource": NAME, "nodeName": "node-1", "index": "0", "count": "1"}
 
 
 def node(path: str, files: HostFiles | None = None) -> Node:
@@ -70,36 +66,21 @@ def shell(script: str, *arguments: str) -> list[str]:
     return ["sh", "-c", script.replace("$", "$$"), "sh", *arguments]
 
 
-# ── run ──
-
-
-async def test_command_of_a_step_gets_arguments_and_environment_and_runs_for_each_node(
-    tmp_path: Path,
-) -> None:
-    out, disk, other = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
+async def test_command_of_a_step_gets_arguments_for_each_node(tmp_path: Path) -> None:
+    out, disk, second = tmp_path / "out", tmp_path / "disk", tmp_path / "other"
     disk.touch()
-    other.touch()
-    both = start_of(node(str(disk)), node(str(other)))
+    second.touch()
+    start = start_of(node(str(disk)), node(str(second)))
     for text, words in (("${name}", "disk\nother\n"), ("${id}", "X\n")):  # equal ones once
-        await run(both, run=shell(f'echo "$1" >> {tmp_path}/{words[:1]}', text))
+        await run(start, run=shell(f'echo "$1" >> {tmp_path}/{words[:1]}', text))
         assert (tmp_path / words[:1]).read_text() == words
     script = f'printf "%s|" "$@" "$DEVHOST_RESOURCE" "$DEVHOST_DEVICE" "$PWD" > {out}'
     texts = ["${path}", "${id} ${index}/${count}", "${resource}", "${nodeName}"]
     await run(start_of(node(str(disk))), run=shell(script, *texts))
-    assert out.read_text().split("|")[:-1] == [
-        str(disk),
-        "X 0/1",
-        "example.com/disk",
-        "node-1",
-        "example.com/disk",
-        "X",
-        "/",
-    ]
+    assert out.read_text().split("|")[:-1] == [str(disk), "X 0/1", NAME, "node-1", NAME, "X", "/"]
 
 
-async def test_command_of_a_step_gets_nothing_of_our_environment_but_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_command_gets_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEVHOST_SECRET", "s")
     program = (
         f"import os, sys; open({str(tmp_path / 'out')!r}, 'w').write(repr((sorted(os.environ), "
@@ -127,24 +108,22 @@ async def test_command_of_a_step_gets_nothing_of_our_environment_but_the_path(
         (["sh", "${minor}"], "(run sh) of device X: ${minor} has no value"),
     ],
 )
-async def test_command_that_fails_fails_the_step_with_its_last_words(
-    argv: list[str], reason: str
-) -> None:
+async def test_command_that_fails_fails_the_step(argv: list[str], reason: str) -> None:
     text = await failure(start_of(), run=argv)
     assert text.startswith("preStart[0] (run ")
     assert text.endswith(reason) or reason in text
 
 
-@pytest.mark.parametrize(("whole", "own"), [(60, "10s"), (10, "28s")])
+@pytest.mark.parametrize(("whole", "limit"), [(60, "10s"), (10, "28s")])
 async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, own: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: int, limit: str
 ) -> None:
     time_passes(monkeypatch, tmp_path / "begun")
     sleeps = shell(f"echo so far; > {tmp_path}/begun; exec sleep 1000")
     start, now = start_of(), asyncio.get_running_loop().time()
-    text = await failure(replace(start, deadline=now + whole), run=sleeps, timeout=own)
-    said = r"preStart\[0\] \(run sh\) of device X: did not end within (\d+(\.\d)?)s: so far"
-    late = re.fullmatch(said, text)
+    text = await failure(replace(start, deadline=now + whole), run=sleeps, timeout=limit)
+    pattern = r"preStart\[0\] \(run sh\) of device X: did not end within (\d+(\.\d)?)s: so far"
+    late = re.fullmatch(pattern, text)
     assert late, text
     assert float(late[1]) <= 10
     text = await failure(replace(start, deadline=now - 1), run=sleeps, every="start")
@@ -152,7 +131,7 @@ async def test_command_beyond_the_deadline_of_the_start_or_its_own_fails_the_ste
 
 
 async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path: Path) -> None:
-    """Also one that has left the process group on purpose."""
+    """The child has left the process group on purpose."""
     script = f"setsid sh -c 'echo $$ > {tmp_path}/child; exec sleep 1000' & until [ -s {tmp_path}/child ]; do :; done"
     await run(start_of(), run=shell(script))
     child = int((tmp_path / "child").read_text())
@@ -160,9 +139,7 @@ async def test_command_whose_child_keeps_the_output_open_ends_the_step(tmp_path:
     os.kill(child, 9)
 
 
-async def test_command_of_a_cancelled_step_is_killed_before_the_cancellation_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_command_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pre_start, "_KILL_S", 60.0)
     script = f"sleep 1000 & echo $$ $! > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pids; wait"
     running = asyncio.ensure_future(run(start_of(), run=shell(script)))
@@ -195,12 +172,8 @@ async def test_wait_steps_on_a_filesystem_that_hangs_use_few_threads(tmp_path: P
     await run(start_of(calls=calls), waitFor="/")
 
 
-# ── mode ──
-
-
 @pytest.fixture
 def terminal() -> Iterator[str]:
-    """A character device of our own."""
     leader, follower = os.openpty()
     yield os.ttyname(follower)
     os.close(leader)
@@ -211,9 +184,7 @@ def mode_of(path: str | Path) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-async def test_mode_step_changes_device_nodes_only_and_fails_without_any(
-    terminal: str, tmp_path: Path
-) -> None:
+async def test_mode_step_changes_device_nodes_only(terminal: str, tmp_path: Path) -> None:
     secret, link = tmp_path / "secret", tmp_path / "link"
     secret.touch(0o600)
     link.symlink_to(terminal)
@@ -223,9 +194,6 @@ async def test_mode_step_changes_device_nodes_only_and_fails_without_any(
         text = await failure(start, mode="0666")
         assert text.startswith("preStart[0] (mode 0666) of device X: the device has no device node")
     assert mode_of(secret) == 0o600
-
-
-# ── waitFor ──
 
 
 async def test_wait_step_for_a_path_ends_when_it_appears(tmp_path: Path) -> None:
@@ -250,16 +218,13 @@ async def test_wait_step_for_a_path_that_does_not_appear_names_it(tmp_path: Path
     assert text.endswith("of device X: 'X' is not an absolute path (beginning with '/')")
 
 
-# ── in use ──
-
-
 async def refused(start: StepRun, number: int) -> str | None:
     """Why a device is refused that the kernel does not let us open for the reason `number`."""
     real = os.open
 
-    def fail(path: Any, flags: int, *more: Any, **options: Any) -> int:
+    def fail(path: Any, flags: int, *mode: Any, **options: Any) -> int:
         if path not in start.device.paths:
-            return real(path, flags, *more, **options)
+            return real(path, flags, *mode, **options)
         assert flags & os.O_EXCL
         raise OSError(number, os.strerror(number))
 
@@ -268,9 +233,7 @@ async def refused(start: StepRun, number: int) -> str | None:
         return await run_steps([(0, step(run=["true"]))], start)
 
 
-async def test_command_for_a_busy_block_node_is_refused(
-    terminal: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_busy_block_node_is_refused(terminal: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No character device; and what else keeps it from being opened is for the command to say."""
     assert await refused(start_of(node(terminal)), errno.EBUSY) is None
     disk = file_state("/dev/sdx", FileKind.BLOCK, (8, 240))

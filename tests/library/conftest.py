@@ -1,4 +1,4 @@
-"""What the tests of plugins in code share."""
+"""Fixtures of the tests of plugins in code."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

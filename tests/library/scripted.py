@@ -27,7 +27,7 @@ class Scripted(DevicePlugin):
         self.order: list[str] = []
 
     def called(self, method: str) -> list[Any]:
-        return [what for name, what in self.calls if name == method]
+        return [argument for name, argument in self.calls if name == method]
 
     def devices(self) -> Iterable[Device | str]:
         self.order.append("devices")
@@ -61,8 +61,6 @@ class Scripted(DevicePlugin):
 
 
 class Plain(DevicePlugin):
-    """Overrides nothing but `devices`."""
-
     def __init__(self, now: Iterable[Device | str], name: str = NAME, **options: Any) -> None:
         super().__init__(name, **options)
         self.now = now
@@ -91,5 +89,4 @@ class Hang:
 
 
 def fields(records: Iterable[Any], message: str) -> list[Mapping[str, Any]]:
-    """Return the fields of the log lines that say something."""
-    return [getattr(one, "fields", {}) for one in records if one.getMessage() == message]
+    return [getattr(record, "fields", {}) for record in records if record.getMessage() == message]

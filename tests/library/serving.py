@@ -59,9 +59,7 @@ class Serving:
         return self.runner(name).devices.offered
 
     async def reasons(self, name: str, expected: dict[str, str | None]) -> None:
-        """Wait until the devices have these reasons."""
         await until(lambda: reasons(self.snapshot(name)) == expected, f"{expected}")
 
     async def skips(self, name: str, expected: dict[str, str]) -> None:
-        """Wait until these candidates are skipped for these reasons."""
         await until(lambda: skip_reasons(self.snapshot(name).skipped) == expected, f"{expected}")

@@ -54,9 +54,7 @@ async def test_code_name_of_the_file_too_is_served_by_code(
     assert standin.registrations.count(NAME) == 1
 
 
-async def test_code_node_is_not_offered_by_file(
-    standin: SimulatedKubelet, serving: Serving, nodes: Path
-) -> None:
+async def test_code_node_is_kept(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
     """Code comes before the file; a device is offered whole or not at all."""
     yaml = f"version: v1\nresources: [{{name: {YAML}, sources: ['{nodes}/*']}}]\n"
     plugin = Plain([Device("one", paths=[str(nodes / "a")])])
@@ -72,14 +70,10 @@ async def test_code_node_is_not_offered_by_file(
     await standin.wait(NAME, 1, 0)
 
 
-async def test_code_device_is_not_offered_in_part(
-    standin: SimulatedKubelet, serving: Serving, nodes: Path
-) -> None:
+async def test_device_is_whole(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
     first = Plain([Device("one", paths=str(nodes / "a"))])
-    second = Plain(
-        [Device("two", paths=[str(nodes / "b"), str(nodes / "a")]), Device("three", paths=[])],
-        "example.com/second",
-    )
+    pair = Device("two", paths=[str(nodes / "b"), str(nodes / "a")])
+    second = Plain([pair, Device("three", paths=[])], "example.com/second")
     serving.start(first, second)
     await standin.wait(NAME, 1, 1)
     await standin.wait("example.com/second", 1, 1)
@@ -87,9 +81,7 @@ async def test_code_device_is_not_offered_in_part(
     await serving.skips("example.com/second", {f"{nodes}/a": reason, f"{nodes}/b": reason})
 
 
-async def test_code_resource_for_other_nodes_is_not_served(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
+async def test_code_for_other_nodes_is_ignored(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Scripted(["a"], node_names="node-[02]")
     serving.start(plugin, Plain(["b"], YAML))
     await standin.wait(YAML, 1, 1)

@@ -1,4 +1,4 @@
-"""Calls of an author's methods: what they may return, and what becomes of those that fail."""
+"""Calls of an author's methods: the results that they may return, and their failures."""
 
 import itertools
 from collections.abc import Iterator
@@ -12,9 +12,6 @@ from tests.library.scripted import Scripted, failing
 from tests.support.devices import skip_reasons
 
 IDS = ["a", "b", "c"]
-
-
-# ── results ──
 
 
 @pytest.mark.parametrize(
@@ -45,8 +42,8 @@ def test_devices_that_are_no_list_are_an_error(returned: Any, text: str) -> None
     ],
 )  # fmt: skip
 def test_device_that_cannot_be_offered_is_skipped(item: Any, shown: str, problem: str) -> None:
-    found = PluginMethods(Scripted(["good", item])).devices()
-    assert (found[0], skip_reasons(found[1])) == ([Device("good")], {shown: problem})
+    result = PluginMethods(Scripted(["good", item])).devices()
+    assert (result[0], skip_reasons(result[1])) == ([Device("good")], {shown: problem})
 
 
 @pytest.mark.parametrize(
@@ -81,9 +78,6 @@ def test_preferred_that_is_no_choice_is_an_error(chosen: list[object]) -> None:
     assert str(caught.value) == f"preferred() returned {chosen}, not 2 of the available IDs"
 
 
-# ── failures ──
-
-
 class ExitError(BaseException):
     """No `Exception`."""
 
@@ -113,7 +107,7 @@ def test_method_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) -> N
     for _ in range(3):
         with pytest.raises(CallError, match=r"devices\(\) raised ValueError: boom"):
             calls.devices()
-    assert [one.levelname for one in caplog.records] == ["ERROR"]
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert caplog.records[0].exc_info
     plugin.now = None
     with pytest.raises(CallError):

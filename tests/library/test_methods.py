@@ -1,4 +1,4 @@
-"""A plugin's methods in a host: when they are called, and what of a failure is seen outside."""
+"""A plugin's methods in a host: when they are called, and how a failure shows outside."""
 
 import threading
 from dataclasses import dataclass
@@ -19,9 +19,6 @@ from tests.support.hosting import Kubelet, contract
 OTHER = "example.com/other"
 
 
-# ── devices ──
-
-
 async def test_devices_are_advertised_with_their_health(started: Kubelet, serving: Serving) -> None:
     plugin = Plain(
         ["a", Device("b"), Device("c", reason="worn\tout"), Device("d", reason="")], interval=0.1
@@ -36,9 +33,7 @@ async def test_devices_are_advertised_with_their_health(started: Kubelet, servin
     await started.wait(NAME, 4, 4)
 
 
-async def test_devices_without_nodes_are_unhealthy(
-    standin: SimulatedKubelet, serving: Serving, nodes: Path
-) -> None:
+async def test_device_needs_nodes(standin: SimulatedKubelet, serving: Serving, nodes: Path) -> None:
     plugin = Plain(
         [
             Device("one", paths=[str(nodes / "a"), str(nodes / "late")]),
@@ -59,9 +54,7 @@ async def test_devices_without_nodes_are_unhealthy(
     await serving.reasons(NAME, {"one": None, "two": f"{nodes}/b does not exist"})
 
 
-async def test_device_with_a_node_or_file_of_another_is_skipped(
-    standin: SimulatedKubelet, serving: Serving, directory: Path
-) -> None:
+async def test_node_is_unique(standin: SimulatedKubelet, serving: Serving, directory: Path) -> None:
     file, link, hard_link = (directory / name for name in ("file", "link", "hard-link"))
     file.touch()
     link.symlink_to(file)
@@ -91,9 +84,7 @@ async def test_changed_in_any_thread_asks_for_devices(started: Kubelet, serving:
     plugin.changed()  # after it: harmless, too
 
 
-async def test_devices_that_raises_is_unhealthy(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
+async def test_devices_that_raise_is_unhealthy(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
     serving.start(plugin, Plain(["w"], OTHER))
     await standin.wait(NAME, 2, 2)
@@ -136,9 +127,6 @@ async def test_devices_that_hangs_makes_its_resource_unhealthy_until_it_returns(
     await standin.wait(NAME, 2, 2)
 
 
-# ── allocate, preferred ──
-
-
 @dataclass(frozen=True)
 class Port(Device):
     """A device that carries more."""
@@ -146,12 +134,8 @@ class Port(Device):
     vlan: int = 0
 
 
-async def test_allocate_gets_the_devices_that_were_returned_and_answers_for_all(
-    started: Kubelet, serving: Serving, nodes: Path
-) -> None:
-    ports = [
-        Port(f"p{number}", paths=str(nodes / "abc"[number - 8]), vlan=number) for number in (10, 9)
-    ]
+async def test_allocate_answers_for_all(started: Kubelet, serving: Serving, nodes: Path) -> None:
+    ports = [Port(f"p{n}", paths=str(nodes / "abc"[n - 8]), vlan=n) for n in (10, 9)]
     plugin = Scripted(ports, replicas=2, allocate={"env": {"DECLARED": "${id}"}})
     plugin.then["allocate"] = lambda devices: Allocation(
         device_ids=("mine",),
@@ -218,9 +202,6 @@ async def test_preferred_chooses_or_leaves_it_to_others(started: Kubelet, servin
     await started.admit("last", {"app": {NAME: 4}})
 
 
-# ── pre_start, refresh, destroy ──
-
-
 @contract
 async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, serving: Serving) -> None:
     plugin = Scripted(["a", "b"])
@@ -233,9 +214,7 @@ async def test_pre_start_overridden_is_called_at_starts(started: Kubelet, servin
     assert serving.runner(OTHER).scanner.resource.pre_start == ()
 
 
-async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fails(
-    standin: SimulatedKubelet, serving: Serving, directory: Path, hang: Hang, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fails(standin: SimulatedKubelet, serving: Serving, directory: Path, hang: Hang, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     mark = directory / "mark"
     plugin = Scripted(["a"], pre_start=[{"run": ["/bin/touch", str(mark)], "every": "start"}])
     plugin.then["pre_start"] = lambda _devices: mark.unlink()
@@ -243,10 +222,8 @@ async def test_pre_start_comes_after_the_steps_and_prevents_the_start_if_it_fail
     await standin.wait(NAME, 1, 1)
     await standin.admit("pod", {"app": {NAME: 1}})
     assert len(plugin.called("pre_start")) == 1
-    for work, within, text in (
-        (hang, 5.0, r": no answer in \d"),
-        (failing, 28.0, " raised ValueError"),
-    ):
+    late, raised = r": no answer in \d", " raised ValueError"
+    for work, within, text in ((hang, 5.0, late), (failing, 28.0, raised)):
         monkeypatch.setattr("devhost.node.answers.PRE_START_TIMEOUT_S", within)
         plugin.then["pre_start"] = work
         with pytest.raises(AdmissionError, match=rf"example.com/coded: pre_start\(\){text}"):
@@ -269,7 +246,7 @@ async def test_refresh_comes_before_devices(started: Kubelet, serving: Serving) 
         await started.wait(NAME, 1, 1)
         await until(lambda: plugin.order[-1] == "devices" and plugin.order.count("refresh") > 1, "")
         followed = zip(plugin.order, plugin.order[1:], strict=False)
-        assert {then for one, then in followed if one == "refresh"} == {"devices"}
+        assert {then for call, then in followed if call == "refresh"} == {"devices"}
         assert not plugin.called("destroy")
         await serving.stop()
         assert len(plugin.called("destroy")) == 1
@@ -293,23 +270,14 @@ async def test_refresh_and_destroy_that_hang_hold_up_neither_restart_nor_end(
     assert len(plugin.called("destroy")) == 1
 
 
-# ── what else a plugin has of the host ──
-
-
-async def test_numa_nodes_count_if_all_healthy_have_some(
-    standin: SimulatedKubelet, serving: Serving
-) -> None:
+async def test_numa_nodes_are_for_all_or_none(standin: SimulatedKubelet, serving: Serving) -> None:
     plugin = Plain([Device("a", numa_nodes=[1]), Device("b", numa_nodes=[0, 1])])
     plugin.now = [*plugin.now, Device("c", reason="broken")]
     serving.start(plugin)
     await standin.wait(NAME, 3, 2)
     devices = serving.snapshot(NAME).devices
-    assert {key: one.numa_nodes for key, one in devices.items()} == {
-        "a": (1,),
-        "b": (0, 1),
-        "c": (),
-    }
+    assert [devices[key].numa_nodes for key in "abc"] == [(1,), (0, 1), ()]
     plugin.now = [Device("a", numa_nodes=[1]), Device("b"), "c"]
     plugin.changed()
     await standin.wait(NAME, 3, 3)
-    assert {one.numa_nodes for one in serving.snapshot(NAME).devices.values()} == {()}
+    assert {device.numa_nodes for device in serving.snapshot(NAME).devices.values()} == {()}

@@ -1,6 +1,7 @@
-"""What users' tests are made of does what docs/testing.md says, and its example runs as it is."""
+"""devhost.testing does what docs/testing.md says, and its example runs as it is."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -16,15 +17,16 @@ import pytest
 
 from devhost import DevicePlugin
 from devhost.backends.deviceplugin.plugin_sockets import path_length_problem
-from devhost.errors import ConfigError, DevhostError
+from devhost.errors import ConfigError
+from devhost.hostfs.files import HostFiles
+from devhost.model.device import FileKind
 from devhost.testing import (
     HostTree,
-    NotPermittedError,
     StandInKubelet,
-    can_make_nodes,
     serving,
     short_directory,
 )
+from tests.support.command import called
 
 pytest_plugins = ["devhost.testing.fixtures"]
 
@@ -42,11 +44,14 @@ resources:
         COLAS: ${id}
         NODE: ${nodeName}
 """
-
-needs_nodes = pytest.mark.skipif(not can_make_nodes(), reason="device nodes need root")
-
-
-# ── the tree ───────────────────────────────────────────────────────────────────────────
+PLANNED: Final = """
+version: v1
+resources:
+  - name: example.com/serial
+    sources: [usb: {device: 0403:6001, serial: A1, port: "*0:1.4", node: tty}]
+  - name: example.com/gpu
+    sources: [pci: {driver: i915, node: drm/renderD*}]
+"""
 
 
 def mode_of(path: Path) -> int:
@@ -72,14 +77,9 @@ def test_tree_files_have_their_text_and_mode(devhost_tree: HostTree, umask: None
 
 @pytest.mark.parametrize("path", ["", "/", "etc/colas", "/etc/../colas", "/.."])
 def test_tree_refuses_paths_that_are_not_absolute(devhost_tree: HostTree, path: str) -> None:
-    for make in (
-        devhost_tree.at,
-        devhost_tree.file,
-        devhost_tree.directory,
-        devhost_tree.char,
-        devhost_tree.remove,
-        lambda path: devhost_tree.link(path, "x"),
-    ):
+    tree = devhost_tree
+    methods = (tree.at, tree.file, tree.directory, tree.char, tree.remove)
+    for make in (*methods, lambda path: tree.link(path, "x")):
         with pytest.raises(ValueError, match="a host path must be absolute"):
             make(path)
 
@@ -106,47 +106,55 @@ def test_tree_links_lead_nowhere_out_of_it(devhost_tree: HostTree, tmp_path: Pat
     assert tree.at("/etc/pepsi").is_symlink()
 
 
-@needs_nodes
-def test_tree_nodes_have_their_kind_number_and_mode(devhost_tree: HostTree, umask: None) -> None:
+@pytest.fixture(params=["root", "user"])
+def any_user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test run as root, and as a user who may not create device nodes."""
+
+    def refuse(path: Path, mode: int, device: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    if request.param == "user":
+        monkeypatch.setattr(os, "mknod", refuse)
+
+
+def test_tree_nodes_have_their_kind_number_and_mode(
+    devhost_tree: HostTree, umask: None, any_user: None
+) -> None:
     tree = devhost_tree
     tree.char("/dev/null")
     tree.char("/dev/ttyUSB0", 188, 7, 0o620)
     tree.block("/dev/sdz", 240, 16)
-    seen = {
-        name: (stat.filemode(state.st_mode), os.major(state.st_rdev), os.minor(state.st_rdev))
-        for name in ("null", "ttyUSB0", "sdz")
-        for state in [tree.at(f"/dev/{name}").lstat()]
-    }
-    assert seen == {
-        "null": ("crw-rw-rw-", 1, 3),
-        "ttyUSB0": ("crw--w----", 188, 7),
-        "sdz": ("brw-rw----", 240, 16),
-    }
+    files = HostFiles(str(tree.root))
+    states = [files.stat(f"/dev/{name}") for name in ("null", "ttyUSB0", "sdz")]
+    assert [(state.kind, state.number, state.mode) for state in states if state] == [
+        (FileKind.CHAR, (1, 3), 0o666),
+        (FileKind.CHAR, (188, 7), 0o620),
+        (FileKind.BLOCK, (240, 16), 0o660),
+    ]
     with pytest.raises(FileExistsError):
         tree.char("/dev/null")
     tree.remove("/dev/null")
     assert not tree.at("/dev/null").exists()
 
 
-def test_tree_node_not_permitted_is_an_error(
-    devhost_tree: HostTree, monkeypatch: pytest.MonkeyPatch
+def test_devices_of_a_tree_are_found_by_what_the_kernel_says(
+    devhost_tree: HostTree, any_user: None, tmp_path: Path
 ) -> None:
-    def mknod(path: Path, mode: int, device: int) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+    tree, file = devhost_tree, tmp_path / "c.yaml"
+    hub = tree.usb("2-1", "05e3:0608", bDeviceClass="09")
+    tree.usb("2-1.4", "0403:6001", hub, serial="A1", driver="ftdi_sio", nodes=["tty/ttyUSB0"])
+    nodes = ["drm/dri/card0", "drm/dri/renderD128"]
+    tree.pci("0000:00:02.0", "8086:9bc8", driver="i915", nodes=nodes, numa_node="1")
+    file.write_text(PLANNED)
+    planned = json.loads(called("plan", file, "--root", tree.root, "-o", "json").stdout)
+    devices = [device for resource in planned["resources"] for device in resource["devices"]]
+    assert [(device["reason"], device["paths"], device["numaNodes"]) for device in devices] == [
+        (None, ["/dev/ttyUSB0"], []),
+        (None, ["/dev/dri/renderD128"], [1]),
+    ]
 
-    monkeypatch.setattr(os, "mknod", mknod)
-    assert not can_make_nodes()
-    with pytest.raises(NotPermittedError, match=r"/dev/kvm: .* needs root.*can_make_nodes"):
-        devhost_tree.char("/dev/kvm")
-    assert issubclass(NotPermittedError, DevhostError)
 
-
-# ── the fixtures, the directory ────────────────────────────────────────────────────────
-
-
-async def test_short_directory_is_short_always(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_short_directory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     long = tmp_path / ("x" * 60)
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
@@ -163,9 +171,6 @@ async def test_serving_in_a_directory_too_deep_for_sockets_is_refused(tmp_path: 
     with pytest.raises(ValueError, match="too long"):
         async with serving(COLAS, kubelet=kubelet):
             pass
-
-
-# ── serving ────────────────────────────────────────────────────────────────────────────
 
 
 async def test_serving_a_file_before_kubelet_works(devhost_tree: HostTree, tmp_path: Path) -> None:
@@ -191,24 +196,18 @@ class Tea(DevicePlugin):
         self.stopped = True
 
 
-async def test_serving_code_and_yaml_works(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
+async def test_serve_code_and_yaml(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")
     tea, mate = Tea("example.com/tea"), Tea("example.com/mate", replicas=2)
     async with serving(tea, COLAS, mate, kubelet=kubelet, root=tree.root) as served:
-        await kubelet.wait(COLA, 1, 1)
-        await kubelet.wait("example.com/tea", 2, 2)
-        await kubelet.wait("example.com/mate", 4, 4)
-        assert served.report("example.com/tea")["capacity"] == 2
-    assert tea.stopped
-    assert mate.stopped
+        for name, count in ((COLA, 1), (tea.name, 2), (mate.name, 4)):
+            await kubelet.wait(name, count, count)
+        assert served.report(tea.name)["capacity"] == 2
+    assert (tea.stopped, mate.stopped) == (True, True)
 
 
-async def test_report_has_what_is_not_listed(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
+async def test_report_has_skipped(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")
     tree.directory("/etc/colas/crate")
@@ -219,9 +218,8 @@ async def test_report_has_what_is_not_listed(
         shown = served.report(COLA)
         assert (shown["capacity"], shown["allocatable"], shown["error"]) == (1, 0, None)
         assert shown["devices"][0]["reason"]
-        assert shown["skipped"] == [
-            {"candidate": "/etc/colas/crate", "reason": "a directory, not file"}
-        ]
+        crate = {"candidate": "/etc/colas/crate", "reason": "a directory, not file"}
+        assert shown["skipped"] == [crate]
         with pytest.raises(KeyError, match=r"example\.com/tea"):
             served.report("example.com/tea")
 
@@ -229,7 +227,7 @@ async def test_report_has_what_is_not_listed(
 async def test_serving_allows_what_the_arguments_say(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree, tmp_path: Path
 ) -> None:
-    """As by `devhost run`; and a step runs once for each pod, as there."""
+    """A step runs once for each pod, as with `devhost run`."""
     kubelet, log = devhost_kubelet, tmp_path / "log"
     config = COLAS + f"    preStart: [run: [sh, -c, 'echo ${{id}} >> {log}']]\n"
     devhost_tree.file("/etc/colas/coke")
@@ -244,7 +242,7 @@ async def test_serving_allows_what_the_arguments_say(
 
 
 @pytest.mark.parametrize(
-    ("what", "error"),
+    ("served", "error"),
     [
         ([Path("/nowhere/colas.yaml")], ConfigError),
         (["version: v2\nresources: []\n"], ConfigError),
@@ -252,17 +250,14 @@ async def test_serving_allows_what_the_arguments_say(
     ],
 )
 async def test_serving_of_no_valid_configuration_is_an_error(
-    devhost_kubelet: StandInKubelet, what: list[Path | str], error: type[Exception]
+    devhost_kubelet: StandInKubelet, served: list[Path | str], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        async with serving(*what, kubelet=devhost_kubelet):
+        async with serving(*served, kubelet=devhost_kubelet):
             pass
 
 
-async def test_device_that_is_gone_leaves_the_list_when_no_pod_holds_it(
-    devhost_kubelet: StandInKubelet, devhost_tree: HostTree
-) -> None:
-    """By the pod-resources API, as on a node."""
+async def test_device_gone_leaves(devhost_kubelet: StandInKubelet, devhost_tree: HostTree) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
     tree.file("/etc/colas/coke")
     config = COLAS + "    removeMissingAfter: 0s\n"
@@ -279,12 +274,9 @@ async def test_device_that_is_gone_leaves_the_list_when_no_pod_holds_it(
     assert kubelet.panics == []
 
 
-# ── the page ───────────────────────────────────────────────────────────────────────────
-
-
 @pytest.mark.slow
 def test_example_of_pytest_runs_as_it_is(tmp_path: Path) -> None:
-    """In a directory of its own, with nothing of ours but the package."""
+    """The example runs in an empty directory, with nothing of ours but the package."""
     place = shutil.copytree(EXAMPLE, tmp_path / "example")
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "pytest", "-p", "no:cacheprovider", "-rs"],
@@ -296,8 +288,7 @@ def test_example_of_pytest_runs_as_it_is(tmp_path: Path) -> None:
         timeout=250,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    texts = [one.read_text(encoding="utf-8") for one in place.glob("test_*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in place.glob("test_*.py")]
     tests = sum(len(re.findall(r"^async def test_", text, re.MULTILINE)) for text in texts)
     assert tests > 2
-    passed = f"{tests} passed" if can_make_nodes() else " skipped"
-    assert passed in done.stdout
+    assert f"{tests} passed" in done.stdout

@@ -249,11 +249,11 @@ def test_any_list_of_mounts(content: bytes, paths: list[bytes], source: bytes) -
     with tempfile.TemporaryDirectory() as place, bounded():
         file = Path(place, "file")
         file.write_bytes(content)
-        assert all(part >= 0 for number, _, _ in read_mounts(str(file)) for part in number)
+        assert all(part >= 0 for number, *_ in read_mounts(str(file)) for part in number)
         assert all(read_swaps(str(file)))
         file.write_bytes(b"".join(lines))
         assert list(read_mounts(str(file))) == [
-            ((8, number), os.fsdecode(path), os.fsdecode(source))
+            ((8, number), os.fsdecode(path), os.fsdecode(source), "ext4")
             for number, path in enumerate(paths)
         ]
         file.write_bytes(b"Filename  Type Size Used Priority\n" + b"".join(swaps))

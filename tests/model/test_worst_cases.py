@@ -7,8 +7,9 @@ import pytest
 
 from devhost.config.loader import PROBLEMS_MAX, loads
 from devhost.config.yaml_errors import SIZE_MAX, TreeError
-from devhost.drafts import conversion, draft
-from devhost.model import limits
+from devhost.drafts import draft
+from devhost.drafts.conversion import Conversion
+from devhost.hostfs.files import HostFiles
 from tests.model.judge import judge
 from tests.model.running import bounded
 
@@ -89,7 +90,7 @@ CASES: Final[dict[str, Callable[[], str]]] = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
 def test_a_file_of_a_mebibyte_is_judged_in_bounded_time(case: str) -> None:
-    """The file is loaded or refused, with problems that can be read."""
+    """It is loaded or refused, with problems that can be read."""
     text = CASES[case]()
     assert len(text.encode()) <= SIZE_MAX
     with bounded(HANG_S):
@@ -104,14 +105,22 @@ SETTINGS: Final = {
     "texts": "a: |\n" + "".join("  " * n + "groups: |\n" for n in range(1, 60)),
     "devices": "- {name: a, groups: []}\n" * 20_000,
     "same": "devices:\n" + "- {name: a, groups: [{paths: [{path: /dev/a*}]}]}\n" * 15_000,
+    "groups": many(
+        "- name: a{0}\n  groups:\n" + many("  - paths:\n    - path: /dev/{{0}}/{}\n", 49, ""),
+        150,
+        "",
+    ),
+    "plugins": many("- image: generic-device-plugin\n  labels: [name: a{}]\n", 3_000, "")
+    + many("- name: a{0}\n  groups:\n  - paths:\n    - path: /dev/a{0}*\n", 200, ""),
+    "volumes": "items:\n" + many("- name: a\n  hostPath: /dev/a{}\n", 8_000, ""),
 }
 
 
 def test_setting_of_what_cannot_be_read_is_not_carried_over() -> None:
     setting = "- {devicematch: ^%s$, nummaxdevices: 1}\n"
-    lost, fuse = conversion.convert_devices(
-        conversion.find_devices(setting % ("x" * 300) + setting % "fuse")
-    )
+    conversion = Conversion(HostFiles())
+    assert conversion.read(setting % ("x" * 300) + setting % "fuse")
+    ((lost, fuse),) = (profile.entries for profile in conversion.finish()[0])
     assert "File name too long" in lost.comments[0]
     assert fuse.resource["name"] == "smarter-devices/fuse"
 
@@ -119,13 +128,11 @@ def test_setting_of_what_cannot_be_read_is_not_carried_over() -> None:
 @pytest.mark.parametrize("case", SETTINGS)
 def test_huge_settings_of_another_plugin_are_judged_in_bounded_time(case: str) -> None:
     with bounded():
+        conversion = Conversion(HostFiles(), "example.com")
         try:
-            devices = conversion.find_devices(SETTINGS[case])
-        except TreeError:
-            return
-        if len(devices) > limits.RESOURCES_MAX:
-            with pytest.raises(ValueError, match="devices, more than 1000"):
-                conversion.convert_devices(devices, "example.com")
+            conversion.read(SETTINGS[case])
+            (everywhere,), _ = conversion.finish()
+        except (TreeError, ValueError) as error:
+            assert isinstance(error, TreeError) or "more than 1000" in str(error)
         else:
-            entries = conversion.convert_devices(devices, "example.com")
-            assert loads(draft.render((), entries)).config is not None
+            assert loads(draft.render((), everywhere.entries)).config is not None

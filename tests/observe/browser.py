@@ -34,9 +34,9 @@ exec '{program}' "$@"
 
 
 def find() -> str:
-    """Return the path of a browser: as told, fetched, or the machine's; empty if there is none."""
-    told = os.environ.get("DEVHOST_TEST_BROWSER")
-    return told or (str(PROGRAM) if PROGRAM.exists() else _of_the_machine())
+    """Return the path of the variable's browser, the fetched or the machine's; empty without."""
+    path = os.environ.get("DEVHOST_TEST_BROWSER")
+    return path or (str(PROGRAM) if PROGRAM.exists() else _of_the_machine())
 
 
 def _of_the_machine() -> str:

@@ -13,6 +13,5 @@ async def allocate(daemon: Daemon, *containers: Sequence[str]) -> None:
     (name,) = daemon.sockets()
     requests = [pb.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
     async with open_channel(daemon.plugins / name) as channel:
-        await pb_grpc.DevicePluginStub(channel).Allocate(
-            pb.AllocateRequest(container_requests=requests)
-        )
+        stub = pb_grpc.DevicePluginStub(channel)
+        await stub.Allocate(pb.AllocateRequest(container_requests=requests))

@@ -12,18 +12,18 @@ _SINCE = "2026-11-21T11:25:57+00:00"
 
 def example() -> Json:
     """Return the ordinary one, with names that are meant to harm."""
-    said: Json = json.loads(_ORDINARY.read_text())
-    device = said["resources"][0]["devices"][0]
-    said["resources"][0]["devices"].append(
+    status: Json = json.loads(_ORDINARY.read_text())
+    device = status["resources"][0]["devices"][0]
+    status["resources"][0]["devices"].append(
         device | {"id": "<img src=x onerror=alert(1)>", "reason": "</script><b>bold</b>"}
     )
-    return said
+    return status
 
 
 def many() -> Json:
     """Return 30 resources and 500 devices, of which few are unwell."""
     resources = [resource(number, 30 if number % 3 == 0 else 8) for number in range(29)]
-    resources.append(resource(29, 500 - sum(len(one["devices"]) for one in resources)))
+    resources.append(resource(29, 500 - sum(len(entry["devices"]) for entry in resources)))
     _break(resources[3], 25, "check failed: readable: Input/output error")
     _break(resources[17], 2, "check failed: writable: No such device")
     del resources[17]["devices"][7]
@@ -32,7 +32,6 @@ def many() -> Json:
 
 
 def wrong() -> Json:
-    """Return a status in which everything is wrong that can be."""
     backing, failing, waiting, withheld, draining = (resource(number, 4) for number in range(5))
     backing |= {"state": "BackingOff", "reason": "cannot register: " + "connection refused; " * 8}
     failing |= {"devices": [], "capacity": 0, "allocatable": 0, "missing": 4, "expected": 4}
@@ -40,16 +39,14 @@ def wrong() -> Json:
     failing["skipped"] = [{"candidate": f"/dev/s{n}", "reason": "dangling link"} for n in range(30)]
     waiting |= {"state": "Waiting", "reason": "no kubelet: kubelet.sock is not there"}
     for number in range(4):
-        reason = (
-            "withheld: it was offered as example.com/old-name before, which pod default/web-0 has"
-        )
+        reason = "withheld: it was offered as example.com/old-name, which pod default/web-0 has"
         _break(withheld, number, reason)
     draining |= {"state": "Draining", "reason": "removed from the configuration"}
     draining["devices"][0]["id"] = "x" * 63
-    said = whole([backing, failing, waiting, withheld, draining])
+    status = whole([backing, failing, waiting, withheld, draining])
     where = {"severity": "error", "file": "/etc/devhost/config.yaml", "column": 7}
     text = "unknown key 'statics'; did you mean 'static'?"
-    said["config"] |= {
+    status["config"] |= {
         "failures": 3,
         "unsaved": "/var/lib/devhost: No space left on device",
         "problems": [
@@ -57,36 +54,33 @@ def wrong() -> Json:
             for line in range(14)
         ],
     }
-    said |= {"ready": False}
-    said["kubelet"] = {"podResources": "connection refused", "restarts": 3}
+    status |= {"ready": False}
+    status["kubelet"] = {"podResources": "connection refused", "restarts": 3}
     first = "configuration file invalid; still serving the last good one"
-    said["troubles"] = [first, *said["troubles"]]
-    return said
+    status["troubles"] = [first, *status["troubles"]]
+    return status
 
 
 def whole(resources: list[Json]) -> Json:
-    said = example() | {"resources": resources, "troubles": []}
-    said["config"] |= {"problems": [], "failures": 0}
-    for one in resources:
-        if one["reason"] and one["state"] != "Draining":
-            said["troubles"].append(f"{one['name']}: {one['state']}: {one['reason']}")
-        if bad := one["unhealthy"]:
-            said["troubles"].append(
-                f"{one['name']}: {bad} of {len(one['devices'])} devices unhealthy"
-            )
-        if one["missing"]:
-            said["troubles"].append(
-                f"{one['name']}: {one['missing']} of {one['expected']} devices missing"
-            )
-    return said
+    troubles: list[str] = []
+    for entry in resources:
+        name, reason = entry["name"], entry["reason"]
+        if reason and entry["state"] != "Draining":
+            troubles.append(f"{name}: {entry['state']}: {reason}")
+        if bad := entry["unhealthy"]:
+            troubles.append(f"{name}: {bad} of {len(entry['devices'])} devices unhealthy")
+        if lost := entry["missing"]:
+            troubles.append(f"{name}: {lost} of {entry['expected']} devices missing")
+    status = example() | {"resources": resources, "troubles": troubles}
+    status["config"] |= {"problems": [], "failures": 0}
+    return status
 
 
 def resource(number: int, count: int) -> Json:
     kind = ("serial", "render", "sound", "scratch-disk", "token")[number % 5]
     name = f"example.com/{kind}-{number}"
-    ids = [f"usb-FTDI_FT232R_USB_UART_A50285B{one:02}-if00-port0" for one in range(count)]
-    if kind != "serial":
-        ids = [f"{kind}{one}" for one in range(count)]
+    form = "usb-FTDI_FT232R_USB_UART_A50285B{:02}-if00-port0" if kind == "serial" else f"{kind}{{}}"
+    ids = [form.format(index) for index in range(count)]
     devices: list[Json] = [
         {
             "id": device_id,

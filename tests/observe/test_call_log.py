@@ -1,4 +1,4 @@
-"""What the log says of the kubelet's calls, as an audit wants it."""
+"""The log of the kubelet's calls, as an audit wants it."""
 
 import json
 from pathlib import Path
@@ -32,9 +32,7 @@ resources:
 """
 
 
-async def test_allocation_is_logged_with_what_it_gives(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_log_of_an_allocation(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     place = directory / "colas"
     daemon.flags += ["--allow-path", str(place)]
     daemon.flags += ["--allow-annotation", "example.com/used"]
@@ -52,7 +50,7 @@ async def test_allocation_is_logged_with_what_it_gives(
 
 
 async def test_allocation_of_containers_is_one_line(daemon: Daemon, started: Kubelet) -> None:
-    """However many containers a client asks for, none included; kubelet asks for one."""
+    """A client may ask for any number of containers, also none; kubelet asks for one."""
     await daemon.start(tokens(a=3))
     await started.wait(A, 3, 3)
     await allocate(daemon, ["0", "1"], ["2"])
@@ -64,9 +62,7 @@ async def test_allocation_of_containers_is_one_line(daemon: Daemon, started: Kub
 
 
 @pytest.mark.parametrize("text", ["\x1b" * 50_000, "\u202e" * 50_000, "\ud800" * 50_000])
-def test_allocation_of_long_texts_is_short_line(
-    caplog: pytest.LogCaptureFixture, text: str
-) -> None:
+def test_allocation_of_long_texts_logs_little(caplog: pytest.LogCaptureFixture, text: str) -> None:
     node, mount = DeviceSpec(text, text, "rw"), MountSpec(text, text, read_only=True)
     texts = (text,) * 1000
     answer = Allocation(texts, {text: ""}, (mount,) * 1000, (node,) * 1000, {text: ""}, texts)
@@ -90,9 +86,7 @@ async def test_allocation_that_is_refused_is_warned_of(daemon: Daemon, started: 
     assert line["reason"] == raised.value.details()
 
 
-async def test_start_of_a_container_is_logged_and_a_prevented_one_warned_of(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_log_of_a_container_start(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     daemon.flags += ["--allow-exec"]
     await daemon.start(STEP.format(mark=directory / "mark"))
     await started.wait(A, 1, 1)
@@ -106,9 +100,7 @@ async def test_start_of_a_container_is_logged_and_a_prevented_one_warned_of(
     assert "run mkdir" in line["reason"]
 
 
-async def test_device_unhealthy_is_warned_of(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_log_of_a_devices_health(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     place = directory / "colas"
     (place / "a").touch()
     (place / "b").symlink_to("/nowhere")

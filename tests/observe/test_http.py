@@ -38,17 +38,14 @@ async def port() -> AsyncIterator[int]:
 
 
 async def test_response_has_its_body_and_headers(port: int) -> None:
-    found = await get(port, "/?query=is&ignored#so")
-    assert (found.status, found.body) == (200, b"hello")
-    assert found.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert found.headers["Cache-Control"] == "no-store"
+    response = await get(port, "/?query=is&ignored#so")
+    assert (response.status, response.body) == (200, b"hello")
+    assert response.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert response.headers["Cache-Control"] == "no-store"
     assert (await get(port, "/no")).status == 503
     assert len((await get(port, "/large")).body) == LARGE
-
-
-async def test_response_to_head_has_no_body(port: int) -> None:
-    found = await send(port, b"HEAD / HTTP/1.0\r\n\r\n")
-    assert (found.status, found.body, found.headers["Content-Length"]) == (200, b"", "5")
+    response = await send(port, b"HEAD / HTTP/1.0\r\n\r\n")
+    assert (response.status, response.body, response.headers["Content-Length"]) == (200, b"", "5")
 
 
 @pytest.mark.parametrize(
@@ -64,47 +61,38 @@ async def test_response_to_head_has_no_body(port: int) -> None:
     ],
 )
 async def test_request_that_is_wrong_has_its_status(port: int, line: bytes, status: int) -> None:
-    found = await send(port, line + b"\r\nHost: localhost\r\n\r\n")
-    assert found.status == status
+    response = await send(port, line + b"\r\nHost: localhost\r\n\r\n")
+    assert response.status == status
     if status == 405:
-        assert found.headers["Allow"] == "GET, HEAD"
+        assert response.headers["Allow"] == "GET, HEAD"
 
 
 @pytest.mark.parametrize(
     ("line", "status"),
-    [
-        (b"Host: localhost:9111", 200),
-        (b"host:LOCALHOST", 200),
-        (b"Host: 127.0.0.1:9111", 200),
-        (b"Host: [::1]:9111", 200),
-        (b"Host: Node-1.example.com:9111", 200),
-        (b"Host: localhost\r\nX-Host: evil.com", 200),
-        (b"Host: evil.com", 421),
-        (b"HOST:\tevil.com:9111 ", 421),
-        (b"Host: localhost.evil.com", 421),
-        (b"Host: 127.0.0.1.evil.com", 421),
-        (b"Host: localhost@evil.com", 421),
-        (b"Host: localhost\r\nHost: evil.com", 400),
-        (b"Host: [", 421),
-    ],
-)
+    [(b"Host: localhost:9111", 200), (b"host:LOCALHOST", 200), (b"Host: 127.0.0.1:9111", 200),
+     (b"Host: [::1]:9111", 200), (b"Host: Node-1.example.com:9111", 200),
+     (b"Host: localhost\r\nX-Host: evil.com", 200), (b"Host: evil.com", 421),
+     (b"HOST:\tevil.com:9111 ", 421), (b"Host: localhost.evil.com", 421),
+     (b"Host: 127.0.0.1.evil.com", 421), (b"Host: localhost@evil.com", 421),
+     (b"Host: localhost\r\nHost: evil.com", 400), (b"Host: [", 421)],
+)  # fmt: skip
 async def test_request_for_another_host_name_is_refused(line: bytes, status: int) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
     async with serve_http(bound, {"/": lambda: Response(b"hello")}, "node-1.example.com"):
         port = bound.getsockname()[1]
-        found = await send(port, b"GET / HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % line)
-        assert found.status == status
+        response = await send(port, b"GET / HTTP/1.1\r\nA: b\r\n%s\r\n\r\n" % line)
+        assert response.status == status
 
 
 async def test_request_with_an_endless_head_is_cut_off(port: int) -> None:
-    """It is cut off, however much comes; the answer may be lost with what was not read."""
-    found = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
-    assert found.status in (400, 0)
+    """The answer may be lost with the bytes that were not read."""
+    response = await send(port, b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * http.HEAD_BYTES_MAX)
+    assert response.status in (400, 0)
     assert (await get(port, "/")).status == 200
 
 
 async def test_connections_beyond_the_limit_end_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they say nothing or do not read; a new one gets through."""
+    """A new connection gets through, though the others say nothing or do not read."""
     monkeypatch.setattr(http, "PATIENCE_S", 3600.0)
     bound = socket.create_server(("127.0.0.1", 0))
     async with contextlib.AsyncExitStack() as stack, asyncio.timeout(60):
@@ -135,7 +123,7 @@ async def test_connection_slow_is_cut_off(raw: bytes, monkeypatch: pytest.Monkey
 
 
 def test_throttled_response_is_made_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What took a second to make serves for the next ten; what took nothing is made again."""
+    """A response that took 1 s serves for the next 10 s; one that took no time is made again."""
     clock = [0.0]
     made: list[float] = []
     monkeypatch.setattr("time.monotonic", lambda: clock[0])

@@ -20,42 +20,39 @@ GONE_SOON = ", removeMissingAfter: 0s"
 OTHER = "example.com/other"
 
 
-def missing(said: Json, name: str = A) -> tuple[int, int]:
-    """Return how many devices of a resource are missing, of how many."""
-    one = resource(said, name)
-    return (one["missing"], one["expected"]) if one else (0, 0)
+def missing(status: Json, name: str = A) -> tuple[int, int]:
+    entry = resource(status, name)
+    return (entry["missing"], entry["expected"]) if entry else (0, 0)
 
 
 async def until_missing(port: int, count: int, expected: int) -> Json:
     """Wait until so many devices are missing, and nothing else is amiss; return the status."""
     troubles = [f"{A}: {count} of {expected} devices missing"] if count else []
 
-    def true(said: Json) -> bool:
-        found = [trouble.partition(" (")[0] for trouble in said["troubles"]]
-        return missing(said) == (count, expected) and found == troubles
+    def true(status: Json) -> bool:
+        texts = [trouble.partition(" (")[0] for trouble in status["troubles"]]
+        return missing(status) == (count, expected) and texts == troubles
 
     return await until_status(port, true)
 
 
-async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, more: str = "") -> int:
+async def with_two(daemon: Daemon, kubelet: Kubelet, directory: Path, options: str = "") -> int:
     """Start with two devices, and wait until they are counted; return where to ask."""
     for name in "ab":
         (directory / "colas" / name).touch()
-    await daemon.start(colas(directory, GONE_SOON + more))
+    await daemon.start(colas(directory, GONE_SOON + options))
     await kubelet.wait(A, 2, 2)
     port = await status_port_of(daemon)
     await until_missing(port, 0, 2)
     return port
 
 
-async def test_device_left_the_list_is_missing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_unlisted_device_is_missed(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     port = await with_two(daemon, started, directory)
     (directory / "colas" / "a").unlink()
     await started.wait(A, 1, 1)  # nothing is left of it there
-    said = await until_missing(port, 1, 2)
-    assert "minDevices: 1" in said["troubles"][0]
+    status = await until_missing(port, 1, 2)
+    assert "minDevices: 1" in status["troubles"][0]
     code, text, _ = await asked("--status-listen", f":{port}")
     assert code == 1
     assert "1 of 1 allocatable, 1 missing" in text
@@ -77,53 +74,41 @@ async def test_device_left_the_list_is_missing(
     await until_missing(port, 0, 2)
 
 
-async def test_minimum_counts_from_the_start(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    await daemon.start(colas(directory, ", minDevices: 2"))
+async def test_minimum_counts_from_start(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    await daemon.start(colas(directory))
     port = await status_port_of(daemon)
-    await until_status(port, lambda it: missing(it) == (2, 2))
+    await until_missing(port, 0, 0)
+    daemon.write(colas(directory, ", minDevices: 2"))
+    await until_status(port, lambda doc: missing(doc) == (2, 2))
     (directory / "colas" / "a").touch()
     await until_missing(port, 1, 2)
     daemon.write(colas(directory, ", minDevices: 1"))
     await until_missing(port, 0, 1)
 
 
-async def test_resource_new_misses_no_device(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    await daemon.start(colas(directory))
-    port = await status_port_of(daemon)
-    await until_missing(port, 0, 0)
-
-
-async def test_edit_of_sources_accepts_fewer(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    """Of the options that find devices, or of a resource that has some of them from now on."""
+async def test_edit_may_bring_fewer(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    """An edit of the sources, or a new resource before it, may leave a resource fewer devices."""
     port = await with_two(daemon, started, directory)
     daemon.write(colas(directory).replace("colas]", "colas/a]").replace("directory:", "glob:"))
     await started.wait(A, 1, 1)
     await until_missing(port, 0, 1)
 
     daemon.write(colas(directory, GONE_SOON))
-    await until_status(port, lambda it: missing(it) == (0, 2))
+    await until_status(port, lambda doc: missing(doc) == (0, 2))
     entries = colas(directory, GONE_SOON).splitlines()
     first = f"  - {{name: {OTHER}, sources: [glob: {directory}/colas/b]}}"
     daemon.write("\n".join([*entries[:2], first, *entries[2:]]))
     await started.wait(A, 1, 1)
-    await until_status(port, lambda it: resource(it).get("expected") == 1)
-    await until_status(port, lambda it: resource(it, OTHER).get("expected") == 1)
-    await until_status(port, lambda it: it["troubles"] == [])
+    await until_status(port, lambda doc: resource(doc).get("expected") == 1)
+    await until_status(port, lambda doc: resource(doc, OTHER).get("expected") == 1)
+    await until_status(port, lambda doc: doc["troubles"] == [])
     assert not daemon.found("devices missing")
 
 
-async def test_resource_removed_expects_nothing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_removal_expects_nothing(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     port = await with_two(daemon, started, directory)
     daemon.write("version: v1\nresources: []\n")
-    await until_status(port, lambda it: not it["resources"])
+    await until_status(port, lambda doc: not doc["resources"])
     (directory / "colas" / "a").unlink()
     daemon.write(colas(directory))
     await started.wait(A, 1, 1)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PROGRAM = browser.find()
 PICTURES = os.environ.get("DEVHOST_TEST_PICTURES")
+DAY = "2026-11-21"
 EVERY_MS = 2000  # how often the page asks
 
 pytestmark = pytest.mark.skipif(not PROGRAM, reason="no browser: see CONTRIBUTING.md")
@@ -75,8 +76,8 @@ class Viewer:
         shown.on("console", lambda message: self.complain(f"{message.text} {message.location}"))
         shown.on("pageerror", lambda error: self.complain(str(error)))
         if clock:
-            await shown.clock.install(time="2026-11-21T11:00:00Z")
-            await shown.clock.pause_at("2026-11-21T12:00:00Z")  # or it asks a server that has ended
+            await shown.clock.install(time=f"{DAY}T11:00:00Z")
+            await shown.clock.pause_at(f"{DAY}T12:00:00Z")  # or it asks a server that has ended
         await shown.goto(url)
         await shown.wait_for_selector("#overview")
         return shown
@@ -99,7 +100,7 @@ async def viewer() -> AsyncIterator[Viewer]:
 
 
 async def later(shown: "Page", js: str) -> None:
-    """Let the page ask again, until something is so."""
+    """Move the clock, by which the page asks for the status, until an expression is true."""
     while not await shown.evaluate(js):  # the policy refuses Playwright's own waiting
         await shown.clock.run_for(EVERY_MS)
 
@@ -109,7 +110,7 @@ def kept(name: str, place: Path) -> Path:
 
 
 async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
-    """Without a reload; and what a device is called stays text."""
+    """The page needs no reload, and a device's name stays text."""
     async with Served(example()) as served:
         shown = await viewer.open(served.url)
         assert await shown.title() == "(2) devhost node-1"
@@ -137,12 +138,9 @@ async def test_page_shows_the_status_and_follows_it(viewer: Viewer) -> None:
 async def test_page_fits_the_window(viewer: Viewer, tmp_path: Path, status: type[Json]) -> None:
     async with Served(status()) as served:
         for kind, scheme, width, height in (
-            ("light", "light", 1100, 900),
-            ("dark", "dark", 1100, 900),
-            ("tablet", "light", 601, 900),
-            ("window", "light", 851, 900),
-            ("phone", "light", 360, 740),
-            ("small-phone", "dark", 320, 600),
+            *(("light", "light", 1100, 900), ("dark", "dark", 1100, 900)),
+            *(("tablet", "light", 601, 900), ("window", "light", 851, 900)),
+            *(("phone", "light", 360, 740), ("small-phone", "dark", 320, 600)),
         ):
             shown = await viewer.open(served.url, width, height, scheme)
             for summaries in ("summary", "details details summary"):
@@ -193,11 +191,7 @@ async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> 
     async with Served(many()) as served:
         devices = served.status["resources"][3]["devices"]
         for device in devices:
-            device["checked"] = {
-                "at": "2026-11-21T11:58:58+00:00",
-                "failure": None,
-                "unknown": None,
-            }
+            device["checked"] = {"at": f"{DAY}T11:58:58+00:00", "failure": None, "unknown": None}
         shown = await viewer.open(served.url, 800, 700)
         assert await shown.locator(".resource[open]").count() == 0
         await shown.get_by_role("link", name="example.com/scratch-disk-3").click()
@@ -211,7 +205,7 @@ async def test_page_refresh_keeps_focus_selection_and_scroll(viewer: Viewer) -> 
         await first.evaluate("one => getSelection().selectAllChildren(one)")
         scrolled = await shown.evaluate("scrollY")
 
-        devices[7]["checked"] = devices[7]["checked"] | {"at": "2026-11-21T11:59:59+00:00"}
+        devices[7]["checked"] = devices[7]["checked"] | {"at": f"{DAY}T11:59:59+00:00"}
         served.status |= {"nodeName": "node-2"}
         await later(shown, "document.title.endsWith('node-2')")
         assert await card.locator("tbody tr").count() == 30
@@ -262,17 +256,17 @@ async def test_page_filter_shows_what_matches(viewer: Viewer) -> None:
 
 
 async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
-    """Of equal ones the first in the file; and shares are no devices."""
+    """Equal resources are in the file's order; shares are no devices."""
     resources = [resource(number, 20) for number in range(5)]
     for index, lost in ((1, 1), (2, 20), (3, 19)):
         resources[index]["devices"] = resources[index]["devices"][lost:]
         resources[index] |= {"missing": lost, "allocatable": 20 - lost, "capacity": 20 - lost}
     resources[0] |= {"capacity": 2000, "allocatable": 2000}
-    resources[4] |= {"since": "2026-11-21T11:27:57+00:00"}
+    resources[4] |= {"since": f"{DAY}T11:27:57+00:00"}
     async with Served(whole(resources)) as served:
         shown = await viewer.open(served.url)
         order = ["sound-2", "scratch-disk-3", "render-1", "serial-0", "token-4"]
-        names = [f"example.com/{one}" for one in order]
+        names = [f"example.com/{name}" for name in order]
         assert await shown.locator(".resource h2").all_inner_texts() == names
         assert await shown.locator("#problems a").all_inner_texts() == names[:3]
         assert await shown.locator(".lost h2").all_inner_texts() == names[:1]
@@ -284,11 +278,10 @@ async def test_page_shows_what_has_lost_most_first(viewer: Viewer) -> None:
             "missing": "40",
             "held by pods": "30",
         }
-        assert "2000 of 2000 shares allocatable" in await shown.inner_text(
-            f"[id='resource-{names[3]}']"
-        )
+        shares, fresh = (f"[id='resource-{name}']" for name in names[3:])
+        assert "2000 of 2000 shares allocatable" in await shown.inner_text(shares)
         await shown.get_by_text(names[4]).click()
-        assert "Registered since 11:27:57" in await shown.inner_text(f"[id='resource-{names[4]}']")
+        assert "Registered since 11:27:57" in await shown.inner_text(fresh)
 
 
 # ── for the README ──
@@ -310,7 +303,7 @@ resources:
 async def test_page_of_a_real_run(
     viewer: Viewer, daemon: Daemon, started: Kubelet, directory: Path, tmp_path: Path
 ) -> None:
-    """With the picture of the README: a device has gone, and pods have others."""
+    """The picture of the README: a device has gone, and pods have others."""
     root = directory / "root"
     for place, names in (
         ("etc/colas", ("cherry", "classic", "vanilla")),
@@ -326,7 +319,7 @@ async def test_page_of_a_real_run(
     await started.admit("web-0", {"app": {"myway5.com/cola": 2}})
     await started.admit("solver-0", {"app": {"example.com/license": 1}})
     port = await status_port_of(daemon)
-    await until_status(port, lambda it: it["resources"][0]["expected"] == 3)
+    await until_status(port, lambda doc: doc["resources"][0]["expected"] == 3)
     (root / "etc/colas/vanilla").unlink()
     await started.wait("myway5.com/cola", 6, 4)
     shown = await viewer.open(f"http://127.0.0.1:{port}/", 1000, 880, clock=False)

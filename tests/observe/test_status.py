@@ -1,4 +1,4 @@
-"""What a running devhost says of itself, and whether that is so."""
+"""The status of a running devhost."""
 
 import asyncio
 import contextlib
@@ -28,9 +28,7 @@ B = "example.com/b"
 GOLDEN = Path(__file__).with_name("golden")
 
 
-async def test_status_shows_devices_health_and_what_is_missing(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_status_of_missing_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     place = directory / "colas"
     (place / "one").touch()
     (place / "two").symlink_to("/nowhere")
@@ -39,60 +37,55 @@ async def test_status_shows_devices_health_and_what_is_missing(
     await daemon.start(colas(directory, health))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)
-    said = await until_status(port, lambda it: resource(it).get("registered"))
-    assert (said["nodeName"], said["ready"], said["troubles"]) == ("node-7", True, [])
-    assert said["kubelet"] == {"podResources": "known", "restarts": 0}
-    one = resource(said)
-    assert (one["state"], one["streams"]) == ("Registered", 1)
-    assert (one["capacity"], one["allocatable"]) == (1, 1)
-    assert one["skipped"] == [{"candidate": str(place / "two"), "reason": "dangling link"}]
-    (device,) = one["devices"]
+    report = await until_status(port, lambda doc: resource(doc).get("registered"))
+    assert (report["nodeName"], report["ready"], report["troubles"]) == ("node-7", True, [])
+    assert report["kubelet"] == {"podResources": "known", "restarts": 0}
+    entry = resource(report)
+    assert (entry["state"], entry["streams"]) == ("Registered", 1)
+    assert (entry["capacity"], entry["allocatable"]) == (1, 1)
+    assert entry["skipped"] == [{"candidate": str(place / "two"), "reason": "dangling link"}]
+    (device,) = entry["devices"]
     assert (device["id"], device["health"], device["reason"]) == ("one", "Healthy", None)
     assert device["paths"] == [str(place / "one")]
 
-    # The last round of checks, though it changed nothing.
-    await until_status(port, lambda it: resource(it)["devices"][0]["checked"] != device["checked"])
-
-    await until_status(port, lambda it: resource(it)["expected"] == 1)
+    checked = device["checked"]  # the last round of checks, though it changed nothing
+    await until_status(port, lambda doc: resource(doc)["devices"][0]["checked"] != checked)
+    await until_status(port, lambda doc: resource(doc)["expected"] == 1)
     (place / "one").unlink()
     await started.wait(A, 1, 0)
-    said = await until_status(port, lambda it: it["troubles"])
-    (missing,) = said["troubles"]
+    report = await until_status(port, lambda doc: doc["troubles"])
+    (missing,) = report["troubles"]
     assert missing.startswith(f"{A}: 1 of 1 devices missing (")
-    assert said["ready"]
-    assert (resource(said)["unhealthy"], resource(said)["missing"]) == (0, 1)
+    assert report["ready"]
+    assert (resource(report)["unhealthy"], resource(report)["missing"]) == (0, 1)
     samples = await scrape(await port_of(daemon))
     assert samples.value("devhost_devices", resource_name=A, health="Unhealthy") == 0
-    (device,) = resource(said)["devices"]
+    (device,) = resource(report)["devices"]
     assert device["health"] == "Unhealthy"
     assert "not found" in device["reason"]
 
 
-async def test_status_without_devices_says_why(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
-    """As long as there are none, also when the last one has gone."""
+async def test_status_without_devices(daemon: Daemon, started: Kubelet, directory: Path) -> None:
+    """While there are none, also when the last device has gone."""
     place = directory / "colas"
     reason = f"directory {place}: there is nothing to select"
     await daemon.start(colas(directory, ", removeMissingAfter: 0s"))
     port = await status_port_of(daemon)
-    await until_status(port, lambda it: resource(it).get("warnings") == [reason])
+    await until_status(port, lambda doc: resource(doc).get("warnings") == [reason])
     await daemon.logged("no devices", reason=reason)
     (place / "one").touch()
     await started.wait(A, 1, 1)
-    await until_status(port, lambda it: not resource(it)["warnings"])
+    await until_status(port, lambda doc: not resource(doc)["warnings"])
     (place / "one").unlink()
     await started.wait(A, 0, 0)
-    await until_status(port, lambda it: resource(it)["warnings"] == [reason])
+    await until_status(port, lambda doc: resource(doc)["warnings"] == [reason])
 
 
 async def reloads(daemon: Daemon) -> dict[str, float | None]:
-    """Return what the metrics say of reloads."""
-    said = await scrape(await port_of(daemon))
-    counts = {
-        one: said.value("devhost_config_reloads_total", result=one) for one in ("ok", "error")
-    }
-    return {"successful": said.value("devhost_config_last_reload_successful"), **counts}
+    samples = await scrape(await port_of(daemon))
+    name = "devhost_config_reloads_total"
+    counts = {result: samples.value(name, result=result) for result in ("ok", "error")}
+    return {"successful": samples.value("devhost_config_last_reload_successful"), **counts}
 
 
 async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) -> None:
@@ -101,51 +94,49 @@ async def test_status_of_reloads_and_drains(daemon: Daemon, started: Kubelet) ->
     await started.wait(B, 2, 2)
     port = await status_port_of(daemon)
     before = await status(port)
-    assert [one["name"] for one in before["resources"]] == [A, B]
+    assert [entry["name"] for entry in before["resources"]] == [A, B]
     assert before["config"]["file"] == str(daemon.config)
     assert before["config"]["problems"] == []
     daemon.write("version: v1\nresource: []\n")
-    said = await until_status(port, lambda it: it["config"]["problems"])
-    problems = [one for one in said["config"]["problems"] if one["line"] == 2]
+    report = await until_status(port, lambda doc: doc["config"]["problems"])
+    problems = [problem for problem in report["config"]["problems"] if problem["line"] == 2]
     assert (problems[0]["column"], problems[0]["severity"]) == (1, "error")
     assert "resources" in problems[0]["message"]
-    assert said["config"]["failures"] == 1
-    assert (said["config"]["hash"], said["ready"]) == (before["config"]["hash"], True)
-    assert said["troubles"] == ["configuration file invalid; still serving the last good one"]
-    await daemon.logged(said["troubles"][0])
+    assert report["config"]["failures"] == 1
+    assert (report["config"]["hash"], report["ready"]) == (before["config"]["hash"], True)
+    assert report["troubles"] == ["configuration file invalid; still serving the last good one"]
+    await daemon.logged(report["troubles"][0])
     daemon.write(tokens(a=1))
-    said = await until_status(port, lambda it: not resource(it, B))
-    assert said["config"]["problems"] == []
-    assert (said["config"]["reloads"], said["config"]["failures"]) == (1, 1)
-    assert said["config"]["hash"] != before["config"]["hash"]
-    assert said["troubles"] == []
+    report = await until_status(port, lambda doc: not resource(doc, B))
+    assert report["config"]["problems"] == []
+    assert (report["config"]["reloads"], report["config"]["failures"]) == (1, 1)
+    assert report["config"]["hash"] != before["config"]["hash"]
+    assert report["troubles"] == []
     assert (await reloads(daemon)) == {"successful": 1, "ok": 1, "error": 1}
-    scraped = await scrape(await port_of(daemon))
-    assert not scraped.names_of(B)
-    hashes = [one.labels["hash"] for one in scraped.all if one.name == "devhost_config_hash_info"]
-    assert hashes == [said["config"]["hash"]]
+    samples = await scrape(await port_of(daemon))
+    assert not samples.names_of(B)
+    hashes = [s.labels["hash"] for s in samples.all if s.name == "devhost_config_hash_info"]
+    assert hashes == [report["config"]["hash"]]
 
 
-async def test_status_of_held_devices_names_pods(
-    daemon: Daemon, started: Kubelet, directory: Path
-) -> None:
+async def test_status_names_pods(daemon: Daemon, started: Kubelet, directory: Path) -> None:
     await daemon.start(tokens(a=1))
     await started.wait(A, 1, 1)
     port = await status_port_of(daemon)
-    await until_status(port, lambda it: it["kubelet"]["podResources"] == "known")
+    await until_status(port, lambda doc: doc["kubelet"]["podResources"] == "known")
     await started.admit("pod", {"app": {A: 1}})
-    await until_status(port, lambda it: resource(it)["holders"] == {"0": ["default/pod"]})
+    await until_status(port, lambda doc: resource(doc)["holders"] == {"0": ["default/pod"]})
     daemon.write(tokens())
-    said = await until_status(port, lambda it: "default/pod" in (resource(it)["reason"] or ""))
-    assert resource(said)["state"] == "Draining"
-    assert "removed from the configuration" in resource(said)["devices"][0]["reason"]
-    assert resource(said)["registered"]
-    assert said["troubles"] == []
+    report = await until_status(port, lambda doc: "default/pod" in (resource(doc)["reason"] or ""))
+    assert resource(report)["state"] == "Draining"
+    assert "removed from the configuration" in resource(report)["devices"][0]["reason"]
+    assert resource(report)["registered"]
+    assert report["troubles"] == []
     assert "devhost_devices" not in (await scrape(await port_of(daemon))).names_of(A)
     await started.kill() if isinstance(started, SimulatedKubelet) else await started.stop()
-    said = await until_status(port, lambda it: it["kubelet"]["podResources"] != "known")
-    assert "pr.sock" in said["kubelet"]["podResources"]
-    assert any("pod-resources unavailable" in trouble for trouble in said["troubles"])
+    report = await until_status(port, lambda doc: doc["kubelet"]["podResources"] != "known")
+    assert "pr.sock" in report["kubelet"]["podResources"]
+    assert any("pod-resources unavailable" in trouble for trouble in report["troubles"])
 
 
 async def test_status_is_not_beside_the_metrics(daemon: Daemon, started: Kubelet) -> None:
@@ -165,20 +156,17 @@ async def test_status_is_not_beside_the_metrics(daemon: Daemon, started: Kubelet
     assert (await send(metrics, foreign % b"/metrics")).status == 200  # by a service's name
 
 
-# ── probes ──
-
-
 async def test_readiness_without_kubelet_and_restarted(daemon: Daemon, kubelet: Kubelet) -> None:
-    """Where there is no kubelet it waits, and says so; once registered, it stays ready."""
+    """devhost waits without kubelet, and says so; once registered, it stays ready."""
     await daemon.start(tokens(a=1))
     port = await port_of(daemon)
-    said = await until_status(port, lambda it: it["ready"], "/readyz")
-    (one,) = said["resources"].values()
-    assert (one["state"], one["reason"]) == ("Waiting", "no kubelet: kubelet.sock is not there")
+    report = await until_status(port, lambda doc: doc["ready"], "/readyz")
+    (entry,) = report["resources"].values()
+    assert (entry["state"], entry["reason"]) == ("Waiting", "no kubelet: kubelet.sock is not there")
     assert (await get(port, "/healthz")).status == 200
     await kubelet.start()
     await kubelet.wait(A, 1, 1)
-    await until_status(port, lambda it: it["resources"][A]["state"] == "Registered", "/readyz")
+    await until_status(port, lambda doc: doc["resources"][A]["state"] == "Registered", "/readyz")
 
     seen = set()
     watching = asyncio.Event()
@@ -210,66 +198,58 @@ async def test_readiness_where_kubelet_refuses_is_lost(daemon: Daemon, directory
     async with server:
         await daemon.start(tokens(a=1))
         port = await port_of(daemon)
-        said = await until_status(
-            port, lambda it: it["resources"].get(A, {}).get("state") == "BackingOff", "/readyz"
+        report = await until_status(
+            port, lambda doc: doc["resources"].get(A, {}).get("state") == "BackingOff", "/readyz"
         )
-        assert not said["ready"]
+        assert not report["ready"]
         assert (await get(port, "/healthz")).status == 200
-        said = await until_status(await status_port_of(daemon), lambda it: it["troubles"])
-        assert not said["ready"]
-        assert not resource(said)["registered"]
+        report = await until_status(await status_port_of(daemon), lambda doc: doc["troubles"])
+        assert not report["ready"]
+        assert not resource(report)["registered"]
     failed = "devhost_registrations_total"
     text = (await get(port, "/metrics")).body.decode()
     assert re.search(rf'{failed}{{resource_name="{A}",result="error"}} [1-9]', text)
 
 
-async def test_readiness_of_a_start_from_a_last_good_copy_waits_for_a_valid_file(
-    daemon: Daemon, started: Kubelet
-) -> None:
+async def test_readiness_waits_for_a_valid_file(daemon: Daemon, started: Kubelet) -> None:
     """The copy may be that of a release that was uninstalled: its resources are served, unready."""
     daemon.state.mkdir(exist_ok=True)
     (daemon.state / "last-good.yaml").write_text(tokens(a=1))
     await daemon.start("version: v2\n")
     await started.wait(A, 1, 1)
     port = await port_of(daemon)
-    said = await until_status(port, lambda it: it["resources"][A]["ready"], "/readyz")
-    assert (said["ready"], said["configured"]) == (False, False)
+    report = await until_status(port, lambda doc: doc["resources"][A]["ready"], "/readyz")
+    assert (report["ready"], report["configured"]) == (False, False)
     assert (await get(port, "/healthz")).status == 200
     details = await status_port_of(daemon)
     assert (await status(details))["config"]["file"] == str(daemon.state / "last-good.yaml")
     daemon.write(tokens(a=2))
     await started.wait(A, 2, 2)
-    await until_status(details, lambda it: it["config"]["file"] == str(daemon.config))
+    await until_status(details, lambda doc: doc["config"]["file"] == str(daemon.config))
     daemon.write("version: v2\n")
-    await until_status(details, lambda it: it["config"]["problems"])
+    await until_status(details, lambda doc: doc["config"]["problems"])
     assert (await get(port, "/readyz")).status == 200
 
 
-# ── the shapes ──
-
-
 def shape(value: object) -> object:
-    """Return the keys, at every depth."""
     if isinstance(value, dict):
         return {key: shape(inner) for key, inner in value.items() if key != "holders"}
     return [shape(value[0])] if isinstance(value, list) and value else None
 
 
 @pytest.mark.parametrize("path", ["/status", "/readyz"])
-async def test_status_has_shape_of_golden_file(
-    daemon: Daemon, started: Kubelet, directory: Path, path: str
-) -> None:
+async def test_status_shape(daemon: Daemon, started: Kubelet, directory: Path, path: str) -> None:
     (directory / "colas" / "one").touch()
     (directory / "colas" / "two").symlink_to("/nowhere")
     await daemon.start(colas(directory, ", health: {checks: [readable]}"))
     await started.wait(A, 1, 1)
     port = await (status_port_of if path == "/status" else port_of)(daemon)
-    said = await until_status(port, lambda it: it["ready"], path)
+    report = await until_status(port, lambda doc: doc["ready"], path)
     example = json.loads((GOLDEN / f"{path[1:]}.json").read_text())
     if path == "/status":
         daemon.write("version: v1\nresource: []\n")
-        said = await until_status(port, lambda it: it["config"]["problems"])
-        assert shape(said) == shape(example)
+        report = await until_status(port, lambda doc: doc["config"]["problems"])
+        assert shape(report) == shape(example)
     else:
-        assert shape([*said["resources"].values()]) == shape([*example["resources"].values()])
-        assert said.keys() == example.keys()
+        assert shape([*report["resources"].values()]) == shape([*example["resources"].values()])
+        assert report.keys() == example.keys()

@@ -31,7 +31,7 @@ from devhost.node.pre_start import StepRun, run_steps
 from devhost.watch.threads import BlockingCalls
 from tests.support.devices import skip_reasons
 from tests.support.offered import offered
-from tests.support.scanning import selected, snapshot_of
+from tests.support.scanning import nobody, selected, snapshot_of
 
 NAME: Final = "example.com/loot"
 NULL, MEM, KMEM, PORT, FULL = (1, 3), (1, 1), (1, 2), (1, 4), (1, 7)
@@ -48,15 +48,15 @@ def config(*resources: Resource, **top: object) -> str:
 
 def policy(*allow: str, execs: bool = False) -> Policy:
     """Return a policy that has been given the same globs for mounts and for nodes."""
-    own = ("example.com/*",)
+    domain = ("example.com/*",)
     return Policy(
-        allow, allow_exec=execs, enforced=True, allow_devices=allow, allow_annotations=own
+        allow, allow_exec=execs, enforced=True, allow_devices=allow, allow_annotations=domain
     )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an attack.
+    """The result of an attack.
 
     Attributes:
         refusals: Why something was refused: by the loader, or device by device by Allocate.
@@ -75,19 +75,18 @@ class Outcome:
         assert self.refusals or self.snapshot.skipped, "it was neither refused nor left out"
         assert not self.answers
         assert not self.spec
-        told = "\n".join((*self.refusals, *skip_reasons(self.snapshot.skipped).values()))
-        for text in why:
-            assert text in told
+        text = "\n".join((*self.refusals, *skip_reasons(self.snapshot.skipped).values()))
+        for part in why:
+            assert part in text
 
     def nowhere(self, *texts: str) -> None:
         """Assert that no answer and no CDI spec has any of these texts."""
-        found = f"{self.answers}\n{self.spec}"
+        received = f"{self.answers}\n{self.spec}"
         for text in texts:
-            assert text not in found
+            assert text not in received
 
     @property
     def only(self) -> Allocation:
-        """The one answer."""
         assert not self.refusals, self.refusals
         assert self.answers
         (answer,) = self.answers.values()
@@ -136,11 +135,7 @@ class Victim:
         return place
 
     def scanner(self, resource: Resource, *allow: str, execs: bool = False) -> Scanner:
-        """Load a configuration of one resource.
-
-        Raises:
-            ConfigError: The loader refuses it.
-        """
+        """Load a configuration of one resource, or raise `ConfigError`."""
         (loaded,) = loads(config(resource)).require().resources
         return self.scanner_of(loaded, *allow, execs=execs)
 
@@ -157,27 +152,33 @@ class Victim:
 
     def scan(self, scanner: Scanner, previous: Snapshot | None = None) -> Snapshot:
         self.now += 1
-        return snapshot_of(
-            scanner, selected(scanner), previous or Snapshot(), lambda _key: None, self.now
-        )
+        return snapshot_of(scanner, selected(scanner), previous or Snapshot(), nobody, self.now)
 
     def attack(self, resource: Resource, *allow: str) -> Outcome:
-        """Have a configuration's resource loaded, scanned, written as CDI spec, and allocated."""
+        """Load, scan, write as CDI spec and allocate a configuration's resource."""
         loaded = loads(config(resource))
         if loaded.config is None:
-            return Outcome(tuple(str(one) for one in loaded.problems if one.severity == "error"))
+            return Outcome(tuple(str(p) for p in loaded.problems if p.severity == "error"))
         return self.outcome(self.scanner(resource, *allow))
 
     def outcome(self, scanner: Scanner) -> Outcome:
-        """Have a resource scanned, written as CDI spec, and allocated."""
         snapshot = self.scan(scanner)
-        return Outcome(
-            *allocated(scanner, snapshot), spec=written(scanner, snapshot), snapshot=snapshot
-        )
+        return Outcome(*allocated(scanner, snapshot), written(scanner, snapshot), snapshot)
 
     def by_both_ways(self, resource: Resource, *allow: str) -> list[Outcome]:
         """Attack by the kubelet's answer, and by a CDI spec."""
         return [self.attack({**resource, "inject": way}, *allow) for way in ("deviceSpecs", "cdi")]
+
+    def gives_no_node(self, resource: Resource) -> None:
+        """Attack by both ways: no container gets a node, a mount or a CDI device."""
+        for outcome in self.by_both_ways(resource):
+            assert not any(answer.specs for answer in (outcome.answers or {}).values())
+            assert not outcome.spec
+
+    def refuses(self, resource: Resource, *allow: str, why: str = "") -> None:
+        """Attack by both ways: no container receives anything, for this reason."""
+        for outcome in self.by_both_ways(resource, *allow):
+            outcome.nothing(why)
 
 
 def allocated(
@@ -207,23 +208,18 @@ def written(scanner: Scanner, snapshot: Snapshot) -> str:
 
 
 def edits(spec: str) -> Sequence[Mapping[str, Any]]:
-    """Return the container edits of a CDI spec's devices."""
     return [device["containerEdits"] for device in json.loads(spec)["devices"]]
 
 
-def asks(entry: object, section: str = "devices", **more: object) -> dict[str, Any]:
+def asks(entry: object, section: str = "devices", **options: object) -> dict[str, Any]:
     """Return a resource of one token that asks for something on the host."""
-    return {"sources": [{"static": 1}], "allocate": {section: [entry]}, **more}
+    return {"sources": [{"static": 1}], "allocate": {section: [entry]}, **options}
 
 
 async def stepped(
     node: Victim, device: HostDevice, step: dict[str, Any], *allow: str, execs: bool = True
 ) -> None:
-    """Run a step for a device.
-
-    Raises:
-        PreStartError: It is refused.
-    """
+    """Run a step for a device, or raise `PreStartError`."""
     resource = {"sources": ["/dev/*"], "preStart": [step]}
     (loaded,) = loads(config(resource), policy=policy("*", execs=True)).require().resources
     await run_step(loaded.pre_start[0], device, node.files, policy(*allow, execs=execs))

@@ -18,7 +18,6 @@ WATCHDOG = (10, 130)
 
 
 def checked(node: Victim, source: object, *checks: object, allow: Policy | None = None) -> Checked:
-    """Return the outcome of health checks of the one device of a source."""
     resource = {"sources": [source], "health": [*checks], "allocate": {"devices": []}}
     scanner = node.scanner(resource)
     (device,) = node.scan(scanner).devices.values()
@@ -30,9 +29,6 @@ def checked(node: Victim, source: object, *checks: object, allow: Policy | None 
 
 def reads(path: str, pattern: str) -> dict[str, Any]:
     return {"file": {"path": path, "matches": pattern}}
-
-
-# ── what is opened ──
 
 
 @pytest.fixture
@@ -48,22 +44,20 @@ def watchdog(node: Victim) -> Victim:
 def test_check_does_not_open_a_node_that_is_refused(
     watchdog: Victim, monkeypatch: pytest.MonkeyPatch, how: str, *, enforced: bool
 ) -> None:
-    """To open a watchdog and to close it resets the machine: the outcome is unknown."""
+    """Opening and closing a watchdog resets the machine: the outcome is unknown."""
     opened: list[str] = []
     monkeypatch.setattr("devhost.devices.health_check._touch", lambda *_: opened.append(how))
-    found = checked(watchdog, "/dev/thing", how, allow=Policy(enforced=enforced))
+    outcome = checked(watchdog, "/dev/thing", how, allow=Policy(enforced=enforced))
     assert not opened
-    assert found.failure is None
-    assert "needs --allow-device watchdog" in str(found.unknown)
+    assert outcome.failure is None
+    assert "needs --allow-device watchdog" in str(outcome.unknown)
     allowed = Policy(enforced=True, allow_devices=("watchdog",))
     checked(watchdog, "/dev/thing", how, allow=allowed)
     assert opened == [how]
 
 
 @needs_root
-def test_check_opens_the_node_that_was_judged(
-    watchdog: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_opens_the_judged_node(watchdog: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that takes the place of another after it was judged is not opened."""
     watchdog.node("/dev/fine", NULL)
     numbers: list[int] = []
@@ -77,18 +71,13 @@ def test_check_opens_the_node_that_was_judged(
     assert numbers == [os.makedev(*NULL)]
 
 
-# ── what is reported ──
-
-
 @pytest.mark.parametrize(
     ("path", "mode", "above"),
     [("/etc/shadow", 0o640, 0o755), ("/root/.kube/config", 0o644, 0o754),
      ("/in/link", 0o644, 0o700), ("/in/link", 0o600, 0o755)],
 )  # fmt: skip
-def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
-    node: Victim, path: str, mode: int, above: int
-) -> None:
-    """It is no oracle: every pattern has the same outcome."""
+def test_check_of_a_private_file_is_unknown(node: Victim, path: str, mode: int, above: int) -> None:
+    """Every pattern has the same outcome, so that a check is no oracle."""
     target = "/root/secret" if path == "/in/link" else path
     secret = node.file(target, SECRET, mode)
     if target != path:
@@ -109,9 +98,7 @@ def test_check_of_a_file_that_not_everybody_may_read_is_unknown(
     + [("/proc/self/maps", "/proc/7/maps"), ("/proc/net/tcp", "/proc/7/net/tcp"),
        ("/sys/bus/pci/devices/1/config", "/sys/devices/pci0000:00/1/config")],
 )  # fmt: skip
-def test_check_of_what_the_kernel_tells_root_alone_is_unknown(
-    node: Victim, path: str, place: str
-) -> None:
+def test_check_of_a_kernel_secret_is_unknown(node: Victim, path: str, place: str) -> None:
     """Some of /proc has bits for everyone, and other content for root: that is no oracle either."""
     node.link("/proc/self", "7")
     node.link("/proc/net", "self/net")
@@ -142,12 +129,9 @@ def test_check_of_a_path_with_dots_from_an_id_fails(node: Victim) -> None:
         assert outcome.failure is not None
 
 
-# ── what takes long ──
-
-
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+b", "(?:a?){900}b"])
 def test_pattern_of_a_source_takes_linear_time(node: Victim, pattern: str) -> None:
-    """Or is refused as too large; with another engine this would not end."""
+    """Another engine would not end; a pattern may be refused as too large."""
     for name in ("a" * 200, "a" * 201):
         node.file(f"/dev/{name}", mode=0o644)
     resource = {"sources": [{"dev": {"pattern": pattern, "types": "file"}}]}
@@ -157,14 +141,12 @@ def test_pattern_of_a_source_takes_linear_time(node: Victim, pattern: str) -> No
 
 @pytest.mark.parametrize("glob", ["*" * 900 + "b", "/in/" + "?*" * 400])
 def test_glob_takes_linear_time(node: Victim, glob: str) -> None:
-    """Of sources, of what they exclude, of contents, of nodes' names."""
+    """A glob may stand in sources, their exclusions, contents and names of nodes."""
     node.file("/etc/long", "a" * 60_000, 0o644)
     for name in ("a" * 200, "a" * 201):
         node.file(f"/in/{name}", mode=0o644)
-    resource = {
-        "sources": [{"glob": {"paths": f"/{glob.lstrip('/')}", "exclude": [glob]}}],
-        "nodeNames": [glob],
-    }
+    source = {"glob": {"paths": f"/{glob.lstrip('/')}", "exclude": [glob]}}
+    resource = {"sources": [source], "nodeNames": [glob]}
     loaded = loads(config(resource), policy=policy())
     if loaded.config is not None:
         loaded.config.resources[0].applies_to("a" * 253)

@@ -11,13 +11,12 @@ from tests.security.attack import NAME, config, policy
 from tests.support.command import process
 
 
-def running(argv: Sequence[str], place: str, **more: object) -> dict[str, Any]:
-    """Return a resource that would run a command."""
-    found: dict[str, Any] = {"sources": [{"static": 1}], **more}
+def running(argv: Sequence[str], place: str, **options: object) -> dict[str, Any]:
+    resource: dict[str, Any] = {"sources": [{"static": 1}], **options}
     if place == "preStart":
-        return {**found, "preStart": [{"waitFor": "/x"}, {"run": [*argv], "every": "start"}]}
+        return {**resource, "preStart": [{"waitFor": "/x"}, {"run": [*argv], "every": "start"}]}
     checks = ["readable", {"exec": [*argv]}]
-    return {**found, "health": checks if place == "health" else {"checks": checks}}
+    return {**resource, "health": checks if place == "health" else {"checks": checks}}
 
 
 PLACES = pytest.mark.parametrize("place", ["preStart", "health", "health.checks"])
@@ -25,12 +24,9 @@ PLACES = pytest.mark.parametrize("place", ["preStart", "health", "health.checks"
 
 @PLACES
 def test_command_without_the_flag_is_told_of_each_file(place: str) -> None:
-    """A path that is allowed allows none; that a resource is not for this node hides none.
-
-    What a host does then: tests/observe/test_missing_rights.py.
-    """
-    for more in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
-        text = config(running(["true"], place, **more))
+    """An allowed path allows none; a resource for another node hides none."""
+    for options in ({}, {"nodeNames": ["elsewhere"]}, {"sources": [{"static": 0}]}):
+        text = config(running(["true"], place, **options))
         loaded = loads(text, policy=policy("*"))
         assert loaded.config is None
         (problem,) = loaded.problems
@@ -44,9 +40,7 @@ def test_command_without_the_flag_is_told_of_each_file(place: str) -> None:
     [(["plan", "--allocate", f"{NAME}=1"], "preStart"), (["plan"], "health"),
      (["try", "--once"], "preStart"), (["try", "--once"], "health"), (["validate"], "preStart")],
 )  # fmt: skip
-def test_command_is_not_run_by_plan_try_and_validate(
-    tmp_path: Path, arguments: list[str], place: str
-) -> None:
+def test_command_is_not_run_by_dry_runs(tmp_path: Path, arguments: list[str], place: str) -> None:
     file, marker = tmp_path / "config.yaml", tmp_path / "it-ran"
     file.write_text(config(running(["touch", str(marker)], place)))
     command, *options = arguments

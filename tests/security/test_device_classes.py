@@ -1,4 +1,4 @@
-"""What a device node gives is known by its number and never by its name, and what flags allow."""
+"""The number of a device node, never its name, says what it gives and which flags allow it."""
 
 import json
 from collections.abc import Mapping
@@ -58,15 +58,14 @@ NEED: Final[Mapping[str, Shown]] = {
 
 
 def of(cases: Mapping[str, Shown]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(
-        ("name", "shown"), [(name.partition(" ")[0], one) for name, one in cases.items()], ids=cases
-    )
+    rows = [(name.partition(" ")[0], shown) for name, shown in cases.items()]
+    return pytest.mark.parametrize(("name", "shown"), rows, ids=cases)
 
 
 def plug(node: Victim, path: str, shown: Shown) -> None:
-    number, subsystem, name, more = shown
+    number, subsystem, name, options = shown
     node.node(path, number)
-    shows(node.root, number, subsystem, name, **more)
+    shows(node.root, number, subsystem, name, **options)
 
 
 @pytest.fixture
@@ -77,35 +76,28 @@ def bare(node: Victim) -> Victim:
     return node
 
 
-# ── classes ──
-
-
 @needs_root
 @of(PASS)
 def test_node_of_a_safe_class_needs_no_flag(bare: Victim, name: str, shown: Shown) -> None:
-    """Also under the name of something that is not safe."""
     plug(bare, "/dev/mem2", shown)
-    found = DeviceClasses(bare.files).of(shown[0])
-    assert (found.name, found.safe) == (name, True)
+    device_class = DeviceClasses(bare.files).of(shown[0])
+    assert (device_class.name, device_class.safe) == (name, True)
     for outcome in bare.by_both_ways({"sources": ["/dev/mem2"]}):
-        assert [one.host_path for one in outcome.only.devices] or outcome.spec
+        assert [device.host_path for device in outcome.only.devices] or outcome.spec
 
 
 @needs_root
 @of(NEED)
-def test_node_of_another_class_needs_the_flag_that_the_message_names(
-    bare: Victim, name: str, shown: Shown
-) -> None:
-    """As a source and as an entry; the class or the path allows it, and a mount's flag does not."""
+def test_node_of_another_class_needs_its_flag(bare: Victim, name: str, shown: Shown) -> None:
+    """Named as a source and as an entry; a class or path allows it, and a mount's flag does not."""
     plug(bare, "/dev/null", shown)
     bare.link("/dev/kvm", "null")
     for resource in ({"sources": ["/dev/null"]}, asks("/dev/kvm")):
-        for outcome in bare.by_both_ways(resource):
-            outcome.nothing(f"/dev/null is of class {name}: it needs --allow-device {name}")
-    found = DeviceClasses(bare.files).of(shown[0])
+        bare.refuses(resource, why=f"/dev/null is of class {name}: it needs --allow-device {name}")
+    device_class = DeviceClasses(bare.files).of(shown[0])
     for flags, refused in ((name,), False), (("/dev/nul?",), False), (("kvm", "/dev/nul"), True):
         policy = Policy(("*",), enforced=True, allow_devices=flags)
-        assert (policy.node_problem("/dev/null", found) is not None) == refused
+        assert (policy.node_problem("/dev/null", device_class) is not None) == refused
 
 
 @pytest.mark.parametrize(
@@ -114,9 +106,7 @@ def test_node_of_another_class_needs_the_flag_that_the_message_names(
      ((188, 511), "tty-usb"), (KVM, "kvm"), ((10, 255), "unknown"), ((13, 64), "unknown"),
      ((1, 12), "memory"), (MEM, "memory"), (KMEM, "memory"), (PORT, "memory")],
 )  # fmt: skip
-def test_number_that_linux_assigns_is_known_without_sysfs(
-    bare: Victim, number: tuple[int, int], name: str
-) -> None:
+def test_number_is_known_without_sysfs(bare: Victim, number: tuple[int, int], name: str) -> None:
     """Memory whatever sysfs says; that of a driver without a class there by /proc/devices."""
     bare.file("/proc/devices", DRIVERS)
     for memory in (MEM, KMEM, PORT):
@@ -137,24 +127,18 @@ def test_word_for_a_number_that_is_not_known_allows_nothing() -> None:
     ("flag", "allowed"),
     [("usb", True), ("10C4:EA60", True), ("10c4:*", True), ("0403:*", False), ("usbmisc", False)],
 )
-def test_raw_usb_node_is_allowed_by_vendor_and_product(
-    bare: Victim, flag: str, *, allowed: bool
-) -> None:
-    """It is control of the device: without a flag there is none, and the message names its kind."""
+def test_raw_usb_node_is_allowed_by_product(bare: Victim, flag: str, *, allowed: bool) -> None:
+    """Raw USB is control of the device: it always needs a flag, and the message names its kind."""
     number, path = (189, 4), "/dev/bus/usb/001/005"
     bare.node(path, number)
     files = {"idVendor": "10c4\n", "idProduct": "ea60\n", "bDeviceClass": "00\n"}
     shows(bare.root, number, "usb", "1-2", files=files)
-    bare.attack({"sources": [path]}).nothing(
-        f"{path} is of class usb: it needs --allow-device 10c4:ea60"
-    )
+    refusal = f"{path} is of class usb: it needs --allow-device 10c4:ea60"
+    bare.attack({"sources": [path]}).nothing(refusal)
     policy = Policy(enforced=True, allow_devices=(flag,))
     assert (policy.node_problem(path, DeviceClasses(bare.files).of(number)) is None) == allowed
     serial = DeviceClass("usbmisc")
     assert (policy.node_problem("/dev/cdc-wdm0", serial) is None) == (flag == "usbmisc")
-
-
-# ── flags ──
 
 
 def refused(policy: Policy, path: str, kind: FileKind, number: tuple[int, int]) -> bool:
@@ -163,18 +147,11 @@ def refused(policy: Policy, path: str, kind: FileKind, number: tuple[int, int]) 
 
 @pytest.mark.parametrize(
     ("glob", "path", "allowed"),
-    [
-        ("/etc/colas/*", "/etc/colas/a/b", True),
-        ("/etc/colas/*", "/etc/colas", False),
-        ("/etc/colas/*", "/x/etc/colas/a", False),
-        ("/etc/colas", "/etc/colas/a", False),
-        ("/dev/sd?", "/dev/sda1", False),
-        ("/dev/SDA", "/dev/sda", False),
-    ],
-)
-def test_glob_of_a_flag_matches_the_whole_path_of_a_mount_or_of_a_node(
-    glob: str, path: str, *, allowed: bool
-) -> None:
+    [("/etc/colas/*", "/etc/colas/a/b", True), ("/etc/colas/*", "/etc/colas", False),
+     ("/etc/colas/*", "/x/etc/colas/a", False), ("/etc/colas", "/etc/colas/a", False),
+     ("/dev/sd?", "/dev/sda1", False), ("/dev/SDA", "/dev/sda", False)],
+)  # fmt: skip
+def test_glob_of_a_flag_matches_the_whole_path(glob: str, path: str, *, allowed: bool) -> None:
     """Its ``*`` goes over '/'; each flag allows the one and not the other."""
     mounts, nodes = Policy((glob,), enforced=True), Policy(enforced=True, allow_devices=(glob,))
     assert (mounts.file_problem(path, mount=True) is None) == allowed
@@ -184,9 +161,7 @@ def test_glob_of_a_flag_matches_the_whole_path_of_a_mount_or_of_a_node(
 
 
 @pytest.mark.parametrize(("kind", "number"), [(FileKind.CHAR, NULL), (FileKind.BLOCK, (8, 0))])
-def test_node_outside_dev_needs_a_flag_with_its_path(
-    kind: FileKind, number: tuple[int, int]
-) -> None:
+def test_node_outside_dev_needs_a_path_flag(kind: FileKind, number: tuple[int, int]) -> None:
     """A stick that is plugged in may have nodes of any number on its filesystem."""
     for allow in (
         Policy(("/media/usb/*", "*"), enforced=True, allow_devices=("block",)),
@@ -220,9 +195,9 @@ def test_memory_needs_a_flag_with_its_own_path_and_no_wildcard() -> None:
      ("/dev/sd[b-z]", False), ("/dev/disk/*", False), ("/srv/*", False), ("/dev/???", False)],
 )  # fmt: skip
 def test_wildcard_over_all_of_dev_is_a_warning(glob: str, *, warns: bool) -> None:
-    text = f"--allow-device '{glob}' covers all of /dev"
-    found = [one[: len(text)] for one in Policy(("*",), allow_devices=(glob, "tpm")).warnings]
-    assert found == ([text] if warns else [])
+    warnings = Policy(("*",), allow_devices=(glob, "tpm")).warnings
+    assert len(warnings) == warns
+    assert all(f"--allow-device '{glob}' covers all of /dev" in warning for warning in warnings)
 
 
 def test_wildcard_over_all_of_dev_is_told_by_validate_and_run(tmp_path: Path) -> None:
@@ -246,21 +221,17 @@ def test_flag_that_is_no_class_path_or_identity_is_a_usage_error(tmp_path: Path,
     assert text in done.stderr
 
 
-# ── plan and try ──
-
-
 @needs_root
 @pytest.mark.parametrize("command", ["plan", "try"])
 def test_dry_run_judges_nodes_as_run_does(bare: Victim, tmp_path: Path, command: str) -> None:
-    """What run refuses is unhealthy with the reason."""
     plug(bare, "/dev/thing", NEED["watchdog"])
     file = tmp_path / "config.yaml"
     resource = {"sources": ["/dev/thing"], "health": ["readable"]}
     file.write_text(config(resource))
-    more = ["-o", "json"] if command == "plan" else ["--once"]
+    options = ["-o", "json"] if command == "plan" else ["--once"]
 
-    done = process(command, file, "--root", bare.root, *more)
-    ((device,),) = (one["devices"] for one in json.loads(done.stdout)["resources"])
+    done = process(command, file, "--root", bare.root, *options)
+    ((device,),) = (entry["devices"] for entry in json.loads(done.stdout)["resources"])
     needed = "it needs --allow-device watchdog (chart: allow.devices)"
     refusal = f"/dev/thing is of class watchdog: {needed}"
     assert (device["health"], device["reason"]) == ("Unhealthy", refusal)

@@ -1,4 +1,4 @@
-"""Rights that say what a device is, and what the host itself uses, which no wide right gives."""
+"""Rights that name a device's identity; devices in use by the host, which no wide right gives."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,11 @@ from devhost.config.loader import loads
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.model.device import Snapshot
-from devhost.sources.selection import list_all
 from tests.security.attack import allocated
 from tests.support.devices import reasons, skip_reasons
 from tests.support.hardware import HostTree
 from tests.support.root import needs_root
-from tests.support.scanning import snapshot_of
+from tests.support.scanning import nobody, selected, snapshot_of
 
 pytestmark = needs_root
 
@@ -97,51 +96,33 @@ def mount(tree: HostTree, number: str, point: str = "/") -> None:
     tree.file("/proc/1/mountinfo", f"22 1 {number} / {point} rw shared:1 - ext4 /dev/root rw\n")
 
 
-# ── what a right names ──
-
-
 @pytest.mark.parametrize(
     ("right", "path"),
-    [
-        ("1050:0407:K7Q1", "/dev/hidraw1"),
-        ("1050:0407:K7Q1", "/dev/bus/usb/001/003"),
-        ("1050:0407:*", "/dev/hidraw1"),
-        ("1D6B:0002:*", "/dev/bus/usb/001/001"),
-        ("1050:*:K?Q1", "/dev/hidraw1"),
-        ("pci:8086:A352", "/dev/sda"),
-        ("pci:8086:*", "/dev/sg1"),
-        ("pci:0000:00:17.0", "/dev/sdb1"),
-        ("pci:144d:a808", "/dev/nvme0"),
-        ("place:platform-fe201000.serial", "/dev/ttymxc1"),
-        ("place:platform-fe20?000.serial", "/dev/ttymxc1"),
-        ("place:pci-0000:00:14.0-usbv2-0:2:1.0", "/dev/hidraw1"),
-        ("/dev/disk/by-id/ata-ACME_1", "/dev/sda"),
-        ("/dev/disk/by-id/ata-ACME_1-part1", "/dev/sda1"),
-    ],
-)
+    [("1050:0407:K7Q1", "/dev/hidraw1"), ("1050:0407:K7Q1", "/dev/bus/usb/001/003"),
+     ("1050:0407:*", "/dev/hidraw1"), ("1D6B:0002:*", "/dev/bus/usb/001/001"),
+     ("1050:*:K?Q1", "/dev/hidraw1"), ("pci:8086:A352", "/dev/sda"), ("pci:8086:*", "/dev/sg1"),
+     ("pci:0000:00:17.0", "/dev/sdb1"), ("pci:144d:a808", "/dev/nvme0"),
+     ("place:platform-fe201000.serial", "/dev/ttymxc1"),
+     ("place:platform-fe20?000.serial", "/dev/ttymxc1"),
+     ("place:pci-0000:00:14.0-usbv2-0:2:1.0", "/dev/hidraw1"),
+     ("/dev/disk/by-id/ata-ACME_1", "/dev/sda"),
+     ("/dev/disk/by-id/ata-ACME_1-part1", "/dev/sda1")],
+)  # fmt: skip
 def test_right_names_a_device_by_what_it_is(tree: HostTree, right: str, path: str) -> None:
     assert problem(tree, path, right) is None
 
 
 @pytest.mark.parametrize(
     ("right", "path"),
-    [
-        ("1050:0407:K7Q", "/dev/hidraw1"),
-        ("1050:0407:k7q1", "/dev/hidraw1"),
-        ("1050:0406:K7Q1", "/dev/hidraw1"),
-        ("1050:*", "/dev/hidraw1"),  # raw USB nodes alone
-        ("*:*:*", "/dev/sda"),
-        ("*:*:*", "/dev/ttymxc1"),
-        ("pci:8086:06ed", "/dev/hidraw1"),  # the controller is not the key
-        ("pci:0000:00:17.1", "/dev/sda"),
-        ("place:platform-fe201400.serial", "/dev/ttymxc1"),
-        ("place:platform-fe201000", "/dev/ttymxc1"),
-        ("/dev/disk/by-id/ata-ACME_1", "/dev/sdb"),
-        ("/dev/disk/by-id/ata-ACME_1", "/dev/sda1"),
-        ("/dev/disk/by-id/ata-*", "/dev/sda"),
-        ("/dev/disk/by-id/ata-GONE", "/dev/sda"),
-    ],
-)
+    [("1050:0407:K7Q", "/dev/hidraw1"), ("1050:0407:k7q1", "/dev/hidraw1"),
+     ("1050:0406:K7Q1", "/dev/hidraw1"), ("1050:*", "/dev/hidraw1"),  # raw USB nodes alone
+     ("*:*:*", "/dev/sda"), ("*:*:*", "/dev/ttymxc1"), ("pci:0000:00:17.1", "/dev/sda"),
+     ("pci:8086:06ed", "/dev/hidraw1"),  # the controller is not the key
+     ("place:platform-fe201400.serial", "/dev/ttymxc1"),
+     ("place:platform-fe201000", "/dev/ttymxc1"), ("/dev/disk/by-id/ata-ACME_1", "/dev/sdb"),
+     ("/dev/disk/by-id/ata-ACME_1", "/dev/sda1"), ("/dev/disk/by-id/ata-*", "/dev/sda"),
+     ("/dev/disk/by-id/ata-GONE", "/dev/sda")],
+)  # fmt: skip
 def test_right_names_no_other_device(tree: HostTree, right: str, path: str) -> None:
     assert problem(tree, path, right)
 
@@ -153,9 +134,7 @@ def test_link_names_a_node_of_its_kind_alone(tree: HostTree) -> None:
 
 
 @pytest.mark.parametrize("right", ["pci:8086:a352", "/dev/disk/by-id/ata-ACME_1"])
-def test_node_of_the_same_number_outside_dev_is_not_what_a_right_names(
-    tree: HostTree, right: str
-) -> None:
+def test_right_names_no_node_outside_dev(tree: HostTree, right: str) -> None:
     tree.block("/srv/sda", 8, 0)
     assert "is not below /dev" in str(problem(tree, "/srv/sda", right))
 
@@ -168,12 +147,11 @@ def scanner_of(tree: HostTree, source: str, *rights: str) -> Scanner:
 
 
 def scan(scanner: Scanner) -> Snapshot:
-    found = scanner.select(list_all(scanner.locations, scanner.files))
-    return snapshot_of(scanner, found, Snapshot(), lambda _: None, 1.0)
+    return snapshot_of(scanner, selected(scanner), Snapshot(), nobody, 1.0)
 
 
 def test_other_device_with_the_same_node_is_refused_at_scan_and_allocate(tree: HostTree) -> None:
-    """What is plugged in since the scan has the same port, path and number."""
+    """A device plugged in since the scan has the same port, path and number."""
     scanner = scanner_of(tree, "usb: {device: 1050:0407, node: hidraw}", "1050:0407:K7Q1")
     snapshot = scan(scanner)
     refusals, answers = allocated(scanner, snapshot)
@@ -188,20 +166,17 @@ def test_other_device_with_the_same_node_is_refused_at_scan_and_allocate(tree: H
 
 
 def test_right_to_a_disk_follows_its_link(tree: HostTree) -> None:
-    """As after a boot that finds the disks in another order."""
+    """A boot may find the disks in another order."""
     source, right = "{glob: '/dev/sd?'}", "/dev/disk/by-id/ata-ACME_1"
     scanner = scanner_of(tree, source, right)
     before = scan(scanner)
-    assert [one.id for one in before.devices.values() if one.healthy] == ["sda"]
+    assert [device.id for device in before.devices.values() if device.healthy] == ["sda"]
     tree.at("/dev/disk/by-id/ata-ACME_1").unlink()
     tree.link("/dev/disk/by-id/ata-ACME_1", "../../sdb")
-    assert [one.id for one in scan(scanner).devices.values() if one.healthy] == ["sdb"]
+    assert [device.id for device in scan(scanner).devices.values() if device.healthy] == ["sdb"]
     refusals, answers = allocated(scanner, replace(before, devices={"sda": before.devices["sda"]}))
     assert not answers
     assert "/dev/sda is of class block" in refusals[0]
-
-
-# ── what the host uses ──
 
 
 @pytest.mark.parametrize(
@@ -225,7 +200,6 @@ def test_console_needs_its_own_path_or_place(tree: HostTree, file: str, text: st
 
 
 def test_console_on_usb_or_behind_dev_console_is_not_given_without_a_right(tree: HostTree) -> None:
-    """The class of the one needs none."""
     adapter = """
       if 1-2:1.1 ffffff ftdi_sio
         usb-serial ttyUSB0 driver=ftdi_sio port_number=0
@@ -242,7 +216,7 @@ def test_console_on_usb_or_behind_dev_console_is_not_given_without_a_right(tree:
 
 
 def test_console_on_a_pci_function_is_not_named_by_it(tree: HostTree) -> None:
-    """It may have more ports."""
+    """The function may have more ports."""
     tree.hardware("pci 0000:05:00.0 1415:c158 class=070002\n  tty ttyS4 4:68")
     tree.file("/proc/consoles", "ttyS4 -W- (EC p a) 4:68\n")
     for right in ("pci:0000:05:00.0", "pci:1415:c158", "place:pci-0000:05:00.0"):
@@ -254,28 +228,28 @@ SYSTEM: Final = "is in use by the host (the system's disk): it needs --allow-dev
 
 @pytest.mark.parametrize("path", ["p1", "p2", "boot0", "rpmb"])
 def test_system_card_needs_the_path_of_the_node(tree: HostTree, path: str) -> None:
-    """Also its partitions that are not mounted, its boot partitions and its protected memory."""
+    """The card includes unmounted partitions, boot partitions and the protected memory."""
     node = f"/dev/mmcblk2{path}"
     assert problem(tree, node, "/dev/mmcblk*") is None
     mount(tree, "179:2")
     for right in ("/dev/mmcblk*", "block", "mmc_rpmb", "place:platform-*", "/dev/mmcblk2"):
         assert str(problem(tree, node, right)).startswith(f"{node} {SYSTEM} '{node}'"), right
     assert problem(tree, node, node) is None
-    other = "/dev/mmcblk1rpmb" if path == "rpmb" else "/dev/mmcblk1"
-    assert problem(tree, other, "/dev/mmcblk*") is None
+    removable = "/dev/mmcblk1rpmb" if path == "rpmb" else "/dev/mmcblk1"
+    assert problem(tree, removable, "/dev/mmcblk*") is None
 
 
 def test_system_card_is_left_out_of_what_a_glob_finds(tree: HostTree) -> None:
     mount(tree, "179:2")
     scanner = scanner_of(tree, "{glob: '/dev/mmcblk*'}", "/dev/mmcblk*")
     snapshot = scan(scanner)
-    healthy = [one.id for one in snapshot.devices.values() if one.healthy]
+    healthy = [device.id for device in snapshot.devices.values() if device.healthy]
     assert healthy == ["mmcblk1", "mmcblk1rpmb"]
     assert skip_reasons(snapshot.skipped)["/dev/mmcblk2boot0"] == "in use: the system's disk"
 
 
 @pytest.mark.parametrize(
-    ("root", "system", "others"),
+    ("root", "system", "free"),
     [
         ("8:2", "sda sda1 sg0", "sdb sdb1 sg1 nvme0"),
         ("8:1", "sda2", "sdb2"),
@@ -283,28 +257,51 @@ def test_system_card_is_left_out_of_what_a_glob_finds(tree: HostTree) -> None:
         ("254:0", "dm-0 dm-1 sda1 sdb1 sg0 sg1", "nvme0n1"),  # LVM on a partition of a RAID
     ],
 )
-def test_disk_of_the_system_is_refused_with_all_that_reaches_it(
-    tree: HostTree, root: str, system: str, others: str
-) -> None:
+def test_system_disk_is_refused_whole(tree: HostTree, root: str, system: str, free: str) -> None:
     """Through a volume, too, and by the nodes for its commands."""
     tree.hardware(STACK)
-    for lower, upper in (("block/md0/md0p1", "dm-0"), ("block/md0/md0p1", "dm-1")):
-        tree.link(
-            f"/sys/devices/virtual/block/{upper}/slaves/md0p1", f"/sys/devices/virtual/{lower}"
-        )
+    block = "/sys/devices/virtual/block"
+    for upper in ("dm-0", "dm-1"):
+        tree.link(f"{block}/{upper}/slaves/md0p1", f"{block}/md0/md0p1")
     for number, name in ((0, "sda"), (1, "sdb")):
         disk = f"/sys/devices/pci0000:00/0000:00:17.0/ata{number}/host{number}/{number}:0:0:0/block"
-        tree.link(f"/sys/devices/virtual/block/md0/slaves/{name}2", f"{disk}/{name}/{name}2")
+        tree.link(f"{block}/md0/slaves/{name}2", f"{disk}/{name}/{name}2")
     mount(tree, root)
     for name in system.split():
         assert SYSTEM in str(problem(tree, f"/dev/{name}", "/dev/*", "pci:*:*")), name
-    for name in others.split():
+    for name in free.split():
         assert problem(tree, f"/dev/{name}", "/dev/*") is None, name
+
+
+@pytest.mark.parametrize(
+    ("source", "system", "doubtful", "others"),
+    [
+        ("btrfs /dev/sda2", "sda sda1 sg0 sdb sdb2 sg1", "", "nvme0n1 nvme0 dm-0"),
+        ("btrfs /dev/root", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
+        ("zfs rpool/ROOT", "", "sda sdb2 sg0 nvme0n1 nvme0", "dm-0 hidraw1"),
+        ("overlay overlay", "", "", "sda sdb2 sg0 nvme0n1 nvme0 dm-0 hidraw1"),
+    ],
+)
+def test_filesystem_of_several_disks_gives_none_of_them_by_a_wildcard(
+    tree: HostTree, source: str, system: str, doubtful: str, others: str
+) -> None:
+    """One that does not tell its disks makes a disk of the system of each."""
+    tree.hardware(STACK)
+    for name in ("sda", "sdb") if system else ():
+        (disk,) = tree.at("/sys/devices").rglob(f"{name}2")
+        tree.link(f"/sys/fs/btrfs/uuid/devices/{name}2", f"/{disk.relative_to(tree.root)}")
+    tree.file("/proc/1/mountinfo", f"22 1 0:30 / / rw - {source} rw\n")
+    perhaps = SYSTEM.replace("the system", "perhaps the system").partition(")")[0]
+    for names, expected in ((system, SYSTEM), (doubtful, perhaps), (others, "None")):
+        for name in names.split():
+            refusal = str(problem(tree, f"/dev/{name}", "/dev/*", "pci:*:*"))
+            assert expected in refusal, name
+            assert problem(tree, f"/dev/{name}", f"/dev/{name}") is None
 
 
 @pytest.mark.parametrize("point", ["/boot", "/var", "/srv"])
 def test_disk_of_the_system_is_that_of_more_than_the_root(tree: HostTree, point: str) -> None:
-    """Which may be in memory, or read-only."""
+    """The root may be in memory, or read-only."""
     mount(tree, "8:1", point)
     assert (SYSTEM in str(problem(tree, "/dev/sda2", "block"))) == (point != "/srv")
 
@@ -324,22 +321,12 @@ def test_disk_of_the_system_on_usb_is_also_its_usb_node(tree: HostTree) -> None:
     assert problem(tree, "/dev/bus/usb/001/001", "usb") is None
 
 
-# ── what is written ──
-
-
 @pytest.mark.parametrize(
     ("source", "right"),
-    [
-        ("1-2", "1050:0407:K7Q1"),
-        ("hidraw1", "1050:0407:K7Q1"),
-        ("ttymxc1", "place:platform-fe201000.serial"),
-        ("sda", "/dev/disk/by-id/ata-ACME_1"),
-        ("nvme0", "pci:144d:a808"),
-    ],
-)
-def test_written_right_is_the_identity_that_the_source_has(
-    tree: HostTree, source: str, right: str
-) -> None:
+    [("1-2", "1050:0407:K7Q1"), ("hidraw1", "1050:0407:K7Q1"), ("nvme0", "pci:144d:a808"),
+     ("ttymxc1", "place:platform-fe201000.serial"), ("sda", "/dev/disk/by-id/ata-ACME_1")],
+)  # fmt: skip
+def test_written_right_is_the_source_identity(tree: HostTree, source: str, right: str) -> None:
     result = CliRunner().invoke(main, ["init", source, "--root", str(tree.root)])
     assert result.exit_code == 0, result.output
     assert result.stdout.endswith(f"\n# --allow-device {right}\n")

@@ -31,9 +31,6 @@ def watched(node: Victim) -> Victim:
     return node
 
 
-# ── where a link leads ──
-
-
 @pytest.mark.parametrize(
     ("target", "value"),
     [("/etc/shadow", "${path}"), ("../etc/shadow", "${realpath}"),
@@ -53,8 +50,7 @@ def test_symlinks_on_the_way_of_a_mount_are_followed_to_their_end(node: Victim) 
     node.link("/in/b", "/in/d")
     node.link("/in/d/c", "../../etc/shadow")
     for path in ("/in/sub/shadow", "/in/sub", "/in//sub/.", "/in/a"):
-        for outcome in node.by_both_ways(asks(path, "mounts"), "/in/*"):
-            outcome.nothing("--allow-path '/etc")
+        node.refuses(asks(path, "mounts"), "/in/*", why="--allow-path '/etc")
 
 
 @needs_root
@@ -62,15 +58,12 @@ def test_symlinks_on_the_way_of_a_mount_are_followed_to_their_end(node: Victim) 
     ("section", "link", "target"),
     [("mounts", "/var/run", "/run"), ("devices", "/var/lock", "/run/lock")],
 )
-def test_flag_for_a_path_means_what_the_symlink_leads_to(
-    node: Victim, section: str, link: str, target: str
-) -> None:
+def test_flag_is_for_the_links_target(node: Victim, section: str, link: str, target: str) -> None:
     node.link(link, target)
     node.node(f"{target}/x")
     for outcome in node.by_both_ways(asks(f"{link}/x", section), "/run/*"):
         assert "0" in (outcome.answers or {}), outcome
-    for outcome in node.by_both_ways(asks(f"{link}/x", section), f"{link}/*"):
-        outcome.nothing(f"{target}/x'")
+    node.refuses(asks(f"{link}/x", section), f"{link}/*", why=f"{target}/x'")
 
 
 @pytest.mark.parametrize("links", [1, 41, 200])
@@ -87,9 +80,6 @@ def test_symlinks_that_lead_nowhere_or_further_than_is_followed_are_not_mounted(
     entry = {"hostPath": "/in/l0", "optional": optional}
     for outcome in node.by_both_ways(asks(entry, "mounts"), "/in/*"):
         outcome.nowhere("/in/l0", "shadow", "later")
-
-
-# ── between the scan and Allocate ──
 
 
 @pytest.mark.parametrize("inject", WAYS)
@@ -137,28 +127,23 @@ EXCHANGES = {
 def test_device_exchanged_after_the_scan_is_refused_at_allocate(
     watched: Victim, exchange: Callable[[Victim], Path], inject: str, why: str
 ) -> None:
-    """Where kubelet's answer follows the path a device below /dev may have another number."""
+    """A device below /dev may get another number where kubelet's answer follows the path."""
     source = "/watched/x" if "another" in why and inject == "deviceSpecs" else "/dev/full"
     scanner = watched.scanner({"sources": [source], "inject": inject})
     snapshot = watched.scan(scanner)
-    assert all(one.healthy for one in snapshot.devices.values())
+    assert all(device.healthy for device in snapshot.devices.values())
     exchange(watched)
     (refusal,), answers = allocated(scanner, snapshot)
     assert why in refusal
     assert not answers
 
 
-# ── after Allocate ──
-
-
 @needs_root
 @pytest.mark.parametrize(
     "path", ["/watched/x", "/dev/mqueue/x", "/dev/by-name/x", "/watched/names/full"]
 )
-def test_symlink_on_the_way_of_which_a_tenant_has_one_is_handed_out_as_the_node_it_led_to(
-    watched: Victim, path: str
-) -> None:
-    """Also a link of the host that leads over the tenant's directory, and a directory of his."""
+def test_symlink_of_a_tenant_is_handed_out_as_its_node(watched: Victim, path: str) -> None:
+    """So is a link of the host that leads over the tenant's directory."""
     watched.link("/dev/mqueue/x", "/dev/full")
     watched.link("/dev/by-name/x", "../../watched/x")
     watched.link("/watched/names", "/dev")
@@ -170,7 +155,7 @@ def test_symlink_on_the_way_of_which_a_tenant_has_one_is_handed_out_as_the_node_
 
 @needs_root
 def test_symlink_of_udev_is_handed_out_as_it_is_and_followed_again(watched: Victim) -> None:
-    """It leads to a device that was plugged in again, also at Allocate."""
+    """The link leads to a device that was plugged in again, also at Allocate."""
     path = "/dev/serial/by-id/usb-1"
     watched.link(path, "../../full")
     scanner = watched.scanner({"sources": [path]})
@@ -185,17 +170,15 @@ def test_symlink_of_a_mount_is_handed_out_as_what_it_led_to(node: Victim) -> Non
     node.link("/watched/a", "/srv/data/a")
     entry = {"hostPath": "/watched/a", "containerPath": "/data"}
     plain, cdi = node.by_both_ways(asks(entry, "mounts"), "/srv/data/*", "/watched/*")
-    assert [one.host_path for one in plain.only.mounts] == ["/srv/data/a"]
+    assert [mount.host_path for mount in plain.only.mounts] == ["/srv/data/a"]
     assert '"hostPath": "/srv/data/a"' in cdi.spec
     assert "/watched" not in cdi.spec
 
 
 @needs_root
 @pytest.mark.parametrize("inject", WAYS)
-def test_symlink_bent_between_two_looks_of_allocate_changes_no_answer(
-    watched: Victim, monkeypatch: pytest.MonkeyPatch, inject: str
-) -> None:
-    """Whether it may be kept is asked after it was followed; the answer is what was followed."""
+def test_symlink_bent_midway(watched: Victim, monkeypatch: pytest.MonkeyPatch, inject: str) -> None:
+    """A link bent between two looks of Allocate does not change the answer."""
     watched.link("/dev/names/x", "/watched/x")
 
     def bend(_: HostFiles, __: str) -> bool:
@@ -207,7 +190,7 @@ def test_symlink_bent_between_two_looks_of_allocate_changes_no_answer(
     with monkeypatch.context() as patch:
         patch.setattr(HostFiles, "stays_in_dev", bend)
         answers = allocated(scanner, snapshot)[1]
-        nodes = [one.host_path for answer in answers.values() for one in answer.devices]
+        nodes = [device.host_path for answer in answers.values() for device in answer.devices]
         assert nodes in ([], ["/dev/full"])
         watched.link("/watched/x", "/dev/full")
         assert "sda" not in written(scanner, snapshot)

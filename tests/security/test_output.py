@@ -1,4 +1,4 @@
-"""Nothing that is shown moves the cursor, turns the text around, or hides: names may be any bytes."""
+"""No output moves the cursor, turns the text around, or hides a part: names may be any bytes."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ PLAN: Final = (
 def check(shown: bytes) -> str:
     """Assert that nothing in an output is unseen, but for the ends of its lines."""
     text = shown.decode()
-    odd = {repr(one) for one in text if unicodedata.category(one) in UNSEEN and one != "\n"}
+    odd = {repr(char) for char in text if unicodedata.category(char) in UNSEEN and char != "\n"}
     assert not odd, text
     return text
 
@@ -80,16 +80,11 @@ def tree(root: Path, names: Iterable[str]) -> Path:
     return root
 
 
-def check_id(device_id: str) -> set[str]:
-    return {unicodedata.category(one) for one in device_id} & UNSEEN
-
-
 def unusable(name: str) -> bool:
-    """Whether no path may be like that."""
-    return any(one < " " or one == "\x7f" or unicodedata.category(one) == "Cs" for one in name)
+    return any(char < " " or char == "\x7f" or unicodedata.category(char) == "Cs" for char in name)
 
 
-ODD: Final = [f"a{one}" for one in HIDDEN + NOT_UTF8]
+ODD: Final = [f"a{char}" for char in HIDDEN + NOT_UTF8]
 UNUSABLE: Final = [name for name in ODD if unusable(name)]
 
 
@@ -97,10 +92,7 @@ UNUSABLE: Final = [name for name in ODD if unusable(name)]
 @example(ODD, False)
 @example(ODD, True)
 @settings(max_examples=30)
-def test_plan_of_files_with_any_names_shows_nothing_unseen(
-    names: Sequence[str], as_json: bool
-) -> None:
-    """Whatever files are called, and the file of the configuration."""
+def test_plan_of_any_names_shows_nothing_unseen(names: Sequence[str], as_json: bool) -> None:
     with tempfile.TemporaryDirectory() as place:
         root, config = tree(Path(place), names), Path(place) / f"{names[0]}.yaml"
         config.write_text(CONFIG)
@@ -111,36 +103,34 @@ def test_plan_of_files_with_any_names_shows_nothing_unseen(
     if not as_json:
         assert "example.com/groups" in shown
         return
-    of = {one["name"]: one for one in json.loads(shown)["resources"]}
-    ids = [device["id"] for one in of.values() for device in one["devices"]]
-    assert not [one for one in ids if check_id(one)]
+    of = {entry["name"]: entry for entry in json.loads(shown)["resources"]}
+    ids = [device["id"] for entry in of.values() for device in entry["devices"]]
+    assert not {*map(unicodedata.category, "".join(ids))} & UNSEEN
     # What is not refused is shown as it is to who reads the JSON.
-    found = [path for device in of["example.com/groups"]["devices"] for path in device["paths"]]
-    assert {f"/dev/{n}{name}" for n, name in enumerate(names) if not unusable(name)} == {*found}
+    paths = [path for device in of["example.com/groups"]["devices"] for path in device["paths"]]
+    assert {f"/dev/{n}{name}" for n, name in enumerate(names) if not unusable(name)} == {*paths}
 
 
 def test_id_with_what_cannot_be_seen_is_skipped_with_the_reason(tmp_path: Path) -> None:
-    """Or two would look alike; one that is declared is an error."""
-    root = tree(tmp_path, [*(f"a{one}b" for one in HIDDEN + NOT_UTF8), "ab"])
+    """Two IDs would look alike; a declared one is an error."""
+    root = tree(tmp_path, [*(f"a{char}b" for char in HIDDEN + NOT_UTF8), "ab"])
     config = root / "c.yaml"
     config.write_text(CONFIG)
     done = CliRunner().invoke(main, [*PLAN, str(root), str(config), "-o", "json"])
     names, *_ = json.loads(done.stdout)["resources"]
     assert [device["id"] for device in names["devices"]] == ["ab"]
-    reasons = [one["reason"] for one in names["skipped"]]
+    reasons = [entry["reason"] for entry in names["skipped"]]
     assert len(reasons) == len(HIDDEN + NOT_UTF8)
-    assert [one for one in reasons if "cannot be seen" in one or "unusable name" in one] == reasons
+    assert all(re.search("cannot be seen|unusable name", reason) for reason in reasons)
     for hidden in HIDDEN:
         resource = {"name": "example.com/a", "sources": [{"static": [f"a{hidden}"]}]}
         problems = loads(json.dumps({"version": "v1", "resources": [resource]})).problems
-        assert [one.severity for one in problems] == ["error"], repr(hidden)
+        assert [problem.severity for problem in problems] == ["error"], repr(hidden)
         assert str(problems[0]).isprintable()
 
 
 @pytest.mark.parametrize("command", ["plan", "validate", "try"])
-def test_process_that_is_given_odd_files_and_arguments_shows_nothing_unseen(
-    tmp_path: Path, command: str
-) -> None:
+def test_process_with_odd_arguments_shows_nothing_unseen(tmp_path: Path, command: str) -> None:
     root = tree(tmp_path, ODD)
     good, bad = root / f"{HIDDEN}.yaml", root / "bad\x9b\u202e\x1b.yaml"
     good.write_text(CONFIG)
@@ -172,12 +162,12 @@ async def test_daemon_log_status_and_metrics_show_nothing_unseen(
         await standin.wait("example.com/groups", *[len(ODD) - len(UNUSABLE)] * 2)
         address = rb"listening%s[ \",].*?127\.0\.0\.1:([0-9]+)"
         ports = {}
-        for what, paths in ((b" for status", ("/status",)), (b"", ("/metrics", "/readyz"))):
-            said = re.compile(address % what)
-            await until(lambda said=said: said.search(log.read_bytes()), "listening")
-            ports[what] = int(said.findall(log.read_bytes())[0])
+        for kind, paths in ((b" for status", ("/status",)), (b"", ("/metrics", "/readyz"))):
+            pattern = re.compile(address % kind)
+            await until(lambda pattern=pattern: pattern.search(log.read_bytes()), "listening")
+            ports[kind] = int(pattern.findall(log.read_bytes())[0])
             for path in paths:
-                check((await get(ports[what], path)).body)
+                check((await get(ports[kind], path)).body)
         program = [sys.executable, "-m", "devhost", "status", "--status-listen"]
         program.append(f":{ports[b' for status']}")
         for output in ("text", "wide", "json", "yaml"):

@@ -11,66 +11,42 @@ from tests.support.mounts import bound, mounted
 from tests.support.offered import offered
 from tests.support.root import needs_root
 
-# ── `..`, and what looks like below /dev ──
-
 
 @needs_root
 @pytest.mark.parametrize(
     "path",
-    [
-        "/dev",
-        "/dev/../etc/secret",
-        "/dev/./secret",
-        "/devious/secret",
-        "/DEV/secret",
-        "../dev/secret",
-        "",
-        "/dev/secret\0",
-        "/proc/self/root/dev/secret",
-    ],
-)
+    ["/dev", "/dev/../etc/secret", "/dev/./secret", "/devious/secret", "/DEV/secret", "",
+     "../dev/secret", "/dev/secret\0", "/proc/self/root/dev/secret"],
+)  # fmt: skip
 def test_path_that_only_looks_like_below_dev_is_refused(node: Victim, path: str) -> None:
     for place in ("/etc/secret", "/devious/secret", "/DEV/secret", "/secret"):
         node.node(place, NULL)
     node.node("/dev/secret", DISK, 0o060000)
-    for outcome in node.by_both_ways(asks(path)):
-        outcome.nothing()
+    node.refuses(asks(path))
     for outcome in node.by_both_ways(asks(path, "mounts"), "/dev/*"):
         outcome.nowhere("/etc/secret", "devious", "root", "..", "\\n")
 
 
-# ── values of templates ──
-
-
 @pytest.mark.parametrize(
     ("name", "template"),
-    [
-        ("..", "/in/${id}/etc/shadow"),
-        ("../../etc/shadow", "/in/${id}"),
-        ("/etc/shadow", "${id}"),
-        ("shadow", "/etc/${id}"),
-        ("a\0b", "/in/${id}"),
-    ],
-)
+    [("..", "/in/${id}/etc/shadow"), ("../../etc/shadow", "/in/${id}"), ("/etc/shadow", "${id}"),
+     ("shadow", "/etc/${id}"), ("a\0b", "/in/${id}")],
+)  # fmt: skip
 @pytest.mark.parametrize("section", ["mounts", "devices"])
-def test_id_that_is_a_path_leads_nowhere(
-    node: Victim, name: str, template: str, section: str
-) -> None:
+def test_id_of_a_path_leads_nowhere(node: Victim, name: str, template: str, section: str) -> None:
     node.file("/etc/shadow")
     node.directory("/in")
     resource = {"sources": [{"static": {"ids": [name]}}], "allocate": {section: [template]}}
-    for outcome in node.by_both_ways(resource, "/in/*"):
-        outcome.nothing()
+    node.refuses(resource, "/in/*")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b]0;x\x07", os.fsdecode(b"\xff\xfe")])
 def test_file_with_an_unusable_name_is_no_device_and_no_target(node: Victim, name: str) -> None:
     """Names with control characters, or that are not UTF-8, get no further than the scan."""
     node.file(f"/in/{name}", mode=0o644)
-    allocate = {"mounts": ["${path}"], "env": {"E": "${name}"}}
-    for outcome in node.by_both_ways(
-        {"sources": [{"directory": "/in"}], "allocate": allocate}, "/in/*"
-    ):
+    resource = asks("${path}", "mounts", sources=[{"directory": "/in"}])
+    resource["allocate"]["env"] = {"E": "${name}"}
+    for outcome in node.by_both_ways(resource, "/in/*"):
         assert not outcome.snapshot.devices
         outcome.nothing("unusable name")
     node.link("/in/link", f"/in/{name}")
@@ -90,9 +66,6 @@ def test_path_by_an_index_that_the_scan_has_not_tried_is_judged_at_allocate(node
         scanner.allocate(snapshot, offered("0", "1"))
 
 
-# ── other processes' views ──
-
-
 @needs_root
 @pytest.mark.parametrize("door", ["root", "fd/7", "task/1234/root", "map_files/0-1"])
 def test_procfs_link_to_another_view_is_refused(node: Victim, door: str) -> None:
@@ -109,13 +82,10 @@ def test_procfs_link_to_another_view_is_refused(node: Victim, door: str) -> None
             assert not outcome.answers
             assert not outcome.spec
         named = {"sources": ["/dev/full"], "allocate": {"devices": [f"{first}/dev/${{name}}"]}}
-        for outcome in node.by_both_ways(named):
-            outcome.nothing()
-        for outcome in node.by_both_ways(asks(f"{first}/data/x", "mounts"), "/data/*", "/proc/*"):
-            outcome.nothing()
+        node.refuses(named)
+        node.refuses(asks(f"{first}/data/x", "mounts"), "/data/*", "/proc/*")
     node.link("/dev/mine", f"/proc/1234/{door}/dev/full")
-    for outcome in node.by_both_ways(asks("/dev/mine")):
-        outcome.nothing("/dev/mine")
+    node.refuses(asks("/dev/mine"), why="/dev/mine")
 
 
 @needs_root
@@ -124,7 +94,6 @@ def test_procfs_link_to_another_view_is_refused(node: Victim, door: str) -> None
     [("", "self/root"), ("", "{pid}/root"), ("{pid}", "root"), ("{pid}/task", "{pid}/root")],
 )
 def test_procfs_that_is_mounted_elsewhere_is_refused(tmp_path: Path, part: str, door: str) -> None:
-    """As a chroot has one, or a part of one bound somewhere."""
     place, source = tmp_path / "place", tmp_path / "source"
     place.mkdir()
     with mounted("proc", source), bound(source / part.format(pid=os.getpid()), place):
@@ -132,15 +101,11 @@ def test_procfs_that_is_mounted_elsewhere_is_refused(tmp_path: Path, part: str, 
 
 
 def is_no_device(path: str) -> None:
-    """Attack by a path of this machine, that leads to a character device."""
     assert Path(path).is_char_device()
     for outcome in Victim(None).by_both_ways({"sources": [path]}):
         assert not outcome.answers
         assert not outcome.spec
-    token = {"static": {"ids": [path]}}
-    for outcome in Victim(None).by_both_ways(
-        {"sources": [token], "allocate": {"devices": ["${id}"]}}
-    ):
+    for outcome in Victim(None).by_both_ways(asks("${id}", sources=[{"static": {"ids": [path]}}])):
         outcome.nothing()
 
 

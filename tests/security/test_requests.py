@@ -20,7 +20,6 @@ _ALLOCATE, _OPTIONS = "Allocate", "GetDevicePluginOptions"
 
 
 def one_id(text: str) -> bytes:
-    """Return an Allocate of one ID."""
     container = pb.ContainerAllocateRequest(devices_ids=[text])
     return pb.AllocateRequest(container_requests=[container]).SerializeToString()
 
@@ -45,13 +44,11 @@ async def served(daemon: Daemon, standin: SimulatedKubelet) -> AsyncIterator[Dae
 
 
 @contextlib.asynccontextmanager
-async def channels(daemon: Daemon, *more: tuple[str, Any]) -> AsyncIterator[list[grpc.aio.Channel]]:
-    """Connect to all sockets."""
+async def channels(daemon: Daemon) -> AsyncIterator[list[grpc.aio.Channel]]:
     options = [
         ("grpc.default_authority", "localhost"),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
-        *more,
     ]
     async with contextlib.AsyncExitStack() as stack:
         yield [
@@ -62,11 +59,11 @@ async def channels(daemon: Daemon, *more: tuple[str, Any]) -> AsyncIterator[list
         ]
 
 
-async def ask(channel: grpc.aio.Channel, method: str, request: bytes, **more: Any) -> str:
+async def ask(channel: grpc.aio.Channel, method: str, request: bytes, **options: Any) -> str:
     """Send bytes; return the status of the answer."""
     call: Any = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
     try:
-        await call(request, timeout=60.0, **more)
+        await call(request, timeout=60.0, **options)
     except grpc.aio.AioRpcError as error:
         assert len(error.details() or "") < 5000
         return error.code().name
@@ -74,7 +71,6 @@ async def ask(channel: grpc.aio.Channel, method: str, request: bytes, **more: An
 
 
 async def still_serves(standin: SimulatedKubelet, daemon: Daemon) -> None:
-    """Kubelet is served as before, with the same process, which ends when it should."""
     pid = daemon.pid
     await standin.admit("pod", {"app": {A: 2, B: 2}})
     await standin.free("pod")
@@ -85,13 +81,11 @@ async def still_serves(standin: SimulatedKubelet, daemon: Daemon) -> None:
     assert await daemon.stop() == 0
 
 
-async def test_request_that_kubelet_would_not_send_is_refused(
-    served: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_request_not_of_kubelet_is_refused(served: Daemon, standin: SimulatedKubelet) -> None:
     async with channels(served) as all_sockets:
-        for what, (method, request, status) in REQUESTS.items():
+        for case, (method, request, status) in REQUESTS.items():
             answers = [await ask(channel, method, request) for channel in all_sockets]
-            assert answers == [status, status], what
+            assert answers == [status, status], case
         metadata = [(f"x-{number}", "y" * 60_000) for number in range(20)]
         answers = await asyncio.gather(
             *(ask(channel, _OPTIONS, b"", metadata=metadata) for channel in all_sockets * 50)
@@ -104,9 +98,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
-async def test_connections_beyond_the_limit_are_closed_but_that_of_kubelet(
-    served: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_connections_are_limited(served: Daemon, standin: SimulatedKubelet) -> None:
     before = served.figures().descriptors
     held = []
     for name in served.sockets():

@@ -19,15 +19,11 @@ from tests.support.daemon import until
 from tests.support.hosting import Hosting, Kubelet, contract
 
 GPU, OTHER = "vendor.com/gpu", "example.com/other"
-REASON = (
-    f"another device plugin on this node serves {GPU}: remove it, or allow both with "
-    f"--allow-resource {GPU}"
-)
+FLAG = f"--allow-resource {GPU}"
+REASON = f"another device plugin on this node serves {GPU}: remove it, or allow both with {FLAG}"
 
 
 class Vendor(Nobody):
-    """What answers for another device plugin."""
-
     name = GPU
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
@@ -39,7 +35,6 @@ class Vendor(Nobody):
 
 @contextlib.asynccontextmanager
 async def vendor(directory: Path) -> AsyncIterator[None]:
-    """Serve the resource by another plugin than devhost, with two devices."""
     device_list = DeviceList()
     device_list.update({"gpu0": AdvertisedDevice(True), "gpu1": AdvertisedDevice(True)})
     plugins = PluginDirectory(directory / "plugins", directory / "pr.sock")
@@ -48,9 +43,8 @@ async def vendor(directory: Path) -> AsyncIterator[None]:
         yield
 
 
-def config(who: str, count: int) -> str:
-    """Return a configuration that declares the vendor's resource, and one of its own."""
-    gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {who}}}}}}}"
+def config(owner: str, count: int) -> str:
+    gpu = f"{{name: {GPU}, sources: [static: {count}], allocate: {{env: {{WHO: {owner}}}}}}}"
     return f"version: v1\nresources:\n- {gpu}\n- {{name: {OTHER}, sources: [static: 1]}}\n"
 
 
@@ -61,10 +55,8 @@ async def who_answers(kubelet: Kubelet) -> Any:
 
 
 @contract
-async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """It says why; other resources are served."""
+async def test_rivals_resource_waits(started: Kubelet, hosting: Hosting, directory: Path) -> None:
+    """The reason is in the status; other resources are served."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8))
@@ -78,10 +70,8 @@ async def test_resource_that_another_plugin_serves_waits_until_that_has_gone(
     assert await who_answers(started) == "editor"
 
 
-async def test_resource_that_another_plugin_serves_is_served_with_its_flag(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """In full: a pattern that matches it is not meant for this."""
+async def test_rival_allowed_by_flag(started: Kubelet, hosting: Hosting, directory: Path) -> None:
+    """The flag needs the full name: a matching pattern is not meant for this."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         loose = Policy(allow_resources=("*",))
@@ -108,10 +98,8 @@ async def test_resource_that_devhost_served_before_does_not_wait(
         await hosting.stop()
 
 
-async def test_resource_is_served_where_pod_resources_do_not_answer(
-    started: Kubelet, hosting: Hosting, directory: Path
-) -> None:
-    """Who cannot know must not be locked out of its own names."""
+async def test_rival_unknown_is_served(started: Kubelet, hosting: Hosting, directory: Path) -> None:
+    """A node without pod-resources must not be locked out of its own names."""
     async with vendor(directory):
         await started.wait(GPU, 2, 2)
         hosting.start(config("editor", 8), pod_resources=directory / "nobody.sock")

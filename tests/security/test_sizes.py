@@ -33,9 +33,8 @@ _HIERARCHIES = Path("/sys/fs/cgroup")
 def memory(daemon: Daemon) -> Iterator[None]:
     """The process has the memory that the chart's limit gives it."""
     unified = (_HIERARCHIES / "cgroup.controllers").exists()
-    place = (
-        _HIERARCHIES if unified else _HIERARCHIES / "memory"
-    ) / f"devhost-test-{secrets.token_hex(8)}"
+    place = _HIERARCHIES if unified else _HIERARCHIES / "memory"
+    place /= f"devhost-test-{secrets.token_hex(8)}"
     name = "memory.max" if unified else "memory.limit_in_bytes"
     limit = yaml.safe_load(_VALUES.read_text())["resources"]["limits"]["memory"]
     try:
@@ -72,7 +71,6 @@ async def bounded(memory: None, daemon: Daemon) -> AsyncIterator[Daemon]:
 async def test_configuration_with_the_most_devices_is_served_and_changed(
     bounded: Daemon, standin: SimulatedKubelet, declared: dict[str, int]
 ) -> None:
-    """It is served, changed, and served again to another kubelet."""
     text = tokens(**declared)
     await bounded.start(text)
 
@@ -108,9 +106,7 @@ async def test_text_of_many_devices_is_not_kept_in_memory(
     assert await bounded.stop() == 0
 
 
-async def test_edit_beyond_the_bounds_changes_nothing(
-    bounded: Daemon, standin: SimulatedKubelet
-) -> None:
+async def test_edit_beyond_bounds_is_refused(bounded: Daemon, standin: SimulatedKubelet) -> None:
     await bounded.start(tokens(a=3))
     await at_rest(standin, bounded, {A: numbers(3)})
     for beyond in (
@@ -128,12 +124,9 @@ async def test_edit_beyond_the_bounds_changes_nothing(
     assert await bounded.stop() == 0
 
 
-# ── directories ──
-
-
-def config(directory: Path, *names: str, more: str = "") -> str:
+def config(directory: Path, *names: str, options: str = "") -> str:
     bad = "".join(
-        f"  - {{name: {BAD}{number or ''}, sources: [directory: {directory / name}]{more}}}\n"
+        f"  - {{name: {BAD}{number or ''}, sources: [directory: {directory / name}]{options}}}\n"
         for number, name in enumerate(names)
     )
     well = f"  - {{name: {WELL}, sources: [directory: {directory}/well]}}\n"
@@ -142,7 +135,7 @@ def config(directory: Path, *names: str, more: str = "") -> str:
 
 @pytest.fixture
 def place(directory: Path) -> Path:
-    """With a directory of devices for the resource that is well."""
+    """Return a directory with devices for the resource that is well."""
     (directory / "well").mkdir()
     for device in "abc":
         (directory / "well" / device).touch()
@@ -150,7 +143,6 @@ def place(directory: Path) -> Path:
 
 
 def fill(directory: Path, count: int, length: int) -> None:
-    """Make many files, each by one system call."""
     at = os.open(directory, os.O_RDONLY)
     for number in range(count):
         os.mknod(f"{number:x}".rjust(length, "x"), dir_fd=at)
@@ -158,7 +150,6 @@ def fill(directory: Path, count: int, length: int) -> None:
 
 
 async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
-    """See that the other resource takes a device on, and hands it out."""
     count = len(list((place / "well").iterdir())) + 1
     (place / "well" / f"new-{count}").touch()
     await kubelet.wait(WELL, count, count)
@@ -168,8 +159,9 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
 
 @needs_root
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize(
-    ("directories", "count", "length", "more"),
+    "flood",
     [
         (1, 2 * ENTRIES_MAX, 200, ", maxDevices: 10"),
         (1, ENTRIES_MAX - 100, 255, ""),
@@ -177,21 +169,15 @@ async def serves_on(kubelet: SimulatedKubelet, place: Path) -> None:
     ],
 )
 async def test_directory_with_very_many_files_ends_neither_the_process_nor_another_resource(
-    standin: SimulatedKubelet,
-    memory: None,
-    daemon: Daemon,
-    place: Path,
-    directories: int,
-    count: int,
-    length: int,
-    more: str,
+    standin: SimulatedKubelet, daemon: Daemon, place: Path, flood: tuple[int, int, int, str]
 ) -> None:
-    """With the chart's memory: the source fails with the number, and the others go on."""
+    """The source fails with the number of files, and the others go on."""
+    directories, count, length, options = flood
     names = [f"bad{number}" for number in range(directories)]
     for name in names:
         (place / name).mkdir()
         (place / name / "known").touch()
-    await daemon.start(config(place, *names, more=more))
+    await daemon.start(config(place, *names, options=options))
     await standin.wait(BAD, 1, 1)
     await standin.wait(WELL, 3, 3)
     await asyncio.gather(*(asyncio.to_thread(fill, place / name, count, length) for name in names))
@@ -211,9 +197,7 @@ async def test_directory_with_very_many_files_ends_neither_the_process_nor_anoth
 
 
 @needs_root
-async def test_directories_below_dev_shm_are_not_watched(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
+async def test_dev_shm_is_unwatched(standin: SimulatedKubelet, daemon: Daemon, place: Path) -> None:
     """Anybody may make directories there."""
     for number in range(500):
         (place / "dev" / "shm" / str(number)).mkdir(parents=True)
@@ -225,9 +209,7 @@ async def test_directories_below_dev_shm_are_not_watched(
     assert await daemon.stop() == 0
 
 
-async def test_file_that_comes_and_goes_makes_no_flood_of_lists_and_log_lines(
-    standin: SimulatedKubelet, daemon: Daemon, place: Path
-) -> None:
+async def test_flapping_is_bounded(standin: SimulatedKubelet, daemon: Daemon, place: Path) -> None:
     """The last state is sent all the same, and the log says what it leaves out."""
     daemon.bound = True
     changes = 0

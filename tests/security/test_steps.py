@@ -29,7 +29,6 @@ MODE = {"mode": "0666"}
 
 
 def noting(node: Victim, *words: str) -> dict[str, Any]:
-    """Return a step that notes its arguments in a file."""
     script = f'printf "%s\\n" "$$@" > {node.root}{RECORD}'
     return {"run": ["sh", "-c", script, "sh", *words], "every": "start"}
 
@@ -55,15 +54,10 @@ def watched(node: Victim) -> Victim:
     return node
 
 
-# ── what a device's link leads to ──
-
-
 @needs_root
 @pytest.mark.parametrize("template", ["${path}", "${realpath}"])
-async def test_command_is_given_the_node_that_a_symlink_leads_to(
-    watched: Victim, template: str
-) -> None:
-    """Not the link, which others may bend while the command runs."""
+async def test_command_gets_the_node_behind_a_symlink(watched: Victim, template: str) -> None:
+    """Others may bend a link while the command runs."""
     (device,) = watched.found("/watched/x").values()
     await stepped(watched, device, noting(watched, template))
     assert noted(watched) == [f"{watched.root}/dev/full"]
@@ -83,10 +77,7 @@ async def test_command_is_given_the_node_that_a_symlink_leads_to(
 async def test_step_for_what_another_path_leads_to_since_the_scan_is_refused(
     watched: Victim, path: str, target: str, why: str, words: list[str]
 ) -> None:
-    """Also where it is not given the path: it may find the device by its ID.
-
-    And where Allocate would follow the path: a step is for what the pod was given.
-    """
+    """A step is for the device that the pod got, even if it uses no path but the ID."""
     (device,) = watched.found(path).values()
     watched.link(path, target)
     for step in (noting(watched, *words), MODE):
@@ -97,10 +88,8 @@ async def test_step_for_what_another_path_leads_to_since_the_scan_is_refused(
 
 
 @needs_root
-async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
-    watched: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the device as it was allocated, and as a scan has seen it since; nothing is opened."""
+async def test_step_for_a_bent_symlink(watched: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is refused for the allocated device and for a later scan's; nothing is opened."""
     watched.link("/watched/x", "/dev/scratch")
     source = {"glob": {"paths": "/watched/*", "types": "block"}}
     allow = ("/dev/scratch", "/watched/*")
@@ -110,10 +99,10 @@ async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
     watched.file(RECORD, "")
     watched.link("/watched/x", "/dev/sda")
     (bent,) = watched.found(source, *allow).values()
-    for one in (device, bent):
+    for state in (device, bent):
         for step in (noting(watched, "${path}"), noting(watched), MODE):
             with pytest.raises(PreStartError, match=r"another device|--allow-"):
-                await stepped(watched, one, step, *allow)
+                await stepped(watched, state, step, *allow)
     assert not noted(watched)
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
     with pytest.raises(PreStartError, match="another device"):
@@ -121,8 +110,28 @@ async def test_step_for_a_symlink_bent_to_a_disk_that_is_not_allowed_is_refused(
 
 
 @needs_root
+@pytest.mark.parametrize(
+    "step", [{"run": ["true"]}, {"mode": "0666"}, {"run": ["true", "${path}"]}]
+)
+@pytest.mark.parametrize("path", ["/dev/sda", "/srv/secret"])
+def test_device_is_unhealthy_whose_steps_lack_a_right_to_it(
+    node: Victim, path: str, step: dict[str, Any]
+) -> None:
+    """Also where containers are not given the node: kubelet would start no pod with it."""
+    node.node("/dev/sda", DISK, stat.S_IFBLK)
+    node.file("/srv/secret")
+    resource = {"sources": [path], "allocate": {"devices": []}, "preStart": [step]}
+    healths = {}
+    for allow in ((), (path,)):
+        (device,) = node.scan(node.scanner(resource, *allow, execs=True)).devices.values()
+        healths[allow] = device.reason or ""
+    is_used = path == "/dev/sda" or "${path}" in step.get("run", ())
+    assert ("--allow-" in healths[()], healths[path,]) == (is_used, "")
+
+
+@needs_root
 async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
-    """But for one that has only failed its checks: a step may mend it."""
+    """A step may mend a device that has only failed its checks."""
     (device,) = watched.found("/watched/x").values()
     ill = unhealthy(device, "another device was found in its place")
     for step in (noting(watched), MODE):
@@ -135,9 +144,7 @@ async def test_step_for_an_unhealthy_device_is_refused(watched: Victim) -> None:
     assert noted(watched) == ["a"]
 
 
-async def test_command_with_the_path_of_a_file_needs_a_flag_and_the_file_of_the_scan(
-    node: Victim,
-) -> None:
+async def test_command_with_the_path_of_a_file_needs_its_flag(node: Victim) -> None:
     node.file("/etc/shadow")
     node.link("/watched/x", "/etc/shadow")
     node.file("/watched/y")
@@ -159,7 +166,7 @@ async def test_command_with_the_path_of_a_file_needs_a_flag_and_the_file_of_the_
 
 @needs_root
 async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victim) -> None:
-    """It is given the node itself, as the command of a step is."""
+    """The command gets the node itself, as that of a step does."""
     (device,) = watched.found("/watched/x").values()
     allowed = policy(execs=True)
     argv = noting(watched, "${path}")["run"]
@@ -176,16 +183,11 @@ async def test_command_of_a_check_for_a_bent_symlink_does_not_run(watched: Victi
     assert not noted(watched)
 
 
-# ── arguments ──
-
-
 @pytest.mark.parametrize(
     ("name", "argument"), [("-rf", "${name}"), ("--config=x", "${id}"), ("-", "${name}.x")]
 )
-async def test_device_name_that_would_be_an_option_is_not_passed(
-    node: Victim, name: str, argument: str
-) -> None:
-    """Neither in a step nor in a check; a name that begins otherwise, and a path, are passed."""
+async def test_device_name_is_no_option(node: Victim, name: str, argument: str) -> None:
+    """Steps and checks refuse a name that begins with a dash; other names and paths are passed."""
     node.file(f"/d/{name}")
     node.file("/d/fine")
     out = node.root / "out"
@@ -220,15 +222,12 @@ def test_script_with_a_device_name_in_it_is_a_warning(argv: list[str], *, warned
     resource = {"sources": [{"directory": "/d"}], "preStart": [{"run": argv, "every": "start"}]}
     loaded = loads(config(resource), policy=policy("*", execs=True))
     assert loaded.config is not None, loaded.problems
-    assert any("the shell would run" in one.message for one in loaded.problems) is warned
-
-
-# ── the step `mode` ──
+    assert any("the shell would run" in problem.message for problem in loaded.problems) is warned
 
 
 @needs_root
 async def test_step_without_the_flag_of_commands_is_refused(node: Victim) -> None:
-    """It changes the node for all users of the host."""
+    """The step changes the node for all users of the host."""
     place = node.node("/dev/x", NULL)
     resource = {"sources": ["/dev/x"], "preStart": [{"mode": "0000"}]}
     (problem,) = loads(config(resource), policy=policy("*")).problems
@@ -249,9 +248,7 @@ async def test_step_without_the_flag_of_commands_is_refused(node: Victim) -> Non
     ("path", "number", "kind"),
     [("/dev/x", MEM, stat.S_IFCHR), ("/dev/x", DISK, stat.S_IFBLK), ("/opt/x", NULL, stat.S_IFCHR)],
 )
-async def test_mode_step_does_not_change_a_node_that_is_refused(
-    node: Victim, path: str, number: tuple[int, int], kind: int
-) -> None:
+async def test_mode_is_refused(node: Victim, path: str, number: tuple[int, int], kind: int) -> None:
     place = node.node(path, number, kind)
     (device,) = node.found({"glob": path}).values()
     with pytest.raises(PreStartError, match="needs --allow-"):
@@ -269,7 +266,7 @@ async def test_mode_step_does_not_change_a_node_that_is_refused(
 async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
     watched: Victim, monkeypatch: pytest.MonkeyPatch, exchange: Callable[[Victim], Path]
 ) -> None:
-    """Which came there after the last look."""
+    """The other file came there after the last look."""
     watched.node("/dev/x", FULL)
     (device,) = watched.found("/dev/x").values()
     change = pre_start._change_mode_of
@@ -286,12 +283,9 @@ async def test_mode_step_does_not_change_what_takes_the_place_of_a_node(
         assert mode_of(watched.at(path)) == 0o600
 
 
-# ── the step `waitFor` ──
-
-
 @contextlib.contextmanager
 def over_at_second_look() -> Iterator[None]:
-    """Let 100 s pass when the step looks again: its first look may take as long as it needs."""
+    """Make 100 s pass when the step looks again: its first look may take as long as it needs."""
     loop, look, looks = asyncio.get_running_loop(), pre_start._missing, itertools.count(1)
     now = loop.time
     with pytest.MonkeyPatch.context() as patch:
@@ -306,17 +300,13 @@ def over_at_second_look() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("place", ["/root/there", "/root/absent", "/root/deep/er"])
-async def test_wait_step_for_a_path_in_a_private_directory_needs_a_flag(
-    node: Victim, place: str
-) -> None:
+async def test_wait_step_for_a_private_path_needs_a_flag(node: Victim, place: str) -> None:
     """A step that ends, or does not, would tell whether a path exists there."""
     node.file("/root/there").parent.chmod(0o700)
     (token,) = node.found({"static": 1}).values()
     step = {"waitFor": place}
-    with (
-        over_at_second_look(),
-        pytest.raises(PreStartError, match=f"it needs --allow-path '{place}'"),
-    ):
+    needs = f"it needs --allow-path '{place}'"
+    with over_at_second_look(), pytest.raises(PreStartError, match=needs):
         await stepped(node, token, step)
     node.file("/root/deep/er")
     node.file("/root/absent")

@@ -16,7 +16,6 @@ TENANT, HSM = "example.com/tenant", "example.com/hsm"
 
 @pytest.fixture
 def node(directory: Path) -> Path:
-    """The device; the tenant may make links in another directory."""
     (directory / "tenant").mkdir()
     path = directory / "colas" / "hsm0"
     path.touch()
@@ -50,7 +49,7 @@ async def left(hosting: Hosting, name: str = "x") -> None:
 async def test_symlink_does_not_take_a_device_away_by_a_reload_or_a_rescan(
     standin: SimulatedKubelet, hosting: Hosting, directory: Path, node: Path
 ) -> None:
-    """Though the tenant's resource is the first in the file, a reload follows, and all is scanned."""
+    """The tenant's resource is the first in the file; all is scanned after a reload."""
     hosting.start(config(directory))
     await standin.wait(HSM, 1, 1)
     await standin.admit("victim", {"app": {HSM: 1}})
@@ -100,10 +99,8 @@ async def test_symlink_does_not_take_a_device_away_at_a_restart(
 
 
 @needs_root
-async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
-    standin: SimulatedKubelet, hosting: Hosting, directory: Path
-) -> None:
-    """As udev makes them a moment later; the order of the file decides, not who finds it first."""
+async def test_new_node_waits(standin: SimulatedKubelet, hosting: Hosting, directory: Path) -> None:
+    """udev makes them a moment later; the order of the file decides, not the first scan."""
     hosting.settle_s = 3600.0
     dev = directory / "root" / "dev"
     links = dev / "serial" / "by-id"
@@ -115,7 +112,8 @@ async def test_new_node_waits_for_the_symlinks_of_an_earlier_resource(
     await standin.wait(HSM, 0, 0)
     await standin.wait(TENANT, 1, 1)  # at the start it has no link
     os.mknod(dev / "tty1", 0o020660, os.makedev(1, 5))
-    (runner,) = (one for one in hosting.hosts[-1].resources if one.name == TENANT)
+    runner = hosting.served(TENANT)
+    assert runner is not None
     await until(lambda: runner.devices.offered.settling, "the new node waits")
     assert list(runner.devices.offered.devices) == ["tty0"]
     (links / "usb-x").symlink_to("../../tty1")

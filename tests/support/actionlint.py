@@ -1,4 +1,4 @@
-"""What actionlint says of the workflows: the Go program in tests/support/go, built once."""
+"""actionlint on the workflows: the Go program in tests/support/go, built once."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""What answers for a resource of which nothing is asked."""
+"""The answers for a resource of which a test asks nothing."""
 
 from collections.abc import Sequence
 
@@ -13,19 +13,15 @@ class Nobody:
     pre_start_required = False
 
     async def allocate(self, ids: Sequence[OfferedId], *, pre_start: bool) -> Allocation:
-        """Fail."""
         raise NotImplementedError
 
     def observe_allocate(self, result: str, seconds: float) -> None:
-        """Fail."""
         raise NotImplementedError
 
     async def prefer(
         self, available: Sequence[OfferedId], must_include: Sequence[OfferedId], size: int
     ) -> Sequence[OfferedId]:
-        """Fail."""
         raise NotImplementedError
 
     async def prepare(self, ids: Sequence[OfferedId], *, fresh: bool = False) -> None:
-        """Fail."""
         raise NotImplementedError

@@ -2,25 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support import waiting
 from tests.support.command import called
 from tests.support.daemon import PATIENCE, Daemon
 
+until_said = waiting.until_said
 A = "example.com/a"
 Json = dict[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; all empty where the connection was cut."""
+    """A response; all empty where the connection was cut."""
 
     status: int
     headers: dict[str, str]
@@ -60,9 +61,9 @@ def answer(received: bytes) -> Answer:
 
 async def get(port: int, path: str) -> Answer:
     """Ask as a browser does."""
-    found = await send(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-    assert int(found.headers["Content-Length"]) == len(found.body)
-    return found
+    response = await send(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    assert int(response.headers["Content-Length"]) == len(response.body)
+    return response
 
 
 async def status(port: int) -> Json:
@@ -76,19 +77,6 @@ async def asked(*arguments: str, **variables: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-async def until_said(ask: Callable[[], Awaitable[T]], true: Callable[[T], object]) -> T:
-    """Ask until the answer is so, and return it."""
-    said: Any = None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while not true(said := await ask()):
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(f"it says {said}") from None
-    found: T = said
-    return found
-
-
 async def until_status(port: int, true: Callable[[Json], object], path: str = "/status") -> Json:
     async def ask() -> Json:
         return (await get(port, path)).json()
@@ -96,57 +84,54 @@ async def until_status(port: int, true: Callable[[Json], object], path: str = "/
     return await until_said(ask, true)
 
 
-async def until_metrics(port: int, true: "Callable[[Samples], object]") -> "Samples":
-    return await until_said(lambda: scrape(port), true)
+async def until_value(port: int, value: float, name: str, **labels: str) -> "Samples":
+    """Scrape until a sample has a value."""
+    return await until_said(
+        lambda: scrape(port), lambda samples: samples.value(name, **labels) == value
+    )
 
 
-def resource(said: Json, name: str = A) -> Json:
+def resource(status: Json, name: str = A) -> Json:
     """Return a resource; an empty one where it is not there."""
-    found: Json = next((one for one in said["resources"] if one["name"] == name), {})
-    return found
+    entries: dict[str, Json] = {entry["name"]: entry for entry in status["resources"]}
+    return entries.get(name, {})
 
 
-def colas(directory: Path, more: str = "") -> str:
+def colas(directory: Path, options: str = "") -> str:
     place = directory / "colas"
-    return f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {place}]{more}}}\n"
+    return f"version: v1\nresources:\n  - {{name: {A}, sources: [directory: {place}]{options}}}\n"
 
 
 class Samples:
-    """A scrape, by name and labels."""
-
     def __init__(self, text: str) -> None:
         self.all: list[Sample] = [
             sample for family in text_string_to_metric_families(text) for sample in family.samples
         ]
 
     def __str__(self) -> str:
-        values = (one for one in self.all if "le" not in one.labels)
-        return "\n".join(f"{one.name}{one.labels} {one.value}" for one in values)
+        return "\n".join(f"{s.name}{s.labels} {s.value}" for s in self.all if "le" not in s.labels)
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return a sample's value; ``None`` where there is none."""
-        found = [one.value for one in self.all if one.name == name and one.labels == labels]
-        assert len(found) <= 1
-        return found[0] if found else None
+        values = [s.value for s in self.all if s.name == name and s.labels == labels]
+        assert len(values) <= 1
+        return values[0] if values else None
 
     def names_of(self, resource: str) -> set[str]:
         """Return the metrics that have a series of a resource."""
-        return {one.name for one in self.all if one.labels.get("resource_name") == resource}
+        return {s.name for s in self.all if s.labels.get("resource_name") == resource}
 
 
 async def scrape(port: int) -> Samples:
-    found = await get(port, "/metrics")
-    assert found.status == 200
-    assert found.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    return Samples(found.body.decode())
+    response = await get(port, "/metrics")
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return Samples(response.body.decode())
 
 
-async def port_of(daemon: Daemon, said: str = "listening") -> int:
-    """Return where a process has its metrics and probes, told to take any port."""
-    line = await daemon.logged(said)
+async def port_of(daemon: Daemon, message: str = "listening") -> int:
+    line = await daemon.logged(message)
     return int(line["address"].rpartition(":")[2])
 
 
 async def status_port_of(daemon: Daemon) -> int:
-    """Return where a process has its status, told to take any port."""
     return await port_of(daemon, "listening for status")

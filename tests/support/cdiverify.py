@@ -1,4 +1,4 @@
-"""What a runtime makes of CDI files: the Go program in tests/support/go, built once."""
+"""CDI files as a runtime reads them: the Go program in tests/support/go, built once."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,20 +10,6 @@ ORACLE = Oracle("cdi", "cdiverify", "tags.cncf.io/container-device-interface")
 
 
 def inject(directory: Path, devices: Sequence[str], user: int = 0, env: Sequence[str] = ()) -> Any:
-    """Inject devices into a container; the answer is as `response` in tests/support/go/cdi/main.go.
-
-    Args:
-        directory: With the spec files.
-        devices: Fully qualified names.
-        user: The UID and GID of the container's process.
-        env: What the container has before.
-    """
-    return ORACLE.ask(
-        {
-            "specDir": str(directory),
-            "devices": list(devices),
-            "uid": user,
-            "gid": user,
-            "env": list(env),
-        }
-    )
+    """Inject CDI devices; the answer is as `response` in tests/support/go/cdi/main.go."""
+    ids = {"uid": user, "gid": user}
+    return ORACLE.ask({"specDir": str(directory), "devices": [*devices], **ids, "env": [*env]})

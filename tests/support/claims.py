@@ -56,7 +56,6 @@ class Host:
     boot: str = "1"
 
     def device(self, device_id: str, paths: tuple[str, ...]) -> HostDevice:
-        """Return a device that has all its nodes."""
         nodes = (devices.node(path, (4, self.numbers[path])) for path in paths)
         return devices.device(device_id, *nodes)
 
@@ -131,7 +130,6 @@ class Kubelet:
         self._checkpoint = {(pod.name.resource, pod.advertised_id) for pod in self.pods.values()}
 
     def receive(self, name: str, healthy: dict[str, bool]) -> None:
-        """Take a list of devices."""
         for advertised_id, is_healthy in healthy.items():
             if is_healthy:
                 self.unhealthy_since.pop((name, advertised_id), None)
@@ -155,12 +153,11 @@ class Kubelet:
     def free_ids(self, name: str) -> list[str]:
         """Return the IDs of a resource that it may allocate."""
         taken = {pod.advertised_id for pod in self.pods.values() if pod.name.resource == name}
-        return [
-            key for key, healthy in self.lists.get(name, {}).items() if healthy - (key in taken)
-        ]
+        entries = self.lists.get(name, {}).items()
+        return [key for key, healthy in entries if healthy - (key in taken)]
 
     def is_settled(self, name: AdvertisedName, now: float) -> bool:
-        """Whether it can allocate no ID of a device, and could not for ten seconds, if it has it."""
+        """Return whether it could allocate no ID of a device for ten seconds."""
         return all(
             not healthy and now - self.unhealthy_since[name.resource, key] >= LEAVE_AFTER_S
             for key, healthy in self.lists.get(name.resource, {}).items()
@@ -194,18 +191,15 @@ class PodLists:
 
     @property
     def allocating(self) -> bool:
-        """Whether kubelet waits for an Allocate."""
         return self._kubelet.allocating
 
     async def list_pods(self) -> resource_state.PodList:
-        """Return the pods, and which devices they hold."""
         answer = self._kubelet.list_pods().SerializeToString()
         return resource_state.PodList(
             self._kubelet.number, *_by_resource(self.claimed_ids(), answer)
         )
 
     async def covers_checkpoint(self, held: resource_state.PodHoldings) -> bool:
-        """Return whether these are all devices in kubelet's checkpoint."""
         return self._kubelet.covers_checkpoint(held, self.may_hold)
 
 
@@ -217,7 +211,7 @@ class Served:
     offered_ids: OfferedIds = field(default_factory=DeviceList)
     finds: Finds = field(default_factory=dict)
     scanned: Finds = field(default_factory=dict)  # by which the devices were found
-    found: Snapshot = field(default_factory=Snapshot)
+    latest: Snapshot = field(default_factory=Snapshot)
     offered: Snapshot = field(default_factory=Snapshot)
     draining: bool = False
     due: bool = True  # to be scanned again
@@ -225,7 +219,6 @@ class Served:
     stream: Stream | None = None
 
     def request_scan(self) -> None:
-        """Have it scanned at the next tick."""
         self.due = True
 
 
@@ -238,23 +231,18 @@ class FakeBackend:
         self._process, self.pods = process, process.pods
 
     def open(self, resource: Resource, _hooks: object) -> "FakePublication":
-        """Return the list of a resource."""
         return FakePublication(self._process, resource.name)
 
     def publisher(self, _resource: object) -> str:
-        """Return the driver."""
         return ""
 
     def lock_of(self, name: str) -> LockState:
-        """Return who serves a resource."""
         return self._process.locks.lock_of(name)
 
     def locked_by_other(self, name: str) -> bool:
-        """Whether another process serves a resource."""
         return self.lock_of(name) == "other"
 
     def has_served(self, name: str) -> bool:
-        """Whether devhost has served a resource."""
         return self._process.locks.get(name).has_served
 
 
@@ -280,12 +268,10 @@ class Process:
         self._tasks: list[asyncio.Task[None]] = []
 
     def make_backend(self) -> Backend:
-        """Return what offers its devices."""
         return cast("Backend", FakeBackend(self))
 
     @property
     def handouts(self) -> RecordTable:
-        """What it knows of what was allocated."""
         return self.file.table
 
     async def start(self) -> None:
@@ -302,7 +288,6 @@ class Process:
         await written()
 
     async def stop(self) -> None:
-        """End it in good order."""
         await self.file.close()
         await self.kill()
 
@@ -347,7 +332,7 @@ class Process:
         return has_lock
 
     def find(self, name: str, finds: Finds) -> None:
-        """Let the sources of a resource match these devices; they are found when it is scanned."""
+        """Set the devices that a resource's sources match; the next scan finds them."""
         self.served[name].finds = finds
         self.served[name].due = True
 
@@ -355,51 +340,41 @@ class Process:
         """Publish what is found of a resource now."""
         served, host, now = self.served[name], self.node.host, self.kubelet.now
         served.due, served.scanned = False, served.finds
-        found = {
-            device_id: host.device(device_id, paths)
-            for device_id, paths in served.finds.items()
-            if host.present.issuperset(paths)
-        }
-        taken = {node.path for device in found.values() for node in device.nodes}
-        for former in tuple(served.found.devices.values()):
-            if former.id in found:
+        finds = served.finds.items()
+        matched = {key: host.device(key, paths) for key, paths in finds if host.present >= {*paths}}
+        taken = {node.path for device in matched.values() for node in device.nodes}
+        for former in tuple(served.latest.devices.values()):
+            if former.id in matched:
                 continue
             here = {node.path for node in former.nodes if node.path in host.present - taken}
             paths = {node.path for node in former.nodes}
             is_elsewhere = bool(taken & paths) or former.id not in served.finds
             if paths <= host.present and is_elsewhere:
-                found[former.id] = devices.missing(former, now, replaced=True)
+                matched[former.id] = devices.missing(former, now, replaced=True)
             elif former.absence is None:
-                found[former.id] = devices.missing(former, now, remaining=here)
+                matched[former.id] = devices.missing(former, now, remaining=here)
             elif former.absence.since > now - FORGET_MISSING_S or former.is_leaving:
-                found[former.id] = former
-        same = {
-            key: same_device
-            for key, device in found.items()
-            if (same_device := served.found.devices.get(key)) == device
-        }
-        self._publish(served, devices.snapshot(*(found | same).values()))
+                matched[former.id] = former
+        latest = served.latest.devices
+        same = {key: latest[key] for key, device in matched.items() if latest.get(key) == device}
+        self._publish(served, devices.snapshot(*(matched | same).values()))
 
-    def _publish(self, served: Served, found: Snapshot) -> None:
+    def _publish(self, served: Served, snapshot: Snapshot) -> None:
         """Do as `ServedResource` does."""
         if served.draining:
             removed = Verdict(Cause.REMOVED, "removed")
-            found = with_all_leaving(found, removed, self.kubelet.now)
-        known = without_unlisted(found, served.offered_ids)
-        offered = self.claims.judge(served.resource, known)
+            snapshot = with_all_leaving(snapshot, removed, self.kubelet.now)
+        listed = without_unlisted(snapshot, served.offered_ids)
+        offered = self.claims.judge(served.resource, listed)
         if served.offered_ids.publish(offered, served.resource):
-            self._publish(served, found)
+            self._publish(served, snapshot)
             return
-        served.found = without_unlisted(known, served.offered_ids)
+        served.latest = without_unlisted(listed, served.offered_ids)
         served.offered = without_unlisted(offered, served.offered_ids)
         self.claims.set_listed(served.resource, served.offered)
 
     async def allocate(self, name: str, advertised_id: str) -> HostDevice:
-        """Answer an Allocate.
-
-        Raises:
-            AllocationError: The device is not offered, or was handed out under another name.
-        """
+        """Answer an Allocate, or raise `AllocationError`."""
         served = self.served[name]
         offered = offered_id(advertised_id)
         device, offered_ids = served.offered.devices.get(offered.device), served.offered_ids
@@ -420,12 +395,12 @@ class Process:
             if isinstance(offered_ids, DeviceList) and offered_ids.removable_at(self.kubelet.now):
                 await self.holders.refresh()
                 if offered_ids.remove_unlisted(self.kubelet.now):
-                    self._publish(served, served.found)
+                    self._publish(served, served.latest)
             if served.draining and offered_ids.drained:
                 await self.file.flush()
                 self._end(served)
                 continue
-            forgets = any(not device.is_present for device in served.found.devices.values())
+            forgets = any(not device.is_present for device in served.latest.devices.values())
             if served.due or forgets:
                 self.scan(name)
             if isinstance(offered_ids, DeviceList) and self._take_lock(served):
@@ -441,14 +416,13 @@ class Process:
             self.served[name].finds = served.finds
 
     def unlock(self, name: str, *, is_drained: bool = False) -> None:
-        """Let another process serve a resource, of which kubelet has no devices meanwhile."""
+        """Give a resource to another process, of which kubelet has no devices meanwhile."""
         lock = self.locks.get(name)
         if lock.held:
             self.kubelet.lists.pop(name, None)
         lock.release(self, remove=is_drained)
 
     def send(self, served: Served, device_list: DeviceList) -> None:
-        """Have kubelet receive the list of a resource, if it is another one."""
         name = served.resource.name
         if served.stream is None or name not in self.kubelet.lists:
             if served.stream is not None:
@@ -505,7 +479,6 @@ class Node:
             yield
 
     async def start(self) -> Process:
-        """Start a process, which serves nothing yet."""
         process = Process(self)
         self.processes.append(process)
         await process.start()
@@ -519,12 +492,10 @@ class Node:
             process.unlock(name)
 
     def fill_disk(self, *, full: bool) -> None:
-        """Let the state directory take no file, or let it."""
         self._is_full = full
 
     @property
     def disk_is_full(self) -> bool:
-        """Whether the state directory takes no file."""
         return self._is_full
 
     async def boot(self, numbers: Mapping[str, int]) -> None:
@@ -536,7 +507,6 @@ class Node:
         self.kubelet.restart(0.0, 0.0)
 
     async def tick(self) -> None:
-        """Let half a second pass."""
         self.kubelet.now += TICK_S
         await turns()
         for process in self.processes:
@@ -544,13 +514,12 @@ class Node:
         await written()
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
         for _ in range(round(seconds / TICK_S)):
             await self.tick()
 
 
 async def turns() -> None:
-    """Let all tasks go on as far as they can without a thread."""
+    """Run all tasks as far as they can go without a thread."""
     for _ in range(10):
         await asyncio.sleep(0)
 

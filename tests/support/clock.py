@@ -10,7 +10,7 @@ from devhost.hostfs import command
 
 
 def time_passes(patch: pytest.MonkeyPatch, begun: Path) -> None:
-    """Let an hour pass for commands once a file is there, however long that takes."""
+    """Advance the clock of commands by an hour once a file is there, however long that takes."""
 
     def now() -> float:
         return time.monotonic() + 3600 * begun.exists()

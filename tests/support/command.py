@@ -43,12 +43,12 @@ def process(*args: object, stdin: str = "", **variables: str) -> Done:
 
 def environment(**variables: str) -> dict[str, str]:
     """This process's environment without what would change devhost's defaults."""
-    kept = {name: one for name, one in os.environ.items() if not name.startswith(_CHANGES_DEFAULTS)}
+    kept = {k: value for k, value in os.environ.items() if not k.startswith(_CHANGES_DEFAULTS)}
     return kept | variables
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: no zombie, which is buried by who inherits it."""
+    """Return whether a process runs and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -13,6 +13,7 @@ from typing import Any
 
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
+from tests.support import waiting
 from tests.support.hosting import Kubelet
 
 # What devhost looks at every half a minute would hide the loss of an event.
@@ -25,7 +26,7 @@ UNBOUND = {
     "node.holders.POLL_S": 0.05,
 }
 LAUNCH = str(Path(__file__).with_name("launch.py"))
-PATIENCE = 120.0  # seconds for what is awaited; the machine may be busy
+PATIENCE = waiting.PATIENCE
 LONGEST_LINE = 16 * 1024 * 1024
 
 Line = dict[str, Any]
@@ -33,8 +34,6 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Figures:
-    """What a process holds."""
-
     descriptors: int
     threads: int
     watches: int  # of inotify
@@ -79,11 +78,9 @@ class Daemon:
         if config is not None:
             self.config.write_text(config)
         constants = self.constants if self.bound else UNBOUND | self.constants
-        begin = (
-            [LAUNCH, json.dumps(constants), self.code]
-            if constants or self.code
-            else ["-m", "devhost"]
-        )
+        begin = [LAUNCH, json.dumps(constants), self.code]
+        if not (constants or self.code):
+            begin = ["-m", "devhost"]
         self._process = await asyncio.create_subprocess_exec(
             *(*self.wrapper, sys.executable, *begin, "run", str(self.config)),
             *("--plugin-dir", str(self.plugins), "--state-dir", str(self.state)),
@@ -95,19 +92,16 @@ class Daemon:
         self._reader = asyncio.create_task(self._read(self._process))
 
     async def stop(self) -> int:
-        """End it by SIGTERM; return its exit status."""
         self.signal(signal.SIGTERM)
         return await self.ended()
 
     async def kill(self) -> None:
-        """End it by SIGKILL."""
         if self._process is not None:
             if self._process.returncode is None:
                 self._process.kill()
             await self.ended()
 
     async def ended(self) -> int:
-        """Wait until it has ended; return its exit status."""
         assert self._process is not None
         assert self._reader is not None
         async with asyncio.timeout(PATIENCE):
@@ -147,16 +141,15 @@ class Daemon:
         ]
 
     async def logged(self, message: str, since: int = 0, **fields: object) -> Line:
-        """Wait for such a line."""
         try:
             async with asyncio.timeout(PATIENCE), self._news:
-                while not (found := self.found(message, since, **fields)):
+                while not (lines := self.found(message, since, **fields)):
                     assert self._reader
                     assert not self._reader.done(), f"it has ended:\n{self._tail()}"
                     await self._news.wait()
         except TimeoutError:
             raise AssertionError(f"not logged: {message} {fields}\n{self._tail()}") from None
-        return found[0]
+        return lines[0]
 
     async def until(self, state: State, count: int) -> None:
         """Wait until so many resources are in a state."""
@@ -192,11 +185,9 @@ class Daemon:
     # ── what it holds ──
 
     def sockets(self) -> set[str]:
-        """The plugin sockets that are there."""
         return {path.name for path in self.plugins.glob("devhost-*.sock")}
 
     def figures(self) -> Figures:
-        """Return what the process holds now."""
         place = Path(f"/proc/{self.pid}")
         descriptors = watches = 0
         for info in (place / "fdinfo").iterdir():
@@ -215,14 +206,13 @@ class Daemon:
         )
 
 
-async def until(true: Any, what: str = "what was awaited") -> None:
-    """Wait until a function returns something true."""
+async def until(true: Any, event: str = "what was awaited") -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             while not true():
                 await asyncio.sleep(0.01)
     except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
+        raise AssertionError(f"never: {event}") from None
 
 
 async def ids_of(kubelet: Kubelet, resource: str) -> set[str]:
@@ -241,11 +231,8 @@ async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Itera
         async with asyncio.timeout(PATIENCE):
             while True:
                 # What a dead process served is counted, but not offered, for five minutes.
-                seen = {
-                    name: n
-                    for name, n in (await kubelet.capacity()).items()
-                    if name in wanted or n[1]
-                }
+                capacity = await kubelet.capacity()
+                seen = {name: n for name, n in capacity.items() if name in wanted or n[1]}
                 if (
                     seen == counts
                     and len(daemon.sockets()) == len(wanted)
@@ -257,25 +244,21 @@ async def at_rest(kubelet: Kubelet, daemon: Daemon, declared: Mapping[str, Itera
         raise AssertionError(f"{seen}; sockets: {daemon.sockets()}\n{daemon._tail()}") from None
 
 
-def directories(place: Path, *names: str, more: str = "") -> str:
-    """Return a configuration with a resource per directory of `place`, and what is in `more`."""
+def directories(place: Path, *names: str, options: str = "") -> str:
+    """Return a configuration with a resource per directory of `place`."""
     resources = "".join(
         f"  - {{name: example.com/{name}, sources: [directory: {place / name}],"
-        f" removeMissingAfter: 100ms{more}}}\n"
+        f" removeMissingAfter: 100ms{options}}}\n"
         for name in names
     )
     return f"version: v1\nresources:\n{resources}"
 
 
 def tokens(**counts: int) -> str:
-    """Return a configuration with resources of so many tokens."""
-    resources = "".join(
-        f"\n  - {{name: example.com/{name}, sources: [static: {count}]}}"
-        for name, count in counts.items()
-    )
+    entry = "\n  - {{name: example.com/{}, sources: [static: {}]}}"
+    resources = "".join(entry.format(*pair) for pair in counts.items())
     return f"version: v1\nresources:{resources or ' []'}\n"
 
 
 def numbers(count: int) -> set[str]:
-    """The IDs of so many tokens."""
     return {str(number) for number in range(count)}

@@ -47,11 +47,7 @@ def node(
     changed: int = 1,
     variables: Mapping[str, str] | None = None,
 ) -> Node:
-    """Return a node of the first source; without a number it is a regular file.
-
-    Args:
-        name: The base name of the path, unless it is given.
-    """
+    """Return a node of the first source; without a number it is a regular file."""
     kind = kind or (FileKind.CHAR if number else FileKind.FILE)
     state = file_state(realpath or path, kind, number, inode=inode, changed=changed)
     return Node(path, state, 0, name or path.rpartition("/")[2], variables or {})
@@ -99,7 +95,6 @@ def snapshot(
     skipped: Mapping[str, str | Verdict] | None = None,
     error: str | None = None,
 ) -> Snapshot:
-    """Return a snapshot of devices, and of candidates with the reasons why they are not offered."""
     left_out = tuple(
         Skipped(
             candidate, reason if isinstance(reason, Verdict) else Verdict(Cause.EXCLUDED, reason)
@@ -118,11 +113,8 @@ def missing(
     replaced: bool = False,
 ) -> HostDevice:
     """Return a device as it is when it is no longer found, or no longer offered."""
-    return replace(
-        device,
-        verdict=Verdict(Cause.NOT_FOUND, reason),
-        absence=_absence(since, remaining, replaced=replaced),
-    )
+    absence = _absence(since, remaining, replaced=replaced)
+    return replace(device, verdict=Verdict(Cause.NOT_FOUND, reason), absence=absence)
 
 
 def _absence(since: float | None, remaining: Iterable[str], *, replaced: bool) -> Missing | None:
@@ -132,30 +124,24 @@ def _absence(since: float | None, remaining: Iterable[str], *, replaced: bool) -
 
 
 def unhealthy(device: HostDevice, reason: str, cause: Cause = Cause.CODE) -> HostDevice:
-    """Return a device as it is when it is unhealthy."""
     return replace(device, verdict=Verdict(cause, reason))
 
 
 def reason_of(device: HostDevice | Skipped) -> str | None:
-    """Return why a device is unhealthy, or why a candidate is not offered."""
     return device.reason
 
 
 def reasons(snapshot: Snapshot) -> dict[str, str | None]:
-    """Return why each device is unhealthy, by its ID."""
     return {device.id: reason_of(device) for device in snapshot.devices.values()}
 
 
 def remaining_nodes(device: HostDevice) -> frozenset[str]:
-    """Return which nodes of a missing device are still found."""
     return device.absence.remaining if device.absence else frozenset()
 
 
 def skip_reasons(skipped: Iterable[Skipped]) -> dict[str, str]:
-    """Return why each candidate is not offered."""
     return {candidate.candidate: reason_of(candidate) or "" for candidate in skipped}
 
 
 def leaving(snapshot: Snapshot) -> set[str]:
-    """Return the devices that have to leave the list."""
     return {device.id for device in snapshot.devices.values() if device.is_leaving}

@@ -49,7 +49,6 @@ def build(minor: str) -> Path:
 
 
 def build_all() -> None:
-    """Build those that tests are to drive."""
     for minor in versions():
         build(minor)
 

@@ -249,7 +249,6 @@ class DraProcess(Process):
         }
 
     async def prepare(self, claim: Claim) -> pb.NodePrepareResourceResponse:
-        """Answer kubelet."""
         request = pb.NodePrepareResourcesRequest(claims=[_name(claim)])
         answer = await self.servicer.NodePrepareResources(request, None)
         return answer.claims[claim.uid]
@@ -274,7 +273,6 @@ class Api:
         self._claims = claims
 
     async def call(self, verb: str, path: str) -> Any:
-        """Return a claim."""
         if (claim := self._claims.get(path.removeprefix(f"{dra_kubelet.CLAIMS}/"))) is None:
             raise ApiError(404, "not found")
         place = claim.published
@@ -298,11 +296,9 @@ class DraNode(Node):
 
     @property
     def instances(self) -> list[DraProcess]:
-        """Its processes."""
         return [process for process in self.processes if isinstance(process, DraProcess)]
 
     async def start_driver(self, driver: str) -> DraProcess:
-        """Start a process, which serves nothing yet."""
         process = DraProcess(self, driver)
         self.processes.append(process)
         await process.start()
@@ -323,11 +319,10 @@ class DraNode(Node):
             place
             for process in self.instances
             for place in process.published()
-            if sum(other[:3] == place[:3] for other in allocated) < place.shares
+            if sum(taken[:3] == place[:3] for taken in allocated) < place.shares
         ]
 
     def allocate(self, place: Published) -> Claim:
-        """Give a device to a new claim."""
         uid = f"u{next(self._uids)}"
         claim = Claim(uid, place, uid if place.shares > 1 else None)
         self.kubelet.claims[uid] = claim
@@ -339,14 +334,10 @@ class DraNode(Node):
         if answer.error:
             return answer.error
         (record,) = (record for record in process.dra.claims if record.claim == claim.uid)
-        content = json.loads(
-            (self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json").read_text()
-        )
-        nodes = [
-            node
-            for device in content["devices"]
-            for node in device["containerEdits"].get("deviceNodes", ())
-        ]
+        file = self.cdi_dir / f"{process.driver}-claim_{claim.uid}.json"
+        content = json.loads(file.read_text())
+        edits = [device["containerEdits"] for device in content["devices"]]
+        nodes = [node for edit in edits for node in edit.get("deviceNodes", ())]
         numbers = frozenset(node.pop("minor") for node in nodes)
         paths = frozenset(node.pop("hostPath", node["path"]) for node in nodes)
         first = answer.SerializeToString(deterministic=True), content
@@ -378,11 +369,9 @@ class DraNode(Node):
             await asyncio.Event().wait()
 
     def claim_file(self, claim: Claim) -> Path:
-        """Return the file of a claim."""
         return self.state_dir / "claims" / f"{claim.published.driver}_{claim.uid}.json"
 
     def claim_files(self) -> list[Path]:
-        """Return the files of claims."""
         return [*(self.state_dir / "claims").glob("[!.]*.json")]
 
     @contextmanager

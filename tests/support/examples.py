@@ -10,8 +10,8 @@ ALL_EXAMPLES: Final = sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("hardware
 
 def required(file: Path) -> list[str]:
     """Return the flags about what is allowed in `Requires:   devhost run FLAGS` of a comment."""
-    _, found, rest = file.read_text(encoding="utf-8").partition("# Requires:   devhost run ")
-    if not found:
+    _, separator, rest = file.read_text(encoding="utf-8").partition("# Requires:   devhost run ")
+    if not separator:
         return []
     words = shlex.split(rest.partition("\n#\n")[0].replace("\n#", ""))
     return [

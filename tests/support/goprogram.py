@@ -16,13 +16,7 @@ SOURCES = Path(__file__).resolve().parent / "go"
 
 @dataclass(frozen=True)
 class Oracle:
-    """A program in a folder of tests/support/go that answers a JSON request.
-
-    Attributes:
-        folder: With its sources.
-        name: How the binary's name begins.
-        dependency: The Go module whose version the binary's name carries.
-    """
+    """A program in a folder of tests/support/go that answers a JSON request."""
 
     folder: str
     name: str
@@ -36,12 +30,5 @@ class Oracle:
 
     def ask(self, request: Mapping[str, object]) -> Any:
         """Return the answer; a test that asks is marked with the program's name."""
-        done = subprocess.run(
-            [self.build()],
-            input=json.dumps(request),
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=250,
-        )
-        return json.loads(done.stdout)
+        text, program = json.dumps(request), [self.build()]
+        return json.loads(subprocess.check_output(program, input=text, text=True, timeout=250))

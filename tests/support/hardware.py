@@ -55,20 +55,8 @@ _MISC: Final = {"rdma_cm": "infiniband/rdma_cm", "tun": "net/tun"}
 _SOUND: Final = ("control", "pcm", "hw", "midi", "timer")
 # Words that are no files of their own.
 _RESERVED: Final = frozenset(
-    {
-        "driver",
-        "group",
-        "class",
-        "sub",
-        "rev",
-        "numa",
-        "bus",
-        "dev",
-        "version",
-        "authorized",
-        "devname",
-    }
-)
+    ("driver", "group", "class", "sub", "rev", "numa", "bus", "dev", "version", "authorized")
+) | {"devname"}
 
 
 @dataclass
@@ -84,12 +72,12 @@ class _Device:
 
     def above(self, subsystem: str) -> "_Device":
         """Return the nearest device of a subsystem above it."""
-        one = self.parent
-        while one is not None and one.subsystem != subsystem:
-            one = one.parent
-        if one is None:
+        parent = self.parent
+        while parent is not None and parent.subsystem != subsystem:
+            parent = parent.parent
+        if parent is None:
             raise ValueError(f"{self.subsystem} {self.name} has no {subsystem} above it")
-        return one
+        return parent
 
     def option(self, name: str, default: str) -> str:
         """Return the value of a word."""
@@ -100,30 +88,21 @@ class HostTree(testing.HostTree):
     """The files of a host, with those of its hardware in sysfs."""
 
     def hardware(self, text: str) -> None:
-        """Create the hardware that a text describes; devices that are there stay as they are.
-
-        Raises:
-            ValueError: A line is invalid.
-            NotPermittedError: This process may not create device nodes.
-        """
+        """Create the hardware that a text describes; raise `ValueError` for an invalid line."""
         for device in _devices(self, text):
             if not self.at(device.path).is_dir():
                 _create(self, device)
 
     def unplug(self, name: str) -> None:
-        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these.
-
-        Raises:
-            ValueError: There is no such device.
-        """
+        """Remove a device (``1-2``) with all that is below it, and the nodes and links of these."""
         device = next((self.root / "sys/devices").rglob(name), None)
         if device is None:
             raise ValueError(f"no device {name!r} in sysfs")
         for uevent in device.rglob("uevent"):
-            if found := _NODE.search(uevent.read_text()):
-                (self.root / "dev" / found[1]).unlink(missing_ok=True)
+            if match := _NODE.search(uevent.read_text()):
+                (self.root / "dev" / match[1]).unlink(missing_ok=True)
         shutil.rmtree(device)
-        links = (one for top in _LINKS for one in (self.root / top).rglob("*") if one.is_symlink())
+        links = (p for top in _LINKS for p in (self.root / top).rglob("*") if p.is_symlink())
         for link in [*links]:
             if not link.exists():
                 link.unlink()
@@ -134,7 +113,8 @@ class HostTree(testing.HostTree):
         place = link.resolve()
         place.rename(place.with_name(new))
         link.unlink()
-        _relative(self, f"/sys/class/net/{new}", f"/{place.relative_to(self.root)}/../{new}")
+        target = place.with_name(new).relative_to(self.root)
+        self.relative_link(f"/sys/class/net/{new}", f"/{target}")
 
 
 class Kernel:
@@ -146,7 +126,6 @@ class Kernel:
         self.ours.setblocking(False)
 
     def send(self, action: str, subsystem: str) -> None:
-        """Send an event."""
         self._theirs.send(f"{action}@/devices/x\0ACTION={action}\0SUBSYSTEM={subsystem}\0".encode())
 
     def fileno(self) -> int:
@@ -220,169 +199,66 @@ def _link(tree: HostTree, name: str, target: str) -> None:
     if not name.startswith("/"):
         name, target = f"/dev/{name}", f"/dev/{target}"
     if not tree.at(name).is_symlink():
-        tree.link(name, os.path.relpath(target, os.path.dirname(name)))
+        tree.relative_link(name, target)
 
 
 def _create(tree: HostTree, device: _Device) -> None:
     tree.directory(device.path)
-    if device.subsystem == "dir":
-        return
+    options, above, code = device.options, os.path.dirname(device.path), device.option("class", "")
+    files = {key: value for key, value in options.items() if key not in _RESERVED}
+    if driver := options.get("driver"):
+        files["driver"] = driver
     match device.subsystem:
+        case "dir":
+            return
         case "pci":
-            uevent = _pci(tree, device)
+            sub_vendor, sub_device = device.option("sub", "0000:0000").split(":")
+            files["subsystem_vendor"], files["subsystem_device"] = (
+                f"0x{sub_vendor}",
+                f"0x{sub_device}",
+            )
+            files["class"], files["numa_node"] = (
+                f"0x{code or '000000'}",
+                device.option("numa", "-1"),
+            )
+            tree.pci(device.name, device.words[0], above, **files)
+            if group := options.get("group"):
+                tree.relative_link(
+                    f"{device.path}/iommu_group", f"/sys/kernel/iommu_groups/{group}"
+                )
         case "usb":
-            uevent = _usb(tree, device)
+            files |= {"devnum": options["dev"], "bcdDevice": device.option("rev", "0100")}
+            files["version"] = f" {device.option('version', '2.00')}"
+            files["authorized"] = device.option("authorized", "1")
+            tree.usb(device.name, device.words[0], above, **_codes("bDevice", code), **files)
         case "if":
-            uevent = _interface(tree, device)
+            code, *drivers = device.words
+            number = f"{int(device.name.rpartition('.')[2]):02x}"
+            codes = {**_codes("bInterface", code), "driver": "".join(drivers)}
+            tree.device(device.path, "bus/usb", bInterfaceNumber=number, **codes)
         case _:
-            uevent = _plain(tree, device)
-    subsystem = "usb" if device.subsystem == "if" else device.subsystem
-    members = f"/sys/bus/{subsystem}/devices"
-    if subsystem not in _BUSES:
-        members = f"/sys/class/{subsystem}"
-    _relative(tree, f"{members}/{device.name}", device.path)
-    owner = members.removesuffix("/devices")
-    _relative(tree, f"{device.path}/subsystem", owner)
-    if driver := uevent.get("DRIVER"):
-        where = f"/sys/bus/{subsystem}/drivers/{driver}"
-        tree.directory(where)
-        _relative(tree, f"{device.path}/driver", where)
-    for key, value in device.options.items():
-        if key == "DEVTYPE":
-            uevent[key] = value
-        elif key not in _RESERVED:
-            tree.file(f"{device.path}/{key}", f"{value}\n")
-    tree.file(f"{device.path}/uevent", "".join(f"{key}={v}\n" for key, v in uevent.items()))
+            _plain(tree, device, files)
 
 
-def _relative(tree: HostTree, path: str, target: str) -> None:
-    tree.link(path, os.path.relpath(target, os.path.dirname(path)))
+def _codes(prefix: str, code: str) -> dict[str, str]:
+    parts = ("Class", "SubClass", "Protocol")
+    return {f"{prefix}{part}": code[2 * at :][:2] or "00" for at, part in enumerate(parts)}
 
 
-def _node(tree: HostTree, device: _Device, number: str, name: str) -> dict[str, str]:
-    """Create a device's node, and return what its ``uevent`` says of it."""
-    major, minor = map(int, number.split(":"))
-    kind = "block" if device.subsystem == "block" else "char"
-    create = tree.block if kind == "block" else tree.char
-    create(f"/dev/{name}", major, minor, 0o660)
-    tree.file(f"{device.path}/dev", f"{number}\n")
-    _relative(tree, f"/sys/dev/{kind}/{number}", device.path)
-    return {"MAJOR": str(major), "MINOR": str(minor), "DEVNAME": name}
-
-
-def _pci(tree: HostTree, device: _Device) -> dict[str, str]:
-    vendor, number = device.words[0].split(":")
-    sub_vendor, sub_device = device.option("sub", "0000:0000").split(":")
-    code = device.option("class", "000000")
-    modalias = (
-        f"pci:v0000{vendor.upper()}d0000{number.upper()}"
-        f"sv0000{sub_vendor.upper()}sd0000{sub_device.upper()}"
-        f"bc{code[:2].upper()}sc{code[2:4].upper()}i{code[4:].upper()}"
-    )
-    values = {
-        "vendor": f"0x{vendor}",
-        "device": f"0x{number}",
-        "subsystem_vendor": f"0x{sub_vendor}",
-        "subsystem_device": f"0x{sub_device}",
-        "class": f"0x{code}",
-        "revision": "0x00",
-        "numa_node": device.option("numa", "-1"),
-        "modalias": modalias,
-    }
-    for name, value in values.items():
-        tree.file(f"{device.path}/{name}", f"{value}\n")
-    if group := device.options.get("group"):
-        where = f"/sys/kernel/iommu_groups/{group}"
-        _relative(tree, f"{where}/devices/{device.name}", device.path)
-        _relative(tree, f"{device.path}/iommu_group", where)
-    driver = device.options.get("driver")
-    return {
-        **({"DRIVER": driver} if driver else {}),
-        "PCI_CLASS": f"{int(code, 16):X}",
-        "PCI_ID": f"{vendor}:{number}".upper(),
-        "PCI_SUBSYS_ID": f"{sub_vendor}:{sub_device}".upper(),
-        "PCI_SLOT_NAME": device.name,
-        "MODALIAS": modalias,
-    }
-
-
-def _usb(tree: HostTree, device: _Device) -> dict[str, str]:
-    vendor, product = device.words[0].split(":")
-    bus, number = int(device.options["bus"]), int(device.options["dev"])
-    code, release = device.option("class", "000000"), device.option("rev", "0100")
-    values = {
-        "idVendor": vendor,
-        "idProduct": product,
-        "bcdDevice": release,
-        "busnum": str(bus),
-        "devnum": str(number),
-        "devpath": device.name.partition("-")[2] or "0",
-        "bDeviceClass": code[:2],
-        "bDeviceSubClass": code[2:4],
-        "bDeviceProtocol": code[4:],
-        "version": f" {device.option('version', '2.00')}",
-        "authorized": device.option("authorized", "1"),
-    }
-    for name, value in values.items():
-        tree.file(f"{device.path}/{name}", f"{value}\n")
-    minor = (bus - 1) * 128 + number - 1
-    node = _node(tree, device, f"189:{minor}", f"bus/usb/{bus:03d}/{number:03d}")
-    return {
-        **node,
-        "DEVTYPE": "usb_device",
-        "DRIVER": "usb",
-        "PRODUCT": f"{int(vendor, 16):x}/{int(product, 16):x}/{int(release, 16):x}",
-        "TYPE": _decimal(code),
-        "BUSNUM": f"{bus:03d}",
-        "DEVNUM": f"{number:03d}",
-    }
-
-
-def _interface(tree: HostTree, device: _Device) -> dict[str, str]:
-    code, *driver = device.words
-    above = device.above("usb")
-    vendor, product = above.words[0].split(":")
-    whole, release = above.option("class", "000000"), above.option("rev", "0100")
-    number = int(device.name.rpartition(".")[2])
-    modalias = (
-        f"usb:v{vendor.upper()}p{product.upper()}d{release.upper()}"
-        f"dc{whole[:2].upper()}dsc{whole[2:4].upper()}dp{whole[4:].upper()}"
-        f"ic{code[:2].upper()}isc{code[2:4].upper()}ip{code[4:].upper()}in{number:02X}"
-    )
-    values = {
-        "bInterfaceNumber": f"{number:02x}",
-        "bInterfaceClass": code[:2],
-        "bInterfaceSubClass": code[2:4],
-        "bInterfaceProtocol": code[4:],
-        "bAlternateSetting": " 0",
-        "modalias": modalias,
-    }
-    for name, value in values.items():
-        tree.file(f"{device.path}/{name}", f"{value}\n")
-    return {
-        "DEVTYPE": "usb_interface",
-        **({"DRIVER": driver[0]} if driver else {}),
-        "PRODUCT": f"{int(vendor, 16):x}/{int(product, 16):x}/{int(release, 16):x}",
-        "TYPE": _decimal(whole),
-        "INTERFACE": _decimal(code),
-        "MODALIAS": modalias,
-    }
-
-
-def _plain(tree: HostTree, device: _Device) -> dict[str, str]:
-    driver = device.options.get("driver")
-    uevent: dict[str, str] = {}
-    if device.words:
-        if not _NUMBER.fullmatch(device.words[0]):
-            raise ValueError(f"{device.words[0]!r} should be a device number such as 188:0")
-        uevent = _node(tree, device, device.words[0], _node_name(device))
+def _plain(tree: HostTree, device: _Device, files: dict[str, str]) -> None:
+    above = device.parent
+    if device.subsystem not in _BUSES and above is not None and above.subsystem != "dir":
+        tree.relative_link(f"{device.path}/device", above.path)
+    if number := "".join(device.words):
+        if not _NUMBER.fullmatch(number):
+            raise ValueError(f"{number!r} should be a device number such as 188:0")
+        files["dev"] = number
     if device.subsystem == "net":
-        others = tree.at("/sys/class/net")
-        count = sum(1 for _ in others.iterdir()) if others.is_dir() else 0
-        uevent |= {"INTERFACE": device.name, "IFINDEX": str(count + 2)}
-    if device.subsystem == "drm":
-        uevent["DEVTYPE"] = "drm_minor"
-    return {**uevent, **({"DRIVER": driver} if driver else {})}
+        files["uevent"] = f"INTERFACE={device.name}"
+    if "DEVTYPE" in files or device.subsystem == "drm":
+        files["uevent"] = f"DEVTYPE={files.pop('DEVTYPE', 'drm_minor')}"
+    kind = "bus" if device.subsystem in _BUSES else "class"
+    tree.device(device.path, f"{kind}/{device.subsystem}", _node_name(device), **files)
 
 
 def _node_name(device: _Device) -> str:
@@ -403,7 +279,3 @@ def _node_name(device: _Device) -> str:
             adapter, _, rest = name.removeprefix("dvb").partition(".")
             return f"dvb/adapter{adapter}/{rest}"
     return name
-
-
-def _decimal(code: str) -> str:
-    return "/".join(str(int(code[at : at + 2], 16)) for at in (0, 2, 4))

@@ -1,4 +1,4 @@
-"""What the tests of a host against a kubelet share; the fixtures are in tests/conftest.py."""
+"""A host against a kubelet, for tests; the fixtures are in tests/conftest.py."""
 
 import asyncio
 import contextlib
@@ -20,6 +20,7 @@ from devhost.node.node import Host, Settings
 from devhost.node.resource import ServedResource
 from tests.support.devices import reason_of
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
+from tests.support.waiting import until_said
 
 Kubelet = SimulatedKubelet | RealKubelet
 
@@ -30,13 +31,7 @@ contract = pytest.mark.parametrize("kubelet", KUBELETS, indirect=True)
 
 
 def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kubelet:
-    """Return a kubelet that is not started yet, with a socket of its pod-resources API.
-
-    Args:
-        binary: Of a real one; ``None`` for the stand-in.
-        directory: Where its directory of plugins and its socket are.
-        numa_nodes: How many a real one has.
-    """
+    """Return a kubelet that is not started yet: a real one by its binary, or the stand-in."""
     plugins, socket = directory / "plugins", directory / "pr.sock"
     if binary is None:
         return SimulatedKubelet(plugins, socket)
@@ -44,12 +39,7 @@ def kubelet_of(binary: Path | None, directory: Path, numa_nodes: int = 0) -> Kub
 
 
 class Hosting:
-    """Runs the host in this process, as many times as a scenario wants.
-
-    Attributes:
-        pod_resources: Where the kubelets of the fixtures serve their pod-resources API.
-        cdi: Where CDI specs are kept by default.
-    """
+    """Runs the host in this process, as many times as a scenario wants."""
 
     def __init__(self, directory: Path) -> None:
         self.plugins, self.cdi = directory / "plugins", directory / "cdi"
@@ -73,7 +63,6 @@ class Hosting:
         policy: Policy | None = None,
         root: str | Path = "/",
     ) -> Host:
-        """Start a host."""
         socket = pod_resources or self.pod_resources
         backend = DevicePluginBackend(self.plugins, socket, self.leave_after)
         settings = Settings(
@@ -90,30 +79,25 @@ class Hosting:
         return host
 
     def reload(self, config: str) -> None:
-        """Have the host that was started last go over to another configuration."""
+        """Apply another configuration to the host that was started last."""
         self.hosts[-1].apply(loads(config).require())
 
-    def served(self, resource: str, which: int = -1) -> ServedResource | None:
+    def served(self, resource: str, index: int = -1) -> ServedResource | None:
         """Return a resource of the host that was started last, or of another one."""
-        return next((one for one in self.hosts[which].resources if one.name == resource), None)
+        return {runner.name: runner for runner in self.hosts[index].resources}.get(resource)
 
-    def status(self, resource: str, which: int = -1) -> Status:
+    def status(self, resource: str, index: int = -1) -> Status:
         """Return the status of a resource; an empty one where it is not there."""
-        served = self.served(resource, which)
+        served = self.served(resource, index)
         return served.status if served else Status()
 
-    async def until(self, resource: str, state: State, which: int = -1) -> None:
-        """Wait until a resource is in a state."""
-        try:
-            async with asyncio.timeout(60):
-                while self.status(resource, which).state is not state:
-                    await asyncio.sleep(0.005)
-        except TimeoutError:
-            seen = self.status(resource, which)
-            raise AssertionError(f"{resource}: not {state}, {seen}") from None
+    async def until(self, resource: str, state: State, index: int = -1) -> None:
+        async def status() -> Status:
+            return self.status(resource, index)
+
+        await until_said(status, lambda status: status.state is state)
 
     def device(self, resource: str, device_id: str) -> HostDevice | None:
-        """Return a device as the host that was started last advertises it."""
         served = self.served(resource)
         return served.devices.offered.devices.get(device_id) if served else None
 
@@ -122,26 +106,18 @@ class Hosting:
         device = self.device(resource, device_id)
         return reason_of(device) if device else None
 
-    async def stop(self, which: int = -1) -> None:
+    async def stop(self, index: int = -1) -> None:
         """Stop the host that was started last, or another one."""
-        self.hosts.pop(which)
-        task = self._tasks.pop(which)
+        self.hosts.pop(index)
+        task = self._tasks.pop(index)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
     async def close(self) -> None:
-        """Stop all."""
         while self._tasks:
             await self.stop()
 
 
 async def pod_status(kubelet: Kubelet, pod: str, resource: str, wanted: Mapping[str, str]) -> None:
-    """Wait until the status of a pod says so of its devices of a resource."""
-    seen: object = None
-    try:
-        async with asyncio.timeout(60):
-            while (seen := (await kubelet.health(pod))["app"][resource]) != wanted:
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"the status of {pod} says {seen}, not {wanted}") from None
+    await until_said(lambda: kubelet.health(pod), lambda health: health["app"][resource] == wanted)

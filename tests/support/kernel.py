@@ -1,4 +1,4 @@
-"""What a kernel shows of its devices in a sysfs below a root."""
+"""The devices that a kernel shows in a sysfs below a root."""
 
 import os
 from collections.abc import Mapping
@@ -14,19 +14,10 @@ def shows(
     below: Mapping[str, str] | None = None,
     files: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Have sysfs show a character device.
-
-    Args:
-        root: Where the machine's files are.
-        number: Of the device.
-        subsystem: Its class or bus.
-        name: The kernel's name of it.
-        below: The devices that it is part of, the outermost first, with their subsystems.
-        files: By path relative to its directory, what they contain.
-    """
+    """Add a character device to sysfs, part of others: the outermost first, with subsystems."""
     place = root / "sys/devices"
-    for one, kind in (below or {"virtual": ""}).items():
-        place /= one
+    for parent, kind in (below or {"virtual": ""}).items():
+        place /= parent
         place.mkdir(parents=True, exist_ok=True)
         if kind:
             _belongs(root, place, kind)

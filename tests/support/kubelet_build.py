@@ -39,20 +39,16 @@ def main() -> None:
 
 
 def binary(modfile: Path, out: Path) -> Path:
-    """Say where a kubelet is, built or not."""
+    """Return the path of a kubelet, built or not."""
     return out / f"kubelet-v{version_of(modfile)}-{source_hash(modfile)}"
 
 
 def build(wanted: Path) -> None:
-    """Build a kubelet, by its path, if it is not there.
-
-    Raises:
-        OSError: It is none of ours, or there is no Go; `subprocess.CalledProcessError`: that fails.
-    """
+    """Build a kubelet, by its path, if it is not there; raise `OSError` for an unknown one."""
     if wanted.exists():
         return
     tools = wanted.parent
-    modfile = next((one for one in MODFILES.values() if binary(one, tools) == wanted), None)
+    modfile = next((file for file in MODFILES.values() if binary(file, tools) == wanted), None)
     if modfile is None:
         raise FileNotFoundError(f"there is no {wanted}")
 

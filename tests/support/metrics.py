@@ -1,4 +1,4 @@
-"""What devhost exports for Prometheus: the dashboard and the rules of the chart go by these names."""
+"""The names of devhost's metrics, by which the chart's dashboard and rules go."""
 
 from typing import Final
 
@@ -30,9 +30,7 @@ OF_THE_HOST: Final = {
     "devhost_uevent_overruns_total": set[str](),
 }
 # With --metrics-devices.
-OF_HOLDERS: Final = {
-    "devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"},
-}
+OF_HOLDERS: Final = {"devhost_device_allocated": {"resource_name", "device_id", "namespace", "pod"}}
 # With --dra.
 OF_CLAIMS: Final = {"devhost_dra_prepare_seconds": {"result"}}
 METRICS: Final = OF_A_RESOURCE | OF_THE_HOST | OF_HOLDERS | OF_CLAIMS

@@ -27,11 +27,7 @@ def _mount(source: str, target: Path, kind: str | None, flags: int, data: str = 
 
 
 def mount(source: str, target: Path, kind: str, data: str = "") -> None:
-    """Mount a filesystem.
-
-    Raises:
-        OSError: It cannot be.
-    """
+    """Mount a filesystem, or raise `OSError`."""
     _mount(source, target, kind, 0, data)
 
 
@@ -41,10 +37,7 @@ def unmount(target: Path) -> None:
 
 
 class HungMount:
-    """A FUSE mount that nobody answers: who touches it waits until `end`.
-
-    Nothing in the test may touch it meanwhile.
-    """
+    """A FUSE mount that nobody answers: all access, by the test too, waits until `end`."""
 
     def __init__(self, place: Path, options: str = "") -> None:
         self._place = place
@@ -73,7 +66,6 @@ class HungMount:
 
 @contextlib.contextmanager
 def hung(place: Path, options: str = "") -> Iterator[HungMount]:
-    """Mount a filesystem that never answers; at the end it is unmounted."""
     mount = HungMount(place, options)
     try:
         yield mount
@@ -137,15 +129,14 @@ class SlowMount(HungMount):
         )
 
     def _entries(self, offset: int) -> bytes:
-        found = b""
+        block = b""
         for number, name in enumerate(self._names[offset : offset + 64], offset):
             raw = name.encode()
             entry = struct.pack("QQII", 2 + number, number + 1, len(raw), 8) + raw
-            found += entry + bytes(-len(entry) % 8)
-        return found
+            block += entry + bytes(-len(entry) % 8)
+        return block
 
     def end(self) -> None:
-        """Stop answering, and unmount."""
         self._ended.set()
         self._thread.join()
         super().end()
@@ -177,14 +168,12 @@ def mounted(kind: str, place: Path, options: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def tmpfs(place: Path, options: str = "size=1m") -> Iterator[None]:
-    """Mount a filesystem of its own."""
     with mounted("tmpfs", place, options):
         yield
 
 
 @contextlib.contextmanager
 def bound(source: Path, place: Path) -> Iterator[None]:
-    """Mount a directory over another."""
     try:
         _mount(str(source), place, None, _MS_BIND)
     except OSError as error:
@@ -196,5 +185,4 @@ def bound(source: Path, place: Path) -> Iterator[None]:
 
 
 def read_only(place: Path, *, on: bool) -> None:
-    """Remount a filesystem so that it cannot be written, or can again."""
     _mount("tmpfs", place, None, _MS_REMOUNT | (_MS_RDONLY if on else 0))

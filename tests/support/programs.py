@@ -48,7 +48,6 @@ _BUILDERS: Final[dict[str, Callable[[], object]]] = {
 
 
 def needed_by(test: pytest.Item) -> list[str]:
-    """Return the programs that a test needs."""
     return [mark.args[0] for mark in test.iter_markers("program")]
 
 
@@ -70,12 +69,12 @@ def failure(name: str) -> str | None:
     with subprocess.Popen(_command(name), cwd=ROOT, stderr=pipe, text=True) as process:
         while True:
             try:
-                _, said = process.communicate(timeout=HEARTBEAT)
+                _, output = process.communicate(timeout=HEARTBEAT)
                 break
             except subprocess.TimeoutExpired:
                 if os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":  # one of the workers
                     say(f"waiting for {name}")
-    return f"cannot build {name}:\n{said[-4000:]}" if process.returncode else None
+    return f"cannot build {name}:\n{output[-4000:]}" if process.returncode else None
 
 
 def build_in_background() -> Callable[[], None]:

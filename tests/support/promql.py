@@ -1,4 +1,4 @@
-"""What PromQL expressions yield: the Go program in tests/support/go, built once."""
+"""Results of PromQL expressions: the Go program in tests/support/go, built once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +12,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Series:
-    """A time series.
-
-    Attributes:
-        labels: With ``__name__``.
-        values: At 0, 1, … minutes; ``None`` where there is no sample.
-    """
+    """A time series with a value for each minute; ``None`` where there is no sample."""
 
     labels: Labels
     values: Sequence[float | None]
@@ -27,11 +22,11 @@ def evaluate(
     series: Sequence[Series], expressions: Sequence[str], minutes: int
 ) -> list[list[list[dict[str, str]]]]:
     """Evaluate expressions at 0, 1, … minutes; return the labels of what each yields."""
-    found: list[list[list[dict[str, str]]]] = ORACLE.ask(
+    results: list[list[list[dict[str, str]]]] = ORACLE.ask(
         {
-            "series": [{"labels": dict(one.labels), "values": list(one.values)} for one in series],
+            "series": [{"labels": dict(s.labels), "values": list(s.values)} for s in series],
             "expressions": list(expressions),
             "minutes": minutes,
         }
     )
-    return found
+    return results

@@ -27,7 +27,7 @@ STOP_TIMEOUT = 60.0
 
 def real_kubelets() -> dict[str, Path]:
     """Return the binaries that `make test` builds, by version, the newest last."""
-    paths = [Path(each) for each in os.environ.get("DEVHOST_TEST_KUBELET", "").split(":") if each]
+    paths = [Path(path) for path in os.environ.get("DEVHOST_TEST_KUBELET", "").split(":") if path]
     by_version = {binary_version(path): path for path in paths}
     return {".".join(map(str, key)): by_version[key] for key in sorted(by_version)}
 
@@ -83,12 +83,7 @@ class RealKubelet:
     """
 
     def __init__(
-        self,
-        binary: Path,
-        plugin_dir: Path,
-        pod_resources: Path,
-        *,
-        numa_nodes: int = 0,
+        self, binary: Path, plugin_dir: Path, pod_resources: Path, *, numa_nodes: int = 0
     ) -> None:
         self.plugin_dir = plugin_dir
         self.pod_resources = pod_resources
@@ -120,10 +115,7 @@ class RealKubelet:
         return "\n".join(self._log)
 
     async def start(self, *, knows_pods: bool = True) -> None:
-        """Start the process, with the pods that an earlier one has admitted.
-
-        While its API server is away it does not know them.
-        """
+        """Start the process with the pods of an earlier one, unless its API server is away."""
         if self._process is not None:
             raise RuntimeError("the kubelet was started already")
         self._log.clear()
@@ -131,13 +123,11 @@ class RealKubelet:
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=LONGEST_LINE
         )
-        self._readers = [
-            asyncio.create_task(self._read_replies(process)),
-            asyncio.create_task(self._read_log(process)),
-        ]
+        readers = (self._read_replies(process), self._read_log(process))
+        self._readers = [asyncio.create_task(reader) for reader in readers]
         try:
-            known = [OWN_POD, *self._pods.values()] if knows_pods else []
-            await self._call("pods", pods=known)
+            pods = [OWN_POD, *self._pods.values()] if knows_pods else []
+            await self._call("pods", pods=pods)
             await self._call("start", sourcesReady=knows_pods)
         except BaseException:
             await self.kill()
@@ -176,7 +166,7 @@ class RealKubelet:
         await self.start()
 
     async def capacity(self) -> dict[str, tuple[int, int]]:
-        """Tell capacity and allocatable of each resource."""
+        """Return capacity and allocatable of each resource."""
         reply = await self._call("capacity")
         allocatable = reply["allocatable"]
         return {name: (n, allocatable.get(name, 0)) for name, n in reply["capacity"].items()}
@@ -196,7 +186,7 @@ class RealKubelet:
             raise AssertionError(str(error)) from None
 
     async def healthy_devices(self, resource: str) -> dict[str, list[int]]:
-        """Tell the NUMA nodes of each healthy device."""
+        """Return the NUMA nodes of each healthy device."""
         reply = await self._call("devices", resource=resource)
         return {device["id"]: device["numaNodes"] for device in reply["devices"]}
 
@@ -209,20 +199,10 @@ class RealKubelet:
         sidecars: Collection[str] = (),
         start: bool = True,
     ) -> dict[str, Answer]:
-        """Admit a pod and start its containers; tell what the container runtime would get.
+        """Admit a pod, again if it is active, and start its containers, or raise `AdmissionError`.
 
-        A pod that is active already is admitted once more, as a restarted kubelet does.
-
-        Args:
-            pod: Its name.
-            containers: The limits of each container, by its name.
-            init: The containers that run before the others and end. They and the sidecars come
-                first, in the order of ``containers``.
-            sidecars: The init containers that go on running.
-            start: Start the containers too; if not, the answer is empty.
-
-        Raises:
-            AdmissionError: The kubelet refused it, or to start it; the pod is gone then.
+        The `init` containers and `sidecars` (which go on running) come first, in the order of
+        `containers`. Without `start` the answer is empty.
         """
         spec = self._spec(pod, containers, init, sidecars)
         self._pods[pod], self._started[pod] = spec, set()
@@ -236,43 +216,32 @@ class RealKubelet:
             return {}
         first = [name for name in containers if name in init or name in sidecars]
         try:
-            return {
-                name: await self.start_container(pod, name)
-                for name in dict.fromkeys([*first, *containers])
-            }
+            names = dict.fromkeys([*first, *containers])
+            return {name: await self.start_container(pod, name) for name in names}
         except AdmissionError:  # a kubelet would try again and again
             await self.free(pod)
             raise
 
     async def start_container(self, pod: str, container: str) -> Answer:
-        """Start a container of an admitted pod, the first time or again.
-
-        Raises:
-            AdmissionError: The kubelet refused; the pod keeps its devices.
-        """
+        """Start a container of an admitted pod; after an `AdmissionError` it keeps its devices."""
         spec, started = self._pods[pod], self._started[pod]
         try:
             reply = await self._call("start_container", uid=spec["uid"], container=container)
         except KubeletError as error:
             raise AdmissionError(str(error)) from None
         started.add(container)
-        if started.issuperset(each["name"] for each in spec["containers"]):
+        if started.issuperset(container["name"] for container in spec["containers"]):
             spec["running"] = True  # what a restarted kubelet finds
         return cast("Answer", reply["container"])
 
     async def free(self, pod: str) -> None:
-        """End a pod: its devices are free again."""
         await self._call("free", uid=self._uid(pod))
         del self._pods[pod], self._started[pod]
 
     async def hints(
         self, pod: str, containers: Mapping[str, Mapping[str, int]]
     ) -> dict[str, dict[str, list[Hint] | None]]:
-        """Tell the hints of each container and resource, and do not admit the pod.
-
-        They are None if any NUMA node will do, since the devices have none, and empty if there
-        are not enough devices.
-        """
+        """Return the hints of each container and resource; None if any NUMA node will do."""
         reply = await self._call("hints", pod=self._spec(pod, containers))
         return {
             container: {
@@ -293,12 +262,12 @@ class RealKubelet:
         )
 
     async def health(self, pod: str) -> dict[str, dict[str, dict[str, str]]]:
-        """Tell what the pod's status says: container, resource, device, health."""
+        """Return the device health in the pod's status: container, resource, device, health."""
         reply = await self._call("status", uid=self._uid(pod))
         return cast("dict[str, dict[str, dict[str, str]]]", reply["health"])
 
     async def expire(self, resource: str) -> None:
-        """Let the five minutes be over for which the resource of an ended plugin is kept."""
+        """Advance by the five minutes for which the resource of an ended plugin is kept."""
         await self._call("expire", resource=resource)
 
     def _spec(

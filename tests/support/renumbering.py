@@ -14,8 +14,6 @@ _NOT_DEVICES: Final = ("link", "file", "char")
 
 
 class Line:
-    """A line of a tree."""
-
     def __init__(self, text: str, owner: int) -> None:
         self.indent = text[: len(text) - len(text.lstrip())]
         self.subsystem, self.name, *self.rest = text.strip().split(" ")
@@ -23,7 +21,7 @@ class Line:
 
     @property
     def is_node(self) -> bool:
-        """Whether a container can be given it."""
+        """Return whether a container can be given it."""
         if self.subsystem in ("usb", "pci"):
             return False
         number = bool(self.rest) and re.fullmatch("[0-9]+:[0-9]+", self.rest[0])
@@ -34,22 +32,21 @@ class Line:
 
 
 def parsed(text: str) -> list[Line]:
-    """Return the devices of a tree."""
     above: list[tuple[int, int]] = []
     lines: list[Line] = []
-    for one in text.splitlines():
-        if one.split("#")[0].strip() and one.split()[0] not in _NOT_DEVICES:
-            depth = len(one) - len(one.lstrip())
+    for line in text.splitlines():
+        if line.split("#")[0].strip() and line.split()[0] not in _NOT_DEVICES:
+            depth = len(line) - len(line.lstrip())
             above = [pair for pair in above if pair[0] < depth]
-            if one.split()[0] in _OWNERS:
+            if line.split()[0] in _OWNERS:
                 above.append((depth, len(lines)))
-            lines.append(Line(one, above[-1][1] if above else -1))
+            lines.append(Line(line, above[-1][1] if above else -1))
     return lines
 
 
 def others(text: str) -> list[str]:
     """Return what a tree has beside devices: links and files."""
-    return [one for one in text.splitlines() if one.startswith(_NOT_DEVICES)]
+    return [line for line in text.splitlines() if line.startswith(_NOT_DEVICES)]
 
 
 def after_boot(text: str) -> str:
@@ -57,17 +54,17 @@ def after_boot(text: str) -> str:
     lines = parsed(text)
     again = renumbered(lines)
     names = {
-        line.name: other.split()[1]
-        for line, other in zip(lines, again, strict=True)
+        line.name: match.split()[1]
+        for line, match in zip(lines, again, strict=True)
         if line.is_node and line.subsystem != "sound"
     }
     rest = [
         " ".join(
-            "/".join(names.get(part, part) for part in word.split("/")) for word in one.split(" ")
+            "/".join(names.get(part, part) for part in word.split("/")) for word in line.split(" ")
         )
-        if one.startswith("link")
-        else one
-        for one in others(text)
+        if line.startswith("link")
+        else line
+        for line in others(text)
     ]
     return "\n".join([*again, *rest])
 
@@ -95,8 +92,8 @@ def renumbered(lines: Sequence[Line]) -> list[str]:
             rest = [f"{word}0" if word.startswith("group=") else word for word in rest]
         elif (family := _family(line)) is not None:
             stem, number, end = _parts(line)
-            other = counted[family]
-            name = f"{stem}{chr(other + ord('a')) if number.isalpha() else other}{end}"
+            count = counted[family]
+            name = f"{stem}{chr(count + ord('a')) if number.isalpha() else count}{end}"
             rest = [
                 re.sub(f"^(devname=.*){re.escape(line.name)}$", rf"\g<1>{name}", w) for w in rest
             ]

@@ -1,4 +1,4 @@
-"""What only root can do on this machine: device nodes, mounts, namespaces, limits."""
+"""Rights of root on this machine: device nodes, mounts, namespaces, limits."""
 
 import os
 

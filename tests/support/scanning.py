@@ -33,13 +33,12 @@ def look(root: Path, *sources: str) -> Selection:
 
 
 def nobody(_key: str) -> str | None:
-    """Say that no other resource offers a node."""
     return None
 
 
 def snapshot_of(
     scanner: Scanner,
-    found: Selection,
+    selection: Selection,
     previous: Snapshot,
     owner_of: OwnerOf,
     now: float,
@@ -50,7 +49,7 @@ def snapshot_of(
     constants, settle_s = scanner.constants, scanner.settle_s
     owners = Owners(owner_of)
     context = ScanContext(scanner.resource, previous, owners, now, settle_s, constants)
-    return scanner.verify(identify(found, context), full=full)
+    return scanner.verify(identify(selection, context), full=full)
 
 
 class Scans:
@@ -62,32 +61,27 @@ class Scans:
         self.configure(text)
 
     def configure(self, text: str) -> None:
-        """Set other options."""
         body = "".join(f"  {line}\n" for line in text.strip().splitlines())
         (resource,) = loads(f"version: v1\nresources:\n- name: e.com/a\n{body}").require().resources
         files = HostFiles(str(self.root))
         self.scanner = Scanner(resource, files, self.policy, "node", settle_s=self.settle_s)
 
     def make(self, *names: str) -> None:
-        """Make files."""
         for name in names:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).touch()
 
     def nodes(self, *names: str, minor: int = 3) -> None:
-        """Make device nodes below /dev."""
         for name in names:
             path = self.root / "dev" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             os.mknod(path, 0o020666, os.makedev(1, minor))
 
     def link(self, name: str, target: str) -> None:
-        """Make a symbolic link."""
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)
         (self.root / name).symlink_to(target)
 
     def remove(self, *names: str) -> None:
-        """Remove files, nodes and links."""
         for name in names:
             (self.root / name).unlink()
 
@@ -117,5 +111,4 @@ class Scans:
 
     @property
     def replaced(self) -> set[str]:
-        """The devices that have to leave the list."""
         return leaving(self.last)

@@ -15,11 +15,7 @@ WAIT_S: Final = 60.0
 
 
 class Screen:
-    """A terminal, and the process in it.
-
-    Attributes:
-        text: All that the program wrote.
-    """
+    """A terminal, and the process in it; `text` is all that it wrote."""
 
     def __init__(self, master: int, process: asyncio.subprocess.Process) -> None:
         self._master, self.process = master, process
@@ -39,15 +35,20 @@ class Screen:
         """Wait until the program writes a text, after the one before."""
         try:
             async with asyncio.timeout(WAIT_S):
-                while (found := self.text.find(text, self._seen)) < 0:
+                while (index := self.text.find(text, self._seen)) < 0:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             raise AssertionError(f"never seen: {text}\n{self.text[self._seen :]}") from None
-        self._seen = found + len(text)
+        self._seen = index + len(text)
+
+    async def answers(self, line: str, *texts: str) -> None:
+        """Type a line, and wait for these texts."""
+        self.type(f"{line}\r")
+        for text in texts:
+            await self.shows(text)
 
     def close(self) -> None:
-        """As when the window is closed."""
         asyncio.get_running_loop().remove_reader(self._master)
         os.close(self._master)
         self._master = -1
@@ -64,10 +65,7 @@ class Screen:
 
 @contextlib.asynccontextmanager
 async def terminal(argv: Sequence[str], environment: Mapping[str, str]) -> AsyncIterator[Screen]:
-    """Run a program in a session and a terminal of its own; kill it at the end.
-
-    It has a directory of its own for temporary files, which it may not get to remove.
-    """
+    """Run a program in a terminal and a temporary directory of its own; kill it at the end."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 

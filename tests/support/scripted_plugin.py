@@ -29,11 +29,11 @@ Listed = dict[str, dict[str, list[tuple[str, str]]]]
 
 
 def healthy(*ids: str) -> list[pb.Device]:
-    return [pb.Device(ID=each, health="Healthy") for each in ids]
+    return [pb.Device(ID=device_id, health="Healthy") for device_id in ids]
 
 
 def unhealthy(*ids: str) -> list[pb.Device]:
-    return [pb.Device(ID=each, health="Unhealthy") for each in ids]
+    return [pb.Device(ID=device_id, health="Unhealthy") for device_id in ids]
 
 
 async def nothing() -> None:
@@ -111,8 +111,8 @@ class Plugin(pb_grpc.DevicePluginServicer):
         (entry,) = request.container_requests
         available, must = sorted(entry.available_deviceIDs), sorted(entry.must_include_deviceIDs)
         self.preferred.append((available, must, entry.allocation_size))
-        others = [each for each in available if each not in must]
-        ids = [*must, *self.prefer(others, entry.allocation_size - len(must))]
+        free = [device_id for device_id in available if device_id not in must]
+        ids = [*must, *self.prefer(free, entry.allocation_size - len(must))]
         answer = pb.ContainerPreferredAllocationResponse(deviceIDs=ids)
         return pb.PreferredAllocationResponse(container_responses=[answer])
 
@@ -144,10 +144,9 @@ async def register(
         await pb_grpc.RegistrationStub(channel).Register(request, timeout=deadline)
 
 
-async def refused(*args: Any, **more: Any) -> tuple[grpc.StatusCode, str]:
-    """Return how a registration was refused."""
+async def refused(*args: Any, **options: Any) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await register(*args, **more)
+        await register(*args, **options)
     return caught.value.code(), caught.value.details() or ""
 
 
@@ -159,7 +158,6 @@ class Node:
         self._numbers = itertools.count()
 
     async def plugin(self, *devices: pb.Device, endpoint: str | None = None) -> Plugin:
-        """Serve a plugin that is not registered."""
         name = endpoint or f"plugin-{next(self._numbers)}.sock"
         plugin = Plugin(self.kubelet.plugin_dir / name, devices)
         await plugin.serve()
@@ -197,7 +195,7 @@ async def lister(kubelet: Kubelet) -> AsyncIterator["pr_grpc.PodResourcesListerA
 
 
 async def listed(kubelet: Kubelet) -> Listed:
-    """What pod-resources shows, but for devhost's own pod."""
+    """Return the pods that pod-resources shows, without devhost's own."""
     async with lister(kubelet) as stub:
         reply = await stub.List(pr.ListPodResourcesRequest(), timeout=60)
     return {

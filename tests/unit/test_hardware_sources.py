@@ -15,12 +15,13 @@ from unittest.mock import patch
 import pytest
 
 from devhost.allocation.policy import Policy
+from devhost.allocation.variables import PCI_VARIABLES, SYSFS_VARIABLES, USB_VARIABLES
 from devhost.config.loader import loads
 from devhost.devices.dry_run import report
 from devhost.devices.scan import Scanner
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.nvidia import NvidiaClass
-from devhost.model.device import HostDevice, NodeId
+from devhost.model.device import HostDevice, Node, NodeId
 from devhost.model.template import variables
 from tests.support.devices import reason_of
 from tests.support.hardware import HostTree
@@ -38,6 +39,52 @@ dir virtual
   net dummy0 ifindex=6 dev_port=0 dev_id=0x0
   net dummy1 ifindex=7 dev_port=0 dev_id=0x0
 """
+# Of each kind one device that differs from all others in each of its facts.
+FACTS: Final = """
+pci 0000:00:14.0 8086:a36d class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-1 0403:6001 bus=1 dev=2 class=ff0000 serial=A1 manufacturer=FTDI product=UART
+      if 1-1:1.0 ff0000 ftdi_sio
+        usb-serial ttyUSB0 port_number=0
+          tty ttyUSB0 188:0
+    usb 1-2 1a40:0101 class=090001 bus=1 dev=3
+      usb 1-2.1 0403:6002 bus=1 dev=4 class=020000
+        if 1-2.1:1.1 020201 cdc_acm
+          tty ttyACM0 166:0
+          usbmisc cdc-wdm0 180:0
+pci 0000:3a:00.0 8086:2030 class=060400 driver=pcieport
+  pci 0000:3b:00.0 8086:1572 class=020100 driver=i40e
+  pci 0000:3b:02.0 8086:154c class=020000 driver=iavf sub=8086:0002 group=5
+    net lan0
+  pci 0000:3b:02.1 8086:154d class=020001 driver=iavf2
+    hwmon hwmon1
+  pci 0000:3c:00.0 8086:1572 class=020100 driver=i40e
+  pci 0000:3c:02.1 8086:154d class=020001 driver=iavf2
+    net lan1
+link serial/by-id/usb-A1 ttyUSB0
+"""
+FUNCTIONS: Final = "/sys/devices/pci0000:3a/0000:3a:00.0/0000:"
+SELECTED: Final = {"usb": "serial: A1, node: tty", "pci": "device: 8086:154c, node: net"}
+# What selects by a variable, other than an option with its name.
+OPTIONS: Final = {
+    **{
+        name: f"device: '*:*', node: {{subsystem: NODE, {name}: VALUE}}"
+        for name in ("name", "place", "driver")
+    },
+    "usb.name": "port: VALUE, node: NODE",
+}
+NO_OPTION: Final = {
+    "usb.busnum": "another one after a boot",
+    "usb.devnum": "another one after a replug",
+    "pci.group": "another one after a boot",
+    "subsystem": "`node` selects by it",
+    "parent": "it follows from the node, which has other options",
+    "syspath": "it has counted names; `place` is what stays",
+    "byId": "`glob` finds links",
+    "byPath": "`glob` finds links",
+    "pci.uuid": "an option: hardware/nvidia.txt selects by it",
+    "pci.model": "an option: hardware/nvidia.txt selects by it",
+}
 GOLDEN: Final = sorted(Path(__file__).with_name("hardware").iterdir())
 
 pytestmark = needs_root
@@ -103,6 +150,27 @@ def test_sources_hear_of_the_devices_above_that_they_select_by() -> None:
     )
     scanner = Scanner(declared, HostFiles(), Policy(), "node", settle_s=0.0)
     assert {name for root in scanner.locations for name in root.subsystems} == {"tty", "usb"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables_of_kind"), [("usb", USB_VARIABLES), ("pci", PCI_VARIABLES)]
+)
+def test_each_variable_of_a_source_is_an_option(
+    kind: str, variables_of_kind: frozenset[str], tmp_path: Path
+) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(FACTS)
+    for port, number in (("3b", 0), ("3b", 1), ("3c", 0), ("3c", 1)):
+        tree.link(f"{FUNCTIONS}{port}:00.0/virtfn{number}", f"../0000:{port}:02.{number}")
+        tree.link(f"{FUNCTIONS}{port}:02.{number}/physfn", f"../0000:{port}:00.0")
+    (node,) = look(tree.root, f"{kind}: {{{SELECTED[kind]}}}").nodes
+    values, wrong = variables(node, None), dict[str, tuple[Node, ...]]()
+    for name in (variables_of_kind | SYSFS_VARIABLES | {"name"}) - NO_OPTION.keys():
+        option = OPTIONS.get(name, f"{name.rpartition('.')[2]}: VALUE, node: NODE")
+        option = option.replace("VALUE", f"'{values[name]}'").replace("NODE", str(node.role))
+        nodes = look(tree.root, f"{kind}: {{{option}}}").nodes
+        wrong |= {option: nodes} if [other.id for other in nodes] != [node.id] else {}
+    assert not wrong
 
 
 def without_file(tree: HostTree, subsystem: str = "net") -> dict[str, NodeId]:

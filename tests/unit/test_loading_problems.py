@@ -68,9 +68,9 @@ def problems(text: str, file: Path) -> list[str]:
 
 def described(problem: Problem) -> str:
     marked = problem.excerpt.end - problem.excerpt.start if problem.excerpt else 0
-    warning = "warning: " if problem.severity == "warning" else ""
+    severity = "" if problem.severity == "error" else f"{problem.severity}: "
     path = f"{problem.path}: " if problem.path else ""
-    return f"{problem.line}:{problem.column}+{marked} {warning}{path}{problem.message}"
+    return f"{problem.line}:{problem.column}+{marked} {severity}{path}{problem.message}"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What `devhost init` writes for machines that people own runs unchanged, also after another boot."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Final
@@ -29,15 +30,22 @@ WRITTEN: Final = {
     "pi5": "coral zigbee hailo gpu camera codec header fuse tun | uart uart-2",
     "server": "ups fido smartcard printer 1a86-7523 usb-serial gpu nvidia coral-pcie hailo rdma ethernet "
     "rs232 kvm fuse tun | tpm",
+    "workbench": "stm32-stlink stm32-stlink-usb daplink-cmsis-dap quad-rs232-hs 9710-7840 gpu "
+    "gpu-partition gpu-2 npu camera codec fuse |",
 }
+# What has no entry on the workbench.
+LEFT_OUT: Final = (
+    "hidraw0 1-5 1-6 0000:01:00.0 0000:02:00.0 0000:04:00.0 dri/card1 dri/card2 gpiochip0 "
+    "gpiochip1 i2c-3 lirc0 pps0"
+)
 FLAGS: Final = "# It needs flags of `plan`, `try` and `run`:\n# "
 
 pytestmark = needs_root
 
 
-def written(tree: HostTree) -> tuple[str, list[str]]:
+def written(tree: HostTree, *names: str) -> tuple[str, list[str]]:
     """Return the file that `init` writes, and the flags that it names."""
-    result = CliRunner().invoke(main, ["init", "--yes", "--root", str(tree.root)])
+    result = CliRunner().invoke(main, ["init", "--yes", "--root", str(tree.root), *names])
     assert result.exit_code == 0, result.output
     return result.stdout, shlex.split(result.stdout.partition(FLAGS)[2])
 
@@ -67,11 +75,12 @@ def identity(one: ResourceReport) -> dict[str, list[str]]:
 
 
 def stable_paths(one: ResourceReport) -> set[str] | None:
-    """Return the paths in a container, where the resource sets them."""
+    """Return the paths in a container that the resource sets, if it does."""
     rules = one.resource.allocate.devices or ()
     if not any(rule.container_path is not None for rule in rules):
         return None
-    return {node["containerPath"] for node in one.details["allocation"]["devices"]}
+    nodes = one.details["allocation"]["devices"]
+    return {node["containerPath"] for node in nodes if node["containerPath"] != node["hostPath"]}
 
 
 Machine = tuple[str, HostTree, HostTree]
@@ -97,13 +106,26 @@ def test_written_file_runs_unchanged_and_after_another_boot(
     assert CliRunner().invoke(main, validate).exit_code == 0
     first, second = planned(text, flags, before), planned(text, flags, after)
     assert [*first] == [f"example.com/{one}" for one in WRITTEN[name].partition(" |")[0].split()]
-    for resource, one in first.items():
-        devices, same = one.snapshot.devices, second[resource].snapshot.devices
-        assert devices, resource
-        for device in (*devices.values(), *same.values()):
-            assert device.healthy, (resource, device.reason)
-        assert identity(second[resource]) == identity(one), resource
-        assert stable_paths(second[resource]) == stable_paths(one), resource
+    assert_same_hardware(first, second)
+    config = loads(text).require()
+    for resource in config.resources:  # an entry needs no other one to offer only what is its own
+        alone = config.model_copy(update={"resources": (resource,)})
+        (planned_alone,) = report(alone, HostFiles(str(before.root)), Policy(trusted=True), "")
+        assert identity(planned_alone) == identity(first[resource.name]), resource.name
+
+
+def assert_same_hardware(
+    before: dict[str, ResourceReport], after: dict[str, ResourceReport]
+) -> None:
+    """Assert that what is planned before and after another boot is the same."""
+    for name, planned_before in before.items():
+        planned_after = after[name]
+        devices = planned_before.snapshot.devices
+        assert devices, name
+        for device in (*devices.values(), *planned_after.snapshot.devices.values()):
+            assert device.healthy, (name, device.reason)
+        assert identity(planned_after) == identity(planned_before), name
+        assert stable_paths(planned_after) == stable_paths(planned_before), name
 
 
 def test_written_file_says_why_the_rest_is_commented_out(machine: Machine) -> None:
@@ -122,3 +144,33 @@ def test_written_file_is_the_same_after_another_boot(machine: Machine) -> None:
         for tree in machine[1:]
     )
     assert before == after
+
+
+def test_what_is_left_out_gets_entries_by_the_commands_in_the_file(machine: Machine) -> None:
+    name, before, after = machine
+    text, _ = written(before)
+    left = " ".join(re.findall("`devhost init (.*?)`", text.replace("\n  #", "")))
+    text, flags = written(before, *left.split(), *(["ttyUSB3"] if name == "workbench" else []))
+    assert name != "workbench" or left == LEFT_OUT
+    titles = " ".join(line for line in text.splitlines() if line.strip().startswith("#"))
+    assert [word for word in left.split() if word not in titles] == []
+    first = planned(text, flags, before)
+    assert name != "workbench" or "example.com/9710-7840" in first  # ttyUSB3, by its port
+    assert_same_hardware(first, planned(text, flags, after))
+
+
+def test_workbench_offers_ports_one_by_one_and_gpus_also_by_their_place(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware((MACHINES[0].parent / "workbench.tree").read_text())
+    resources = planned(*written(tree), tree)
+    for name, ports in {"quad-rs232-hs": ("3:1.0", "3:1.1"), "9710-7840": ("4:1.0",) * 2}.items():
+        devices = resources[f"example.com/{name}"].snapshot.devices
+        assert [device_id.partition("-0:")[2].partition("-")[0] for device_id in devices] == [
+            *ports
+        ]
+    allocation = resources["example.com/gpu"].details["allocation"]
+    path = "/dev/dri/by-path/pci-0000:03:00.0-render"
+    assert allocation["envs"] == {"RENDER_GPU": path}
+    assert [node["containerPath"] for node in allocation["devices"]] == [
+        *("/dev/kfd", "/dev/dri/renderD128", path)
+    ]

@@ -252,9 +252,8 @@ def test_scan_numa_nodes_return_once_no_device_lacks_one(tmp_path: Path) -> None
     """When the odd one has left, also by a scan that asks nothing again of devices as they were."""
     tree = HostTree(tmp_path)
     for minor in range(3):
-        tree.char(f"/dev/card{minor}", 240, minor)
-        if minor < 2:
-            tree.numa(240, minor, minor)
+        numa = {"numa_node": f"{minor}"} if minor < 2 else {}
+        tree.device(f"/sys/devices/card{minor}", "class/misc", dev=f"240:{minor}", **numa)
     host = Scans(tree.root, "sources: [dev: card.]")
     assert {one.numa_nodes for one in host.scan().devices.values()} == {()}
     left = {one: host.last.devices[one] for one in ("card0", "card1")}

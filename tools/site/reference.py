@@ -33,6 +33,7 @@ SECTIONS: Final[dict[type, str]] = {
     sources.Glob: "sources[].glob",
     sources.Dev: "sources[].dev",
     sources.Static: "sources[].static",
+    sources.Cdi: "sources[].cdi",
     config.Allocate: "allocate",
     config.Text: "allocate.env.NAME, allocate.annotations.KEY",
     config.DeviceNode: "allocate.devices[]",

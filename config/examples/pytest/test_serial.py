@@ -1,6 +1,4 @@
-import pytest
-
-from devhost.testing import HostTree, StandInKubelet, can_make_nodes, serving
+from devhost.testing import HostTree, StandInKubelet, serving
 
 SERIAL = "example.com/serial"
 CONFIG = """
@@ -15,17 +13,14 @@ resources:
           containerPath: /dev/serial${index}
 """
 
-pytestmark = pytest.mark.skipif(not can_make_nodes(), reason="device nodes need root")
-
 
 async def test_an_adapter_that_comes_back_is_the_same(
     devhost_kubelet: StandInKubelet, devhost_tree: HostTree
 ) -> None:
     kubelet, tree = devhost_kubelet, devhost_tree
     link = "/dev/serial/by-id/usb-FTDI_A1"
-    tree.char("/dev/ttyUSB0", 188, 0)
+    tree.usb("1-2", "0403:6001", driver="ftdi_sio", nodes=["tty/ttyUSB0"], numa_node="1")
     tree.link(link, "../../ttyUSB0")
-    tree.numa(188, 0, node=1)  # in the tree's sysfs
     async with serving(CONFIG, kubelet=kubelet, root=tree.root) as served:
         await kubelet.wait(SERIAL, 1, 1)
         assert served.report(SERIAL)["devices"][0]["numaNodes"] == [1]

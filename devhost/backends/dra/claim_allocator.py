@@ -113,7 +113,7 @@ class ClaimAllocator:
             if run_steps and handler.pre_start_required and not watching:
                 await handler.prepare(ids, fresh=True)
             edits = await handler.cdi_edits(allocation)
-            brought[number] = Scope(edits, allocation.cdi_devices, handler.devices)
+            brought[number] = Scope(edits, allocation.cdi_owners, handler.devices)
         return claim_content.completed(record, kind, brought)
 
     # ── where the devices are now ──

@@ -29,7 +29,7 @@ class Scope(NamedTuple):
     """The edits of devices of a claim that are allocated together."""
 
     edits: OwnedEdits
-    cdi_devices: Sequence[str]  # of other CDI specs
+    cdi_owners: Mapping[str, str | None]  # of names in other CDI specs; ``None``: of no device
     devices: Mapping[str, HostDevice]
 
     def own_part(self, device: ClaimedDevice, entry: Edits, boot: str) -> dict[str, object]:
@@ -134,8 +134,10 @@ def completed(record: ClaimRecord, kind: str, brought: Mapping[int, Scope]) -> C
         seen.add((device.scope, device.request))
         names = (entry_name, common) if is_first else (entry_name,)
         cdi_names = [f"{kind}={name}" for name in names if entries[name]]
+        for name, owner in scope.cdi_owners.items():
+            cdi_names += [name] if owner == device_id or (is_first and owner is None) else []
         update = {
-            "cdi": [*cdi_names, *(scope.cdi_devices if is_first else ())],
+            "cdi": cdi_names,
             **scope.own_part(device, entries[entry_name], record.boot),
         }
         devices.append(device.model_copy(update=update))

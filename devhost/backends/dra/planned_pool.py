@@ -58,6 +58,6 @@ class PlannedDriver(NamedTuple):
             devices=devices,
             entries={},
         )
-        record = completed(started, kind, {0: Scope(edits, allocation.cdi_devices, {})})
+        record = completed(started, kind, {0: Scope(edits, allocation.cdi_owners, {})})
         names = dict.fromkeys(name for device in record.devices for name in device.cdi)
         return {"cdiDevices": [*names], "cdiSpec": cdi.spec_of(kind, record.entries)}

@@ -15,13 +15,6 @@ _EVERY_START: Final = (
     "DRA prepares devices for a pod, not at each start of a container: use `every: holder`, or "
     "`backend: devicePlugin`"
 )
-_NUMA: Final = (
-    "has no effect with DRA: a claim selects by `matchAttribute: resource.kubernetes.io/numaNode`"
-)
-_MOST: Final = (
-    "with DRA, the scheduler does not know it: a pod that was given more shares of a device does "
-    "not start; `maxPerContainer: 1` is kept"
-)
 _ATTRIBUTE: Final = (
     f"DRA publishes no attribute '{{}}': a device has at most {ATTRIBUTES_MAX}, with names of at "
     "most 32 ASCII letters, digits and _"
@@ -30,16 +23,15 @@ _EVICT: Final = (
     "only DRA evicts pods: write `backend: dra`; by a device plugin, the status of the pod and an "
     "alert tell of a lost device"
 )
-_EXTENDED: Final = (
-    "Kubernetes 1.36 and 1.37 evict pods with a claim of their own, not those that ask for "
-    "{0} in `resources` (kubernetes#141290)"
-)
 
 
 def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     """Yield what a resource asks for that DRA, which offers it on some nodes, does not do."""
-    yield from _check_eviction(resource)
+    if not resource.evict and "evict_after" in resource.model_fields_set:
+        yield error(("evictAfter",), "has no effect without `evict: true`", on_key=True)
     if not resource.uses_dra():
+        if resource.evict:
+            yield error(("evict",), _EVICT, on_key=True)
         return
     if len(resource.name.encode()) > ATTRIBUTE_BYTES_MAX:
         yield error(("name",), f"longer than {ATTRIBUTE_BYTES_MAX} bytes, the most with DRA")
@@ -48,10 +40,6 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     for index, step in enumerate(resource.pre_start):
         if step.repeat == "start":
             yield error(("preStart", index, "every"), _EVERY_START)
-    if resource.prefer == "numa":
-        yield warning(("prefer",), _NUMA)
-    if 1 < (resource.max_per_container or 1) < resource.replicas:
-        yield warning(("maxPerContainer",), _MOST)
     groups = {
         group: ("sources", index, "dev", "pattern")
         for index, source in enumerate(resource.sources)
@@ -61,13 +49,3 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     published = sorted(filter(attribute_name, groups))[:ATTRIBUTES_MAX]
     for group in sorted(groups.keys() - published):
         yield warning(groups[group], _ATTRIBUTE.format(group))
-
-
-def _check_eviction(resource: Resource) -> Iterator[CheckProblem]:
-    if not resource.evict:
-        if "evict_after" in resource.model_fields_set:
-            yield error(("evictAfter",), "has no effect without `evict: true`", on_key=True)
-    elif resource.uses_dra():
-        yield warning(("evict",), _EXTENDED.format(resource.name), on_key=True)
-    else:
-        yield error(("evict",), _EVICT, on_key=True)

@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation.compiled import Rule, Rules, command_problems, rules_of
-from devhost.allocation.policy import Policy
+from devhost.allocation import compiled
+from devhost.allocation.compiled import Rule, Rules
+from devhost.allocation.policy import Policy, source_identities
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
 from devhost.config.checks.kernel_subsystems import class_of_nodes
 from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
-from devhost.config.yaml_tree import CheckProblem, Path, error, warning
+from devhost.config.yaml_tree import CheckProblem, Path, error, note
 from devhost.errors import Severity
 from devhost.hostfs.device_classes import BLOCK, class_by_path, misc_class
 from devhost.hostfs.files import is_wild
@@ -48,7 +49,7 @@ def check(
         problems = [*_check_resource(resource)]
         yield from (problem.below(base) for problem in problems)
         if not any(problem.severity == "error" for problem in problems):
-            valid.append((base, resource, rules_of(resource)))
+            valid.append((base, resource, compiled.rules_of(resource)))
     for base, resource, rules in valid:
         yield from (problem.below(base) for problem in _check_rules(resource, rules, policy))
     yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
@@ -157,7 +158,7 @@ def _check_collisions(resource: Resource, rules: Rules) -> Iterator[CheckProblem
             place = path_text(first_rule.path)
             yield error(path, f"container path {rule.key} is set twice (first by {place})")
         if rule.per_device and not rule.key.names - CONTAINER_VARIABLES and not has_one_device:
-            yield warning(
+            yield note(
                 path,
                 f"two devices in one container would both set {rule.key}: "
                 "use ${index} in containerPath (${name} for devices of several nodes), or request "
@@ -170,7 +171,7 @@ def _differ(rule: Rule, second: Rule) -> bool:
 
 
 def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterator[CheckProblem]:
-    """Warn of constant names that two resources set: kubelet picks one value at random."""
+    """Tell of constant names that two resources set: kubelet picks one value at random."""
     first: dict[tuple[str, Template], tuple[str, Rule]] = {}
     for base, resource, rules in resources:
         name = resource.name
@@ -180,7 +181,7 @@ def _check_between(resources: Iterable[tuple[Path, Resource, Rules]]) -> Iterato
             space = "container path" if rule.target in ("devices", "mounts") else rule.target
             first_name, first_rule = first.setdefault((space, rule.key), (name, rule))
             if first_name != name and (_differ(first_rule, rule) or rule.per_device):
-                yield warning(
+                yield note(
                     (*base, *rule.path),
                     f"{first_name} also sets the {space} {rule.key}: if a container requests both "
                     "resources, kubelet picks one of the values at random",
@@ -193,37 +194,38 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     severity: Severity = "error" if policy.enforced else "warning"
     if resource.uses_dra(policy.node_name) and policy.dra_problem:
         yield CheckProblem(severity, ("backend",), policy.dra_problem)
-    for path, text in command_problems(resource, policy):
+    for path, text in compiled.command_problems(resource, policy):
         yield CheckProblem(severity, path, text, on_key=True)
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
             on_key = rule.target in ("env", "annotations")
-            yield CheckProblem(severity, rule.path, refusal, on_key)
-    uses_nodes = any(rule.target == "devices" and rule.per_device for rule in rules)
-    uses_nodes = uses_nodes or bool(resource.pre_start or resource.health)
-    for index, source in enumerate(resource.sources if uses_nodes else ()):
+            of_source = rule.target == "cdi" and resource.cdi_kind is not None
+            path = ("sources", 0) if of_source else rule.path
+            yield CheckProblem(severity, path, refusal, on_key)
+    for index, source in enumerate(resource.sources if compiled.uses_nodes(resource) else ()):
         for refusal in filter(None, _source_refusals(source.kind, policy)):
             yield CheckProblem(severity, ("sources", index), refusal)
 
 
 def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
     """Yield why a policy refuses the nodes of a source, as far as names tell, or ``None``."""
+    words = source_identities(kind)
     match kind:
         case Usb(node=choices) | Pci(node=choices):
-            subsystems = [choice.subsystem for choice in choices]
-            if isinstance(kind, Usb) and USB_NODE in subsystems:
-                yield policy.raw_usb_problem(kind.device)
-            yield from (policy.class_problem(class_of_nodes(name)) for name in subsystems)
+            for name in (choice.subsystem for choice in choices):
+                if name == USB_NODE:
+                    yield policy.raw_usb_problem(words)
+                yield policy.class_problem(class_of_nodes(name), words)
         case Sysfs(subsystem="misc", node=None, name=[*globs]):
             names = [name for name in globs if not is_wild(name)]
             yield from (policy.class_problem(misc_class(name)) for name in names)
         case Sysfs(subsystem=subsystem, node=None):
-            yield policy.class_problem(class_of_nodes(subsystem))
+            yield policy.class_problem(class_of_nodes(subsystem), words)
         case Directory(types=types) | Glob(types=types) | Dev(types=types):
             paths = kind.paths if isinstance(kind, Glob) else ()
             to_disks = types is None and paths and all(path.startswith(_DISKS) for path in paths)
             if types == ("block",) or to_disks:
-                yield policy.class_problem(BLOCK)
+                yield policy.class_problem(BLOCK, words)
                 return
             paths = (f"/dev/{kind.pattern}",) if isinstance(kind, Dev) else paths
             yield from (_path_refusal(path, policy) for path in paths)
@@ -245,10 +247,14 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         if not rule.value.names:
             return policy.path_problem(str(rule.value), mount=mount)
         if mount and not policy.allow_paths:
-            return f"mounts need {policy.needed('path', 'GLOB')}"
+            globs = compiled.mounted_globs(resource, rule.value) or ("GLOB",)
+            return f"mounts need {policy.needed('path', *globs)}"
         return None
     if rule.key.names <= {"resource"}:
         return policy.name_problem(rule.target, rule.key.render({"resource": resource.name}))
-    if rule.target == "cdi" and not policy.allow_cdi:
-        return f"CDI devices need {policy.needed('cdi', 'GLOB')}"
-    return None
+    if rule.target != "cdi":
+        return None
+    kinds = [glob.partition("=")[0] for glob in policy.allow_cdi]
+    if (kind := resource.cdi_kind) is not None and not pattern.matches_any(kind, kinds):
+        return f"CDI devices need {policy.needed('cdi', f'{kind}=*')}"
+    return None if kinds else f"CDI devices need {policy.needed('cdi', 'GLOB')}"

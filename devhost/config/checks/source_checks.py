@@ -12,7 +12,7 @@ from devhost.hostfs.device_classes import ENUMERATED_NAMES
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
-from devhost.model.hardware_sources import NO_NODE, USB_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import NO_NODE, Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
 
@@ -67,14 +67,6 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
             case Glob(paths=paths, exclude=excluded):
                 yield from _check_slashes((*source_path, "glob", "paths"), paths)
                 yield from _check_slashes((*source_path, "glob", "exclude"), excluded)
-            case Usb(node=choices, class_=[*codes]) if any(
-                code.startswith("08") for code in codes
-            ) and USB_NODE in (choice.subsystem for choice in choices):
-                yield warning(
-                    (*source_path, "usb", "class"),
-                    "a storage device's USB node gives access to the whole disk, whether or not "
-                    "the host uses it",
-                )
             case Directory(path=directory, types=("file",)) if is_in_dev(directory):
                 message = "finds plain files only; for device nodes, set `types: char`"
                 yield warning((*source_path, "directory"), message)
@@ -82,6 +74,9 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
             kind_key = type(source.kind).__name__.lower()
             message = "split makes each node a device, and group joins nodes: remove one of them"
             yield error((*source_path, kind_key, "split"), message, on_key=True)
+        if source.cdi is not None and (len(resource.sources) > 1 or resource.group is not None):
+            message = "stands alone, without `group`: make a resource for each kind"
+            yield error((*source_path, "cdi"), message, on_key=True)
     yield from _check_roles(resource)
     yield from _check_ids(resource)
 
@@ -96,10 +91,9 @@ def _check_subsystems(path: Path, kind: Kind) -> Iterator[CheckProblem]:
         for index, choice in enumerate(kind.node):
             names[key, "node", index, "subsystem"] = choice.subsystem
     for place, name in names.items():
-        if name not in SUBSYSTEMS and name != NO_NODE:
-            likely = find_subsystem(name)
-            hint = f"did you mean '{likely}'?" if likely else "it may be of a module from elsewhere"
-            yield warning((*path, *place), f"'{name}' is no subsystem of Linux; {hint}")
+        if name not in SUBSYSTEMS and name != NO_NODE and (likely := find_subsystem(name)):
+            message = f"'{name}' is no subsystem of Linux; did you mean '{likely}'?"
+            yield warning((*path, *place), message)
 
 
 def _check_roles(resource: Resource) -> Iterator[CheckProblem]:

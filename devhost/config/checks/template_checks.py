@@ -1,13 +1,13 @@
 """Errors and warnings of templates, also of those in commands."""
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from devhost.allocation.variables import (
     BUILT_IN_VARIABLES,
+    CDI_VARIABLES,
     CONTAINER_VARIABLES,
     FILE_VARIABLES,
     LATE_VARIABLES,
@@ -20,25 +20,24 @@ from devhost.allocation.variables import (
 from devhost.config.foreign_words import explain_template, translate_variable
 from devhost.config.messages import command_hint
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
-from devhost.hostfs.files import is_in_dev
 from devhost.model import pattern
 from devhost.model.config import DeviceNode, FileCheck, Mount, Probe, Resource, Text
 from devhost.model.hardware_sources import Pci, Sysfs, Usb, attribute_problem
-from devhost.model.sources import Dev, Directory, Glob, Static
+from devhost.model.sources import Cdi, Dev, Static
 from devhost.model.spelling import did_you_mean, nearest
 from devhost.model.template import Template
 from devhost.model.values import PRE_START_MAX_S
 
-_WILDCARD: Final = re.compile(r"[*?\[]")
 _SHELLS: Final = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _BY_KIND: Final[dict[type, frozenset[str]]] = {
     Static: NODE_VARIABLES - FILE_VARIABLES,
     Usb: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES,
     Pci: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
     Sysfs: NODE_VARIABLES | SYSFS_VARIABLES | USB_VARIABLES | PCI_VARIABLES,
+    Cdi: NODE_VARIABLES | SYSFS_VARIABLES | PCI_VARIABLES | CDI_VARIABLES,
 }
 _KINDS_WITH: Final = {
-    kind.__name__.lower(): _BY_KIND[kind] - BUILT_IN_VARIABLES for kind in (Usb, Pci, Sysfs)
+    kind.__name__.lower(): _BY_KIND[kind] - BUILT_IN_VARIABLES for kind in (Usb, Pci, Sysfs, Cdi)
 }
 _LATER: Final = frozenset({"id", "index", "count"})  # known once the device has an ID
 
@@ -72,7 +71,7 @@ class _Variables:
         self.of_device = common = frozenset.intersection(*self.by_source)
         if resource.group is not None:
             self.of_device = common | {name for name in self.any_source if "." in name}
-        of_kernel = USB_VARIABLES | PCI_VARIABLES | attributes
+        of_kernel = USB_VARIABLES | PCI_VARIABLES | CDI_VARIABLES | attributes
         self.of_node = {name for name in common - _LATER if "." not in name or name in of_kernel}
 
     def check(
@@ -141,8 +140,6 @@ def check_templates(resource: Resource) -> Iterator[CheckProblem]:
                     f"${{{name}}} is not known yet when the CDI spec is written; "
                     "use a variable of the device, or `inject: deviceSpecs`",
                 )
-            if template is entry.host_path:
-                yield from _check_changeable(path, template, resource)
     yield from _check_link_paths(resource)
 
 
@@ -162,27 +159,6 @@ def _check_ids(resource: Resource, variables: _Variables) -> Iterator[CheckProbl
         if not any(template.names <= names for template in templates):
             devices = f"devices of sources[{index}]" if len(by_source) > 1 else "some devices"
             yield error(("id",), f"no entry has a value for {devices}; end the list with ${{name}}")
-
-
-def _check_changeable(path: Path, template: Template, resource: Resource) -> Iterator[CheckProblem]:
-    """Warn of a host path that is made from what others than the host may change."""
-    used = template.names - CONTAINER_VARIABLES - {"index"}
-    for source in resource.sources if used else ():
-        match source.kind:
-            case Directory(path=directory):
-                directories = [directory]
-            case Glob(paths=globs):
-                directories = [_WILDCARD.split(glob)[0].rpartition("/")[0] or "/" for glob in globs]
-            case _:
-                continue
-        if foreign := [directory for directory in directories if not is_in_dev(directory)]:
-            yield warning(
-                path,
-                "runtimes resolve it at each start of a container: a pod that can write in "
-                f"{foreign[0]}, also as root in a container, decides what it leads to; let no "
-                f"pod write there, or do without ${{{min(used)}}}",
-            )
-            return
 
 
 def _check_link_paths(resource: Resource) -> Iterator[CheckProblem]:

@@ -106,6 +106,19 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 {{- end }}
 
 {{- /*
+The directories of vendors' CDI specs that an instance needs, as a JSON list.
+*/}}
+{{- define "devhost.specDirs" -}}
+{{- $used := .values.cdi.enabled }}
+{{- range $resource := .config.resources }}
+{{- range $source := kindIs "map" $resource | ternary (dig "sources" list $resource) list }}
+{{- $used = or $used (and (kindIs "map" $source) (hasKey $source "cdi")) }}
+{{- end }}
+{{- end }}
+{{- toJson ($used | ternary (default list .values.cdi.specDirs) list) }}
+{{- end }}
+
+{{- /*
 Merges a map into another, recursively and in place; null removes a key, and other values than maps
 are replaced.
 */}}

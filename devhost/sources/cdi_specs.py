@@ -1,0 +1,325 @@
+"""The source ``cdi``: the devices that vendors describe in CDI specs.
+
+What a spec says is read as container runtimes do (tags.cncf.io/container-device-interface v1.1.0,
+pkg/cdi/cache.go and spec.go), but for fields that only they need. Above the line it is pure.
+"""
+
+import contextlib
+import errno
+import functools
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from devhost.errors import describe_os_error
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally
+from devhost.hostfs.sysfs import (
+    KernelNode,
+    SysfsTree,
+    node_variables,
+    owning_device,
+    sysfs_by_number,
+)
+from devhost.model import names
+from devhost.model.device import Cause, FileKind, FileState, Hardware, Skipped
+from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
+from devhost.model.pattern import matches_any
+from devhost.model.sources import Cdi
+from devhost.sources.base import (
+    Candidate,
+    Listing,
+    Listings,
+    Location,
+    NodeSource,
+    Unmatched,
+    WatchedDirectory,
+    list_location,
+)
+from devhost.sources.file_sources import FileListing
+from devhost.sources.subsystems import NodesListing, NodesLocation
+
+_DEPTH_MAX: Final = 32
+_ALL: Final = "all"
+_FOR_OTHERS: Final = "it stands for other devices: `name` has to say it in full"
+_COUNTED: Final = re.compile("[0-9:]+")  # an index, as of a MIG device: 0:1
+# Not what devhost writes, and drivers of DRA for their claims: those are no devices to offer.
+_SPEC: Final = re.compile(r"(?!devhost_|.*-claim_).*\.(json|yaml)")
+
+Nodes = frozenset[str]
+"""The host paths of the nodes that the entry of a device lists: what all share is nobody's."""
+VendorSpec = Mapping[str, Nodes]
+"""What a file has, by qualified name."""
+
+
+@functools.lru_cache(maxsize=16)
+def parse_spec(content: bytes) -> VendorSpec:
+    """Return what a file holds; a `ValueError` without any of its text says why not."""
+    try:
+        data = _mapping(_load(content.decode()))
+    except yaml.YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        raise ValueError(f"line {line}: {getattr(error, 'problem', None) or 'no YAML'}") from None
+    if len(entries := _list(data.get("devices"))) > CDI_DEVICES_MAX:
+        raise ValueError(f"more than {CDI_DEVICES_MAX} devices")
+    devices: dict[str, Nodes] = {}
+    for number, entry in enumerate(map(_mapping, entries)):
+        name = f"{data.get('kind')}={entry.get('name')}"
+        listed = _list(_mapping(entry.get("containerEdits")).get("deviceNodes"))
+        nodes = Nodes(f"{n.get('hostPath') or n.get('path')}" for n in map(_mapping, listed))
+        problems = (names.cdi_name_problem(name), *map(names.path_problem, nodes))
+        if name in devices or any(problems):
+            raise ValueError(f"devices[{number}]: its kind, name or a node is not valid, or twice")
+        devices[name] = nodes
+    return devices
+
+
+def _load(text: str) -> object:
+    """Return a YAML document as mappings, lists and strings: what aliases make of it is bounded."""
+    depth = 0
+    for event in yaml.parse(text, yaml.CBaseLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH_MAX or isinstance(event, yaml.AliasEvent):
+            raise ValueError(f"nested deeper than {_DEPTH_MAX} levels, or it has aliases")
+    return yaml.load(text, yaml.CBaseLoader)  # noqa: S506 (it makes nothing but strings)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def merge(
+    directories: Iterable[Iterable[VendorSpec]],
+) -> tuple[dict[str, dict[str, Nodes]], set[str]]:
+    """Return the devices by kind and name, and the qualified names that runtimes do not take.
+
+    A later directory has precedence; a name that is twice in one is usable nowhere.
+    """
+    devices: dict[str, Nodes] = {}
+    twice = set[str]()
+    for specs in directories:
+        here: dict[str, Nodes] = {}
+        for spec in specs:
+            twice |= here.keys() & spec.keys()
+            here |= spec
+        devices |= here
+    by_kind: dict[str, dict[str, Nodes]] = {}
+    for qualified in names.natural(devices.keys() - twice):
+        kind, _, name = qualified.partition("=")
+        by_kind.setdefault(kind, {})[name] = devices[qualified]
+    return by_kind, twice
+
+
+class VendorDevice(NamedTuple):
+    """A device of a kind.
+
+    Attributes:
+        names: Its names, that of its ID first: of several with the same nodes, one that is no
+            number.
+        owned: Those of its nodes that no other device has.
+    """
+
+    names: tuple[str, ...]
+    nodes: Nodes
+    owned: Nodes
+
+
+def distinguish(
+    nodes_by_name: Mapping[str, Nodes], in_full: Collection[str] = ()
+) -> list[VendorDevice]:
+    """Return the devices of a kind; one that stands for others only in their place, if in full."""
+    sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
+    unions = {nodes for nodes in sets if nodes == Nodes().union(*(s for s in sets if s < nodes))}
+    users = Counter(node for nodes in sets - unions for node in nodes)
+    namesakes: dict[object, list[str]] = {}
+    devices: dict[str, VendorDevice] = {}
+    for name, nodes in nodes_by_name.items():
+        if name != _ALL and nodes not in unions:
+            namesakes.setdefault(nodes or name, []).append(name)
+        elif name in in_full:
+            devices[name] = VendorDevice((name,), nodes, nodes)
+    taken = Nodes().union(*(device.nodes for device in devices.values()))
+    for aliases in namesakes.values():
+        nodes = nodes_by_name[aliases[0]]
+        owned = Nodes(node for node in nodes if users[node] == 1)
+        if taken.isdisjoint(nodes) and (owned or not nodes):
+            aliases.sort(key=lambda name: (bool(_COUNTED.fullmatch(name)), names.natural_key(name)))
+            devices[aliases[0]] = VendorDevice(tuple(aliases), nodes, owned)
+    return [devices[name] for name in names.natural(devices)]
+
+
+# ── the host's specs ───────────────────────────────────────────────────────────────────
+
+
+class SpecListing(FileListing):
+    """The specs in a directory, by path; what cannot be read is `unreadable`.
+
+    Any host path is a name in it: devices may have their nodes anywhere.
+    """
+
+    def __init__(self, files: HostFiles) -> None:
+        super().__init__("", files)
+        self.specs: dict[str, VendorSpec] = {}
+        self.unreadable: dict[str, str] = {}
+
+    def states(self, paths: Iterable[str]) -> dict[str, FileState]:
+        """Return what is at host paths, for those that are there. Blocks."""
+        states: dict[str, FileState] = {}
+        for path in names.natural(paths):
+            with contextlib.suppress(OSError):
+                state = self.state(path[1:])
+                states |= {path: state} if state is not None else {}
+        return states
+
+    @functools.cached_property
+    def sysfs(self) -> SysfsTree:
+        """The kernel's devices by number."""
+        return sysfs_by_number(self._files)
+
+    def syspath(self, state: FileState) -> str | None:
+        """Return the directory in sysfs of a device node."""
+        kind = "block" if state.kind is FileKind.BLOCK else "char"
+        return self.sysfs.device_by_number(kind, state.number) if state.number else None
+
+
+@dataclass(frozen=True, slots=True)
+class SpecLocation(Location):
+    """A directory where container runtimes look for CDI specs."""
+
+    path: str
+
+    @property
+    def watched(self) -> WatchedDirectory:
+        """The directory; specs may be written in place."""
+        return WatchedDirectory(self.path, writes=True)
+
+    def list(self, files: HostFiles, tally: Tally) -> SpecListing:
+        """Read the specs of others."""
+        listing = SpecListing(files)
+        entries = CachedFiles(files).entries(self.path, tally=tally) or ()
+        listed = [entry.name for entry in entries if _SPEC.fullmatch(entry.name)]
+        if len(listed) > CDI_FILES_MAX:
+            raise OSError(errno.E2BIG, f"more than {CDI_FILES_MAX} CDI specs", self.path)
+        for path in (f"{self.path}/{name}" for name in names.natural(listed)):
+            try:
+                listing.specs[path] = parse_spec(_read(files, path))
+            except ValueError as error:
+                listing.unreadable[path] = names.printable(str(error))
+            except OSError as error:
+                listing.unreadable[path] = describe_os_error(error)
+        return listing
+
+
+def _read(files: HostFiles, path: str) -> bytes:
+    """Return the content of a regular file."""
+    state = files.stat(path)
+    if state is None or state.kind is not FileKind.FILE:
+        raise ValueError("no file")
+    with open(files.to_local(state.realpath), "rb") as file:  # noqa: PTH123
+        content = file.read(CDI_FILE_MAX + 1)
+    if len(content) > CDI_FILE_MAX:
+        raise ValueError(f"more than {CDI_FILE_MAX >> 20} MiB")
+    return content
+
+
+def list_vendor_devices(files: HostFiles) -> Iterator[tuple[str, VendorDevice]]:
+    """Yield each device in the specs of a host with its kind. Blocks."""
+    listings = (list_location(SpecLocation(path), files) for path in files.cdi_dirs)
+    directories = [part.specs.values() for part in listings if isinstance(part, SpecListing)]
+    for kind, devices in merge(directories)[0].items():
+        yield from ((kind, device) for device in distinguish(devices))
+
+
+class CdiSource(NodeSource):
+    """Finds the devices of a kind in CDI specs."""
+
+    def __init__(self, options: Cdi, directories: Iterable[str]) -> None:
+        self._options = options
+        self._directories = tuple(map(SpecLocation, directories))
+        self._nodes = NodesLocation(links=True)
+        self.locations = (*self._directories, self._nodes)
+        self._files = set[str]()  # that have had devices of the kind
+
+    def _listings(self, listings: Listings) -> list[SpecListing]:
+        chosen = map(listings.__getitem__, self._directories)
+        return [listing for listing in chosen if isinstance(listing, SpecListing)]
+
+    def failure(self, listings: Listings) -> str | None:
+        """Return why a spec could not be read that has, or may have, devices of the kind."""
+        parts, kind = self._listings(listings), self._options.kind
+        specs = ((path, spec) for part in parts for path, spec in part.specs.items())
+        used = {path for path, spec in specs if any(name.startswith(f"{kind}=") for name in spec)}
+        broken = {path: why for part in parts for path, why in part.unreadable.items()}
+        self._files = used | (self._files & broken.keys())
+        relevant = (path for path in broken if path in self._files or not self._files)
+        return next((f"{path}: {broken[path]}" for path in relevant), None)
+
+    def find(self, listings: Listings, _previous: object) -> Iterator[Candidate | Skipped]:
+        """Yield the nodes of each device that matches, or its name if it has none."""
+        specs, kind = self._listings(listings), self._options.kind
+        by_kind, twice = merge(listing.specs.values() for listing in specs)
+        for label in (name for name in names.natural(twice) if name.startswith(f"{kind}=")):
+            text = "two specs in one directory have it: container runtimes take neither"
+            yield Skipped.because(Cause.CLASH, label, text)
+        devices = distinguish(by_kind.get(kind, {}), self._options.name or ())
+        for device in filter(self._matches, devices):
+            if any(matches_any(name, self._options.exclude) for name in device.names):
+                yield Skipped.because(Cause.EXCLUDED, f"{kind}={device.names[0]}", "excluded")
+            else:
+                yield from _candidates(device, kind, specs[0], listings[self._nodes])
+
+    def _matches(self, device: VendorDevice) -> bool:
+        globs = self._options.name
+        return globs is None or any(matches_any(name, globs) for name in device.names)
+
+    def unmatched(self, listings: Listings) -> Iterator[Unmatched]:
+        """Yield the other devices, and the names that stand for several."""
+        by_kind, _ = merge(listing.specs.values() for listing in self._listings(listings))
+        for kind, devices in by_kind.items():
+            distinct = distinguish(devices, self._options.name or ())
+            matched = {name for device in filter(self._matches, distinct) for name in device.names}
+            for name in names.natural(devices):
+                if kind != self._options.kind:
+                    yield Unmatched(f"{kind}={name}", {"kind": kind})
+                elif not any(name in device.names for device in distinct):
+                    yield Unmatched(f"{kind}={name}", {"": _FOR_OTHERS})
+                elif name not in matched:
+                    yield Unmatched(f"{kind}={name}", {"name": name})
+
+
+def _candidates(
+    device: VendorDevice, kind: str, specs: SpecListing, nodes: Listing
+) -> Iterator[Candidate | Skipped]:
+    """Yield the nodes of a device that others do not have, or its name if it has none at all."""
+    name = device.names[0]
+    label, states = f"{kind}={name}", specs.states(device.nodes)
+    variables = {"cdi.kind": kind, "cdi.name": name, "cdi.qualified": label}
+    absent = [f"there is no {path}" for path in names.natural(device.nodes - states.keys())]
+    if not device.nodes:
+        yield Candidate("", name, variables)
+    elif device.owned.isdisjoint(states):
+        yield Skipped.because(Cause.INCOMPLETE, label, absent[0])
+    ordered = sorted(states, key=lambda path: path not in device.owned)
+    known = filter(None, (specs.syspath(states[path]) for path in ordered))
+    if syspath := next(known, ""):
+        owner, subsystem = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
+        kernel_node = KernelNode("", specs.sysfs.link_name(subsystem) or "", syspath)
+        variables |= owner.variables if owner is not None else {}
+        variables |= node_variables(kernel_node, specs.sysfs)
+        variables |= {"subsystem": kernel_node.subsystem, "syspath": syspath}
+    lack = f"incomplete: {absent[0]}" if absent else None
+    for path in filter(device.owned.__contains__, states):
+        links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}
+        number = states[path].number
+        hardware = Hardware(
+            label, label, syspath, path, path, number, role=None, numa=syspath, incomplete=lack
+        )
+        yield Candidate(path, name, {**variables, **links}, None, (specs, path[1:]), hardware)

@@ -1,0 +1,204 @@
+"""An archive of `devhost capture` stands for the machine that it was made of."""
+
+import gzip
+import io
+import json
+import stat
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devhost.drafts import capture
+from devhost.hostfs.files import HostFiles
+from devhost.model.device import FileKind
+from devhost.testing import HostTree
+from tests.support import hardware
+from tests.support.command import called
+
+MACHINES: Final = Path(__file__).with_name("machines")
+UUID: Final = "1b4f8a0e-58ad-4c11-9f5e-0a8d2f6c7e31"
+ENTRY: Final = "version: v1\nresources: [{name: example.com/any, sources: [dev: .*]}]\n"
+
+
+def archive(tree: HostTree, *flags: str) -> Path:
+    file = tree.root.with_suffix(".tar")
+    assert called("capture", "-o", file, "--root", tree.root, *flags).returncode == 0
+    return file
+
+
+@pytest.mark.parametrize("name", ["homelab", "server"])
+def test_commands_say_the_same_of_a_machine_and_its_archive(name: str, tmp_path: Path) -> None:
+    tree = hardware.HostTree(tmp_path / "host")
+    tree.hardware(MACHINES.joinpath(f"{name}.tree").read_text())
+    tree.file("/proc/1/mountinfo", "25 1 259:1 / / rw - ext4 /dev/nvme0n1p1 rw\n26 25 0:9 / /x\n")
+    tree.file("/proc/swaps", "Filename Type\n/dev/nvme0n1p2 partition\n")
+    tree.file("/proc/consoles", "ttyS0 -W- (EC p a) 4:64\n")
+    tree.pci("0000:f0:00.0", "10de:2330", driver="nvidia", **{"class": "0x030200"})
+    tree.char("/dev/nvidia7", 195, 7)
+    tree.file("/proc/driver/nvidia/gpus/0000:f0:00.0/information", "Device Minor: 7\n")
+    tree.file("/usr/local/nvidia/lib64/libcuda.so.1")
+    (tmp_path / "any.yaml").write_text(ENTRY)
+    roots = [tree.root, archive(tree), HostTree.of(archive(tree), tmp_path / "again").root]
+    for command in (
+        ["devices", "--all", "-o", "json"],
+        ["init", "--yes"],
+        ["plan", tmp_path / "any.yaml", "-o", "json", "--explain"],
+    ):
+        first, *others = [called(*command, "--root", root).stdout for root in roots]
+        assert len(first) > 1000
+        assert others == [first, first]
+
+
+def test_archive_of_this_machine_shows_its_devices(tmp_path: Path) -> None:
+    called("capture", "-o", tmp_path / "node.tar")
+    shown = [
+        called("devices", "--all", "-o", "json", "--root", root).stdout
+        for root in ("/", tmp_path / "node.tar")
+    ]
+    assert shown[0] == shown[1]
+
+
+def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    stick = tree.usb("1-2", "0403:6001", driver="ftdi_sio", nodes=["tty/ttyUSB0"])
+    tree.file(f"{stick}/serial", "A5028 5BI/x\n")
+    tree.file("/sys/devices/pci0000:00/0000:00:14.0/usb1/serial", "0000:00:14.0\n")
+    tree.usb("1-3", "0403:6001", serial="0001")
+    tree.relative_link("/dev/serial/by-id/usb-X_A5028_5BI_x-if00", "/dev/ttyUSB0")
+    tree.relative_link("/dev/modem", "/dev/serial/by-id/usb-X_A5028_5BI_x-if00")
+    tree.file("/sys/devices/virtual/dmi/id/product_serial", "PF2ABCDE", 0o400)  # of root alone
+    tree.file("/dev/kmsg", "content")
+    net = tree.device(f"{stick}/net/enx02c0ffee0001", "class/net", address="02:c0:ff:ee:00:01")
+    tree.file(f"{net}/device_name", "02c0ffee0001")
+    tree.file("/proc/driver/nvidia/gpus/0000:06:00.0/information", f"GPU UUID: GPU-{UUID}\n")
+    tree.file("/etc/cdi/nvidia.yaml", f"devices: [{{name: GPU-{UUID}}}]\n")
+    for name in ("by-id/ata-Samsung_S62BNJ0R123456", f"by-uuid/{UUID}", "by-path/pci-0000:00:17.0"):
+        tree.relative_link(f"/dev/disk/{name}", "/dev/ttyUSB0")
+    file = archive(tree, "--anonymous")
+    content = gzip.decompress(file.read_bytes()).lower()
+    for secret in ("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj", "pf2a", "content"):
+        assert secret.encode() not in content, secret
+    shown = json.loads(called("devices", "--all", "-o", "json", "--root", file).stdout)["usb"]
+    assert [(one["usb"], one["serial"], one["nodes"]) for one in shown] == [
+        ("1-2", "00000000002", ["enx000000000003", "/dev/ttyUSB0"]),
+        ("1-3", "0001", []),
+        ("usb1", "0000:00:14.0", []),
+    ]
+    again = HostTree.of(file, tmp_path / "again")
+    assert again.at("/sys/devices/pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.0/uevent").is_file()
+    assert again.at("/dev/modem").resolve() == again.at("/dev/ttyUSB0")
+    assert {path.name for path in again.at("/dev").rglob("*") if path.is_symlink()} == {
+        "modem",
+        f"{1:036}",
+        "pci-0000:00:17.0",
+        "usb-X_00000000002-if00",
+    }
+
+
+def packed(*members: tarfile.TarInfo, content: bytes = b"evil") -> bytes:
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as tar:
+        for member in members:
+            member.size = len(content) if member.isreg() else 0
+            tar.addfile(member, io.BytesIO(content))
+    return raw.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, target, 0o660
+    info.devmajor, info.devminor, info.uid, info.gid = 188, 3, 7, 20
+    return info
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("../outside/x")],
+        [member("{outside}/x")],
+        [member("a", tarfile.SYMTYPE, "../../outside"), member("a/x")],
+        [member("a", tarfile.SYMTYPE, "{outside}"), member("b", tarfile.SYMTYPE, "a/x")],
+        [member("a", tarfile.SYMTYPE, "b/.."), member("b", tarfile.SYMTYPE, "../../../outside")],
+        [member("a", tarfile.LNKTYPE, "{outside}/secret")],
+        [
+            member("a", tarfile.SYMTYPE, "."),
+            member("a/b/c", tarfile.SYMTYPE, "/outside"),
+            member("b/c/x"),
+        ],
+    ],
+)
+def test_archive_never_leaves_its_directory(members: list[tarfile.TarInfo], tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    outside.mkdir()
+    (outside / "secret").write_text("mine")
+    for one in members:
+        one.name = one.name.format(outside=outside)
+        one.linkname = one.linkname.format(outside=outside)
+    file = tmp_path / "evil.tar"
+    file.write_bytes(packed(*members))
+    try:
+        capture.unpack(file, root)
+    except ValueError as error:
+        assert str(file) in str(error)
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    for path in root.rglob("*"):
+        assert path.resolve().is_relative_to(root), path
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"version: v1\n", "no archive of `devhost capture`"),
+        (b"\x1f\x8b\x08 no more", "no archive of `devhost capture`"),
+        (packed(member("x"), content=b"x" * 20000), "more than 16,384 bytes"),
+        (gzip.compress(packed(member("x"), content=b"x" * 20000)), "more than 16,384 bytes"),
+        (packed(member("x", tarfile.FIFOTYPE)), "'x' is no file, link or node"),
+        (packed(member("a/" * 2000)), "no archive of `devhost capture`"),
+    ],
+)
+def test_archive_that_is_none_is_refused(
+    content: bytes, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "ARCHIVE_MAX", 16384)
+    (tmp_path / "node.tar").write_bytes(content)
+    done = called("devices", "--root", tmp_path / "node.tar")
+    assert done.returncode == 2
+    assert problem in done.stderr
+
+
+def test_capture_beyond_its_bound_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "ARCHIVE_MAX", 16384)
+    tree = HostTree(tmp_path / "host")
+    for minor in range(20):
+        tree.char(f"/dev/tty{minor}")
+    done = called("capture", "-o", tmp_path / "node.tar", "--root", tree.root)
+    assert (done.returncode, (tmp_path / "node.tar").exists()) == (1, False)
+
+
+def test_nodes_in_a_tree_that_tar_packed_are_nodes(tmp_path: Path) -> None:
+    members = [member("./dev/x", tarfile.CHRTYPE), member("./sys/devices", tarfile.DIRTYPE)]
+    (tmp_path / "node.tar").write_bytes(packed(*members))
+    files = HostFiles(str(HostTree.of(tmp_path / "node.tar", tmp_path / "root").root))
+    status = files.lstat("/dev/x")
+    assert (stat.S_ISCHR(status.st_mode), status.st_uid, status.st_gid) == (True, 7, 20)
+    state = files.stat("/dev/x")
+    assert state is not None
+    assert (state.number, state.mode) == ((188, 3), 0o660)
+    Path(f"{files.root}/sys").rename(tmp_path / "sys")
+    state = files.stat("/dev/x")  # in a root that is no copy of a machine
+    assert state is not None
+    assert state.kind is FileKind.FILE
+
+
+def test_validate_with_an_archive_names_the_devices_that_need_a_right(tmp_path: Path) -> None:
+    tree, file = HostTree(tmp_path / "host"), tmp_path / "any.yaml"
+    tree.usb("1-2", "0403:6001", driver="usbhid", nodes=["hidraw/hidraw0", "tty/ttyUSB0"])
+    file.write_text(ENTRY.replace(".*", "(tty|hid).*"))
+    command = ["validate", "--enforce", "--root", archive(tree), file]
+    assert "error: example.com/any: device hidraw0: " in (done := called(*command)).stdout
+    assert (done.returncode, "ttyUSB0: " in done.stdout) == (1, False)
+    assert called(*command, "--allow-device", "hidraw").returncode == 0

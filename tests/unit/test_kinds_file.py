@@ -1,0 +1,98 @@
+"""`--kinds`: what a user's own file knows of devices is used before what devhost knows."""
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+
+from devhost.cli import main
+from tests.support.hardware import HostTree
+from tests.support.root import needs_root
+
+KINDS: Final = """\
+laser:
+  note: For LightBurn.
+  resources:
+    - name: laser
+      sources: [usb: {device: 1a86:7523, node: tty}]
+kvm:
+  init: never
+  resources: []
+"""
+HARDWARE: Final = """
+pci 0000:00:14.0 8086:9ded class=0c0330 driver=xhci_hcd
+  usb usb1 1d6b:0002 class=090001 bus=1 dev=1
+    usb 1-2 1a86:7523 bus=1 dev=5
+      if 1-2:1.0 ff0102 ch341
+        usb-serial ttyUSB0 driver=ch341 port_number=0
+          tty ttyUSB0 188:0
+dir virtual
+  misc kvm 10:232
+  misc fuse 10:229
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("command", [["init"], ["devices", "ttyUSB0", "-o", "yaml"]])
+def test_own_kind_names_its_device_and_replaces_one_of_the_same_name(
+    command: list[str], tmp_path: Path
+) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware(HARDWARE)
+    (tmp_path / "kinds.yaml").write_text(KINDS)
+    options = ["--kinds", str(tmp_path / "kinds.yaml"), "--root", str(tree.root)]
+    result = CliRunner().invoke(main, [*command, *options])
+    assert result.exit_code == 0, result.output
+    assert "# For LightBurn.\n" in result.stdout
+    assert "containerPath: /dev/laser}" in result.stdout
+    assert "/kvm" not in result.stdout
+    assert ("/fuse" in result.stdout) == (command == ["init"])
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("[laser]\n", ["1:1: error: should be kinds by their names"]),
+        (
+            f"a:\n  resources: [{'{sources: [/dev/x]}, ' * 1001}]\n",
+            ["1:1: error: together with the kinds of devhost: "],
+        ),
+        ("a: [\n", ["2:1: error: invalid YAML: did not find expected node content"]),
+        (
+            "a: {init: maybe, resources: 3}\nb:\n  notes: x\n",
+            [
+                "1:11: error: a.init: should be 'always', 'named' or 'never', not 'maybe'",
+                "1:29: error: a.resources: should be a list",
+                "3:3: error: b.notes: unknown key 'notes'; did you mean 'note'?",
+            ],
+        ),
+        (
+            """\
+a:
+  resources:
+    - sources: [usb: {devise: 1a86:7523}]
+    - name: x y
+      sources: [/dev/x]
+    - sources: [/dev/y]
+      id: "${nope}"
+""",
+            [
+                "3:23: error: a.resources[0].sources[0].usb.devise: unknown key 'devise'",
+                "4:13: error: a.resources[1].name: 'example.com/x y' should be domain/name",
+                "7:11: error: a.resources[2].id: unknown variable ${nope}",
+            ],
+        ),
+    ],
+)
+def test_invalid_kinds_are_refused_with_each_place(
+    text: str, problems: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "kinds.yaml"
+    file.write_text(text)
+    result = CliRunner().invoke(main, ["init", "--kinds", str(file), "--root", str(tmp_path)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(problems), lines
+    for line, problem in zip(lines, problems, strict=True):
+        assert line.startswith(f"{file}:{problem}")

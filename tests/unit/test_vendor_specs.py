@@ -1,0 +1,63 @@
+"""The bounds of what is read of vendors' CDI specs; what they give is in scans/cdi.txt."""
+
+from pathlib import Path
+
+import pytest
+
+from devhost.hostfs.files import HostFiles
+from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
+from devhost.sources.base import list_location
+from devhost.sources.cdi_specs import SpecListing, SpecLocation
+
+DEVICE = '{name: "%d"}'
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        pytest.param(b" " * CDI_FILE_MAX, None, id="size"),
+        pytest.param(b" " * (CDI_FILE_MAX + 1), "more than 1 MiB", id="size beyond"),
+        pytest.param(b"a: " + b"[" * 31 + b"]" * 31, None, id="depth"),
+        pytest.param(b"a: " + b"[" * 100_000, "nested deeper than 32 levels", id="depth beyond"),
+        pytest.param(b"a: &b [c]\nd: {<<: *b}", "it has aliases", id="aliases"),
+        pytest.param(b"\xff", "can't decode", id="bytes"),
+        pytest.param(b"\0", "no YAML", id="characters"),
+        pytest.param(b"a: 1\n---\nb: 1", "line 2: but found another document", id="documents"),
+    ],
+)
+def test_a_file_that_is_large_deep_or_no_yaml_is_not_read(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    path = tmp_path / "cdi" / "a.yaml"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    problem = listing(tmp_path).unreadable.get("/cdi/a.yaml")
+    assert problem is None if reason is None else reason in (problem or "")
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_file_has_a_bound_of_devices_and_a_directory_of_files(
+    tmp_path: Path, beyond: int
+) -> None:
+    (tmp_path / "cdi").mkdir()
+    devices = ", ".join(DEVICE % number for number in range(CDI_DEVICES_MAX + beyond))
+    (tmp_path / "cdi/0.yaml").write_text(f"{{kind: v.org/d, devices: [{devices}]}}")
+    assert bool(listing(tmp_path).specs) == (not beyond)
+    for number in range(1, CDI_FILES_MAX + beyond):
+        (tmp_path / f"cdi/{number}.json").touch()
+    (tmp_path / "cdi/README").touch()
+    reason = list_location(SpecLocation("/cdi"), HostFiles(str(tmp_path))).failure
+    assert reason == (f"more than {CDI_FILES_MAX} CDI specs (/cdi)" if beyond else None)
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "cdi/a.json").mkdir(parents=True)
+    (tmp_path / "cdi/b.json").symlink_to("/nowhere")
+    assert listing(tmp_path).unreadable == dict.fromkeys(("/cdi/a.json", "/cdi/b.json"), "no file")
+
+
+def listing(root: Path) -> SpecListing:
+    """Return what /cdi below a root has."""
+    specs = list_location(SpecLocation("/cdi"), HostFiles(str(root)))
+    assert isinstance(specs, SpecListing)
+    return specs
