@@ -63,7 +63,7 @@ class Offer:
 
 
 class ResourceAnswers:
-    """Answers by the present offer (a `devhost.backends.backend.ClaimHandler`)."""
+    """Answers by the present offer (a `devhost.backends.backend.ResourceHandler`)."""
 
     def __init__(
         self,

@@ -121,7 +121,6 @@ class Host:
         finally:
             try:
                 await parts.records.close()
-                await parts.backend.close()
             finally:
                 await asyncio.gather(*(plugin.ended() for plugin in self._code.values()))
 

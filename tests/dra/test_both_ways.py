@@ -9,10 +9,10 @@ from devhost.api.dra.v1 import dra_pb2 as pb
 from devhost.api.dra.v1 import dra_pb2_grpc as pb_grpc
 from devhost.backends.dra.api_client import ApiClient
 from devhost.backends.sockets import open_channel
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.model.resource_state import State
 from tests.dra.world import World, eventually
+from tests.support.api_server import StatusError
 
 X: Final = "example.com/x"
 CONFIG: Final = f"""

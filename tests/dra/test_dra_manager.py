@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 
 from devhost.backends.dra.slices import PATH
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.dra_kubelet import CLAIMS
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
@@ -19,11 +18,12 @@ from tests.dra.manager import DraManager
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS
 from tests.dra.world import PodResourcesLists, World, eventually
 from tests.support import dra_build
+from tests.support.api_server import StatusError
 from tests.support.realkubelet import UNSET
 
 X, Y = "example.com/x", "example.com/y"
 OLD, NEW = "old.example.com", "new.example.com"
-BY_OLD: Final = f"another instance of devhost serves it by DRA (driver {OLD})"
+BY_DRA: Final = "another instance of devhost serves it by DRA"
 PORTS: Final = f"""
 version: v1
 resources:
@@ -381,7 +381,7 @@ async def test_who_waits_for_another_driver_gives_no_node_of_it(
     async with world.run(of_nodes(world, X), OLD):
         await world.until(X, State.REGISTERED)
         async with second.run(of_nodes(world, X), NEW):
-            await second.until(X, State.WAITING, BY_OLD)
+            await second.until(X, State.WAITING, BY_DRA)
             await eventually(lambda: second.dra.registrar.registrations)
             await manager.prepare("a", first)
             assert f"claim default/{first}" in await refusal(manager, "b", late)

@@ -50,7 +50,9 @@ def resource(**keys: Any) -> Resource:
 
 
 def entries_of(*devices: HostDevice, **keys: Any) -> dict[str, Mapping[str, Any]]:
-    entries = device_entries(resource(**keys), pool_devices(resource(**keys), snapshot(*devices)))
+    entries = device_entries(
+        resource(**keys), pool_devices(resource(**keys), snapshot(*devices)), {}, {}
+    )
     return {entry["name"]: entry for entry in entries}
 
 
@@ -167,7 +169,7 @@ def test_each_share_is_offered_once_in_the_order_of_prefer(
     else:
         shares = [offered_id.rpartition("::")[2] for _, offered_id in offered]
         assert shares == sorted(shares) or replicas == 1
-    entries = device_entries(wanted, pool)
+    entries = device_entries(wanted, pool, {}, {})
     assert [entry["name"] for entry in entries] == [one.name for one in pool]
     assert len(entries) == len(pool) == (count if most == 1 else count * replicas)
     cluster = Cluster()

@@ -6,17 +6,16 @@ from typing import Final
 
 import pytest
 
-from devhost.fake_kubelet.api_server import StatusError
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
 from devhost.model.resource_state import State
 from tests.dra.world import NODE, World, eventually
+from tests.support.api_server import StatusError
 from tests.support.daemon import Daemon
 from tests.support.realkubelet import REAL_KUBELETS, RealKubelet
 
 X, Y = "example.com/x", "example.com/y"
 OLD, NEW = "old.example.com", "new.example.com"
-BY_OLD: Final = f"another instance of devhost serves it by DRA (driver {OLD})"
-BY_NEW: Final = f"another instance of devhost serves it by DRA (driver {NEW})"
+BY_DRA: Final = "another instance of devhost serves it by DRA"
 BY_PLUGIN: Final = "another instance of devhost serves it by a device plugin"
 
 
@@ -66,12 +65,12 @@ async def test_of_two_drivers_one_publishes_a_resource(world: World) -> None:
         await world.until(X, State.REGISTERED)
         async with second.run(config, driver=NEW):
             await second.kubelet.register()
-            await second.until(X, State.WAITING, BY_OLD)
+            await second.until(X, State.WAITING, BY_DRA)
             await until_published(world, old=["x0", "x1"])
             await world.stop()
             await second.until(X, State.REGISTERED)
             async with world.run(config, driver=OLD):
-                await world.until(X, State.WAITING, BY_NEW)
+                await world.until(X, State.WAITING, BY_DRA)
                 await until_published(world, new=["x0", "x1"])
             assert second.state_of(X)[0] is State.REGISTERED
 
@@ -131,7 +130,7 @@ async def test_the_device_plugin_waits_for_dra_of_another_instance(
         await world.kubelet.register()
         await world.until(X, State.REGISTERED)
         async with second.run(resources(world, X, backend="devicePlugin"), driver=OLD):
-            await second.until(X, State.WAITING, BY_OLD)
+            await second.until(X, State.WAITING, BY_DRA)
             assert not plugins.registrations
             await until_published(world, old=["x0", "x1"])
             await world.stop()
@@ -171,8 +170,8 @@ async def test_a_pool_of_a_removed_resource_goes_with_the_instance_that_has_it(
         await until_published(world, old=["x0", "x1", "y0", "y1"])
         async with second.run(resources(world, X), driver=OLD):
             await second.kubelet.register()
-            await second.until(X, State.WAITING, BY_OLD)
-            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer._unowned)
+            await second.until(X, State.WAITING, BY_DRA)
+            await eventually(lambda: f"{NODE}/{Y}" in second.dra.writer.locks.unowned)
             await until_published(world, old=["x0", "x1", "y0", "y1"])
             await world.stop()
             await until_published(world, old=["x0", "x1"])
@@ -191,7 +190,7 @@ async def test_the_newer_instance_takes_over_without_a_write(world: World) -> No
         async with second.run(config, driver=OLD):
             await second.kubelet.register()
             for name in (X, Y):
-                await second.until(name, State.WAITING, BY_OLD)
+                await second.until(name, State.WAITING, BY_DRA)
             await eventually(lambda: second.dra.writer.problem is None)
             await world.stop()
             for name in (X, Y):
@@ -212,7 +211,7 @@ async def test_who_waits_takes_over_when_the_other_process_is_killed(
     await daemon.logged("state", resource=X, state="Registered")
     async with world.run(resources(world, X), driver=OLD):
         await world.kubelet.register()
-        await world.until(X, State.WAITING, BY_OLD if backend == "dra" else BY_PLUGIN)
+        await world.until(X, State.WAITING, BY_DRA if backend == "dra" else BY_PLUGIN)
         await daemon.kill()
         await world.until(X, State.REGISTERED)
         await eventually(lambda: len([*world.kubelet.registry.iterdir()]) == 1)
@@ -232,5 +231,5 @@ async def test_a_lock_whose_file_was_removed_is_taken_again_before_the_next_writ
             await second.kubelet.register()
             await until_published(world, old=["x0", "x1"], new=["x0", "x1"])
             (world.devices / "x" / "x2").touch()
-            await world.until(X, State.WAITING, BY_NEW)
+            await world.until(X, State.WAITING, BY_DRA)
             await until_published(world, new=["x0", "x1", "x2"])

@@ -14,7 +14,6 @@ from devhost.backends.dra.dra_backend import DraPublication
 from devhost.backends.dra.prepared_claims import PreparedClaims
 from devhost.fake_kubelet.dra_kubelet import CLAIMS, node
 from devhost.fake_kubelet.kubelet import SimulatedKubelet
-from devhost.model.records import ClaimRecord
 from devhost.model.resource_state import State
 from tests.dra.test_dra_host import SERIAL, SERIALS, TOKEN, TOKENS, edit_records, with_other_numbers
 from tests.dra.world import NODE_PATH, PodResourcesLists, World, eventually
@@ -359,13 +358,13 @@ async def test_back_goes_on_when_a_claim_has_gone_that_kubelet_cannot_unprepare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As where a pod was deleted by force while the driver was away; also long after the start."""
-    looked, is_offered = asyncio.Event(), PreparedClaims.is_offered
+    looked, are_offered = asyncio.Event(), PreparedClaims.are_offered
 
-    def observed(claims: PreparedClaims, record: ClaimRecord) -> bool:
+    def observed(claims: PreparedClaims) -> bool:
         looked.set()
-        return is_offered(claims, record)
+        return are_offered(claims)
 
-    monkeypatch.setattr(PreparedClaims, "is_offered", observed)
+    monkeypatch.setattr(PreparedClaims, "are_offered", observed)
     monkeypatch.setattr(claim_upkeep, "_CONFIRM_S", 1.5)
     async with world.run(TOKENS):
         await world.kubelet.register()
