@@ -80,7 +80,6 @@ async def test_example_is_published_and_given_to_claims(
             brought = {name for device in answer.devices for name in device.cdi_device_ids}
             # Those of vendors are in specs of the host.
             names += sorted(name for name in brought if name.startswith("dra.devhost/"))
-            assert brought
         assert given == {
             served.name
             for served in world.host.resources
