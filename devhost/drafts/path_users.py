@@ -50,6 +50,8 @@ def list_manifests(trees: Iterable[Any], extent: Extent) -> Iterator[Any]:
 def find_uses(tree: Any) -> Iterator[PathUse | DraftEntry]:
     """Yield what a manifest, values or a file of Compose have by path, and what is no resource."""
     match tree:
+        case {"apiVersion": "akri.sh/v0"}:
+            return  # its pods have what its rules select
         case {"services": dict() as services}:
             for name, service in services.items():
                 if isinstance(service, dict):
