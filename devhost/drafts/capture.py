@@ -39,7 +39,7 @@ _IDENTIFYING: Final = re.compile(
     "|unique_id|uuid|wwid|wwn|net/[^/]+/address)"
 )
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
-_MAC: Final = "[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,}"
+_ADDRESS: Final = r"[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,}|\d{1,3}(?:\.\d{1,3}){3}"  # MAC, IPv4
 _LONG: Final = re.compile(r"(\w\W*){5}")  # a shorter number identifies nothing
 _OF_MEDIUM: Final = re.compile("/dev/disk/by-(?!path/).*/.*")
 
@@ -102,7 +102,7 @@ def _anonymous(contents: Contents) -> Contents:
             name = re.sub(r"[^\w#+.:=@-]", "_", " ".join(value.split()))  # as udev has it in links
             texts |= {value, name, value.replace(":", ""), re.split(r"[.\s]", value)[-1]}
     chosen = sorted(filter(_LONG.search, texts), reverse=True)
-    either = "|".join((_UUID, _MAC, *map(re.escape, chosen)))
+    either = "|".join((_UUID, _ADDRESS, *map(re.escape, chosen)))
     pattern = re.compile(rf"(?<![0-9A-Za-z])((?:0x|enx)?)({either})(?![0-9A-Za-z])")
     numbers: dict[str, int] = {}
 

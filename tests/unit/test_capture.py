@@ -21,7 +21,7 @@ MACHINES: Final = Path(__file__).with_name("machines")
 UUID: Final = "1b4f8a0e-58ad-4c11-9f5e-0a8d2f6c7e31"
 SECRETS: Final = (
     *("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj", "pf2a", "content"),
-    *("00:1a:7d", "dc:2c:26", "5000c5"),
+    *("00:1a:7d", "dc:2c:26", "10.9.8", "5000c5"),
 )
 ENTRY: Final = "version: v1\nresources: [{name: example.com/any, sources: [dev: .*]}]\n"
 
@@ -71,7 +71,7 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     tree.file("/sys/devices/pci0000:00/0000:00:14.0/usb1/serial", "0000:00:14.0\n")
     tree.usb("1-3", "0403:6001", serial="00000001")
     keyboard = tree.device(f"{stick}/input/input7", "class/input", phys="00:1a:7d:da:71:13")
-    tree.file(f"{keyboard}/uevent", 'UNIQ="dc:2c:26:00:11:22"\n')
+    tree.file(f"{keyboard}/uevent", 'UNIQ="dc:2c:26:00:11:22" 10.9.8.7\n')
     tree.file(f"{stick}/sas_address", "0x5000c500a1b2c3d4\n")
     tree.relative_link("/dev/serial/by-id/usb-X_A5028_5BI_x-if00", "/dev/ttyUSB0")
     tree.relative_link("/dev/modem", "/dev/serial/by-id/usb-X_A5028_5BI_x-if00")
