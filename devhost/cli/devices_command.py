@@ -67,7 +67,10 @@ def command(
     if output == "yaml" and name is None:
         raise click.UsageError("-o yaml needs a device")
     files = HostFiles(root, cdi_dirs=cdi_dirs)
-    machine = Machine(files)
+    try:
+        machine = Machine(files)
+    except OSError as error:
+        printer.fail(str(error))
     if machine.problem is not None:
         printer.fail(machine.problem)
     if name is None:

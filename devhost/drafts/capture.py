@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from devhost.drafts import kinds
-from devhost.drafts.entries import LIBRARIES
+from devhost.drafts.entries import LIBRARIES, is_good_serial
 from devhost.hostfs.files import HostFiles, node_text
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import VALUE_MAX
@@ -34,10 +34,12 @@ _LEFT_OUT: Final = {  # directories, by name
     *("drivers", "gids", "hwmon", "mq", "msi_irqs", "power", "queues", "statistics", "system"),
 }
 _IDENTIFYING: Final = re.compile(
-    "/sys/.*/(cid|eui|hostid|hostnqn|nguid|node_guid|phys_(port|switch)_id|serial|serial_number"
-    "|subsysnqn|sys_image_guid|uniq|unique_id|uuid|wwid|wwn|net/[^/]+/address)"
+    "/sys/.*/(cid|eui|hostid|hostnqn|nguid|node_guid|(node|port|fabric|target|initiator)_?name"
+    "|phys_(port|switch)_id|sas_address|serial|serial_number|subsysnqn|sys_image_guid|uniq"
+    "|unique_id|uuid|wwid|wwn|net/[^/]+/address)"
 )
 _UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_ADDRESS: Final = r"[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2}){5,}|\d{1,3}(?:\.\d{1,3}){3}"  # MAC, IPv4
 _LONG: Final = re.compile(r"(\w\W*){5}")  # a shorter number identifies nothing
 _OF_MEDIUM: Final = re.compile("/dev/disk/by-(?!path/).*/.*")
 
@@ -96,16 +98,17 @@ def _anonymous(contents: Contents) -> Contents:
     texts: set[str] = set()
     for path, content in contents.items():
         value = os.fsdecode(content or "").strip()
-        if _IDENTIFYING.fullmatch(path) and value not in names:
+        if _IDENTIFYING.fullmatch(path) and value not in names and is_good_serial(value):
             name = re.sub(r"[^\w#+.:=@-]", "_", " ".join(value.split()))  # as udev has it in links
             texts |= {value, name, value.replace(":", ""), re.split(r"[.\s]", value)[-1]}
     chosen = sorted(filter(_LONG.search, texts), reverse=True)
-    either = "|".join((_UUID, *map(re.escape, chosen)))
+    either = "|".join((_UUID, _ADDRESS, *map(re.escape, chosen)))
     pattern = re.compile(rf"(?<![0-9A-Za-z])((?:0x|enx)?)({either})(?![0-9A-Za-z])")
     numbers: dict[str, int] = {}
 
     def replace(match: re.Match[str]) -> str:
-        number = numbers.setdefault(re.sub(r"\W|_", "", match[2]).lower(), len(numbers) + 1)
+        # From 2 on: 0001 is a number that nobody has set (is_good_serial).
+        number = numbers.setdefault(re.sub(r"\W|_", "", match[2]).lower(), len(numbers) + 2)
         return f"{match[1]}{number:0{len(match[2])}}"
 
     replaced: Contents = {}

@@ -126,26 +126,33 @@ class Conversion:
 
         Scalars stay as they are written: 0403 is no number here.
         """
-        extent, arguments = Extent(), _COMMAND.findall(text)
-        before = len(self._devices), len(self._plugins)
+        extent, arguments, others = Extent(), _COMMAND.findall(text), list[Any]()
+        before = devices, _ = len(self._devices), len(self._plugins)
         try:
             trees = [tree.data for tree in yaml_tree.parse_all(text, extent, texts=True)]
         except TreeError:
             if not arguments:
                 raise
             trees = []
-        for tree in trees:
-            self._walk(tree, self._add_manifest(tree), extent)
-        if arguments and len(self._devices) == before[0]:
+        for manifest in path_users.list_manifests(trees, extent):
+            count = len(self._devices), len(self._plugins)
+            self._walk(manifest, self._add_manifest(manifest), extent)
+            if count == (len(self._devices), len(self._plugins)):
+                others.append(manifest)
+        if arguments and len(self._devices) == devices:
             domain = _domain(text) or ""
             self._walk(arguments, self._add_manifest(arguments)._replace(domain=domain), extent)
-        if before != (len(self._devices), len(self._plugins)):
-            return True
-        domain, count = self._domain or DOMAIN, len(self._others)
-        for tree in trees:
-            self._others += path_users.find_uses(tree)
-            self._others += udev_rules.find_entries(tree, extent, domain)
-        return len(self._others) > count
+        has_plugin = before != (len(self._devices), len(self._plugins))
+        domain, count_before = self._domain or DOMAIN, len(self._others)
+        for manifest in others:
+            self._others += [
+                use
+                for use in path_users.find_uses(manifest)
+                # Beside a plugin are also privileged pods of the cluster.
+                if not has_plugin or isinstance(use, path_users.PathUse)
+            ]
+            self._others += udev_rules.find_entries(manifest, extent, domain)
+        return has_plugin or len(self._others) > count_before
 
     def _add_manifest(self, manifest: Any) -> _Place:
         self._manifests.append(manifest)

@@ -326,7 +326,7 @@ class EntryWriter:
         rest = [twin for twin in twins if twin.syspath not in places]
         product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
         everyones = [twin.facts["serial"] for twin in twins]
-        if all(_is_good(serial) and everyones.count(serial) == 1 for serial in serials):
+        if all(is_good_serial(serial) and everyones.count(serial) == 1 for serial in serials):
             options["serial"] = _few([*map(glob.escape, serials)])
         elif rest and product and product not in {twin.facts["product"] for twin in rest}:
             options["product"] = glob.escape(product)
@@ -477,7 +477,7 @@ def _subsystems(nodes: Sequence[KernelNode]) -> list[str]:
     return [subsystem for subsystem in present if subsystem not in second] or present
 
 
-def _is_good(serial: str) -> bool:
+def is_good_serial(serial: str) -> bool:
     """Whether a serial number is one that somebody has set."""
     is_varied = len(serial) >= _SERIAL_MIN and len(set(serial)) > 1
     return is_varied and not _COUNTED.fullmatch(serial)

@@ -1,10 +1,14 @@
 """Pods, values of charts and services of Compose that have devices of the host by path."""
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from devhost.config import yaml_tree
+from devhost.config.yaml_errors import TreeError
+from devhost.config.yaml_tree import Extent
 from devhost.drafts.draft import DraftEntry, lost_entry
 from devhost.drafts.generic_plugin import convert_device
 from devhost.hostfs.files import HostFiles, is_in_dev
@@ -28,12 +32,26 @@ class PathUse(NamedTuple):
     advice: str
 
 
+def list_manifests(trees: Iterable[Any], extent: Extent) -> Iterator[Any]:
+    """Yield the manifests of trees and of lists in them, with a chart's values that are a text."""
+    for tree in trees:
+        match tree:
+            case {"kind": _, "items": [*manifests]}:
+                yield from list_manifests(manifests, extent)
+                continue
+        for _, mapping in walk_mappings(tree):
+            for key, text in mapping.items():
+                if key.startswith("values") and isinstance(text, str) and "hostPath" in text:
+                    with contextlib.suppress(TreeError):  # a template, maybe
+                        mapping[key] = yaml_tree.parse_all(text, extent, texts=True)[0].data
+        yield tree
+
+
 def find_uses(tree: Any) -> Iterator[PathUse | DraftEntry]:
     """Yield what a manifest, values or a file of Compose have by path, and what is no resource."""
     match tree:
-        case {"items": [*manifests]}:
-            for manifest in manifests:
-                yield from find_uses(manifest)
+        case {"apiVersion": "akri.sh/v0"}:
+            return  # its pods have what its rules select
         case {"services": dict() as services}:
             for name, service in services.items():
                 if isinstance(service, dict):
@@ -58,24 +76,29 @@ def walk_mappings(value: Any, key: str = "") -> Iterator[tuple[str, dict[str, An
 
 
 def _find_volumes(tree: Any) -> Iterator[_Volume]:
-    mappings = [*walk_mappings(tree)]
-    volume_mounts = [mapping for _, mapping in reversed(mappings) if "mountPath" in mapping]
-    mounts = {str(mount.get("name")): mount["mountPath"] for mount in volume_mounts}
-    for key, volume in mappings:
-        host = volume.get("hostPath")
+    """Yield each volume below /dev once for each container that mounts it."""
+    mappings, mounts = [*walk_mappings(tree)], dict[str, list[Any]]()
+    for _, mapping in mappings:
+        if "mountPath" in mapping:
+            mounts.setdefault(str(mapping.get("name")), []).append(mapping["mountPath"])
+    for key, entry in mappings:
+        volume = entry.get("volumeSpec", entry)  # of a `custom` volume of app-template
+        host = volume.get("hostPath") if isinstance(volume, dict) and key != "volumeSpec" else None
         host = host.get("path") if isinstance(host, dict) else host
         if isinstance(host, str) and is_in_dev(host):
-            name = str(volume.get("name") or key)
-            below = (part.get("path") for _, part in walk_mappings(volume) if part is not volume)
-            inside = volume.get("mountPath") or mounts.get(name) or next(filter(None, below), host)
-            yield name, host, str(inside)
+            name = str(entry.get("name") or key)
+            parts = (part for part_key, part in walk_mappings(entry) if part_key != "hostPath")
+            below = [part["path"] for part in parts if part.get("path") and part is not entry]
+            own = [entry["mountPath"]] if entry.get("mountPath") else mounts.get(name, below)
+            for inside in own or [host]:
+                yield name, host, str(inside)
 
 
 def _find_devices(service_name: str, service: dict[str, Any]) -> Iterator[_Volume]:
     for key in ("devices", "volumes"):
         entries = service.get(key)
         for entry in entries if isinstance(entries, list) else ():
-            host, inside, *_ = (*str(entry).split(":"), "")
+            host, inside, *_ = (*re.split(":(?![-+?])", str(entry)), "")  # not ${NAME:-default}
             if isinstance(entry, dict):
                 host, inside = str(entry.get("source")), str(entry.get("target"))
             if is_in_dev(host) or key == "devices":

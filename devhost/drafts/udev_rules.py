@@ -22,12 +22,14 @@ _CAPTURING: Final = "; of most cameras, `attr: {index: 0}` selects the node that
 
 def find_entries(tree: Any, extent: Extent, domain: str) -> Iterator[DraftEntry]:
     """Yield the resource for the rules of a manifest or of values, and what is not in it."""
-    name, capacity = "akri", "1"
+    name, capacity = "", "1"
     for _, mapping in walk_mappings(tree):
         if "kind" in mapping and isinstance(mapping.get("metadata"), dict):
             name = str(mapping["metadata"].get("name"))
         capacity = str(mapping.get("capacity", capacity))
         details = mapping.get("discoveryDetails")
+        if isinstance(details, dict):  # in the values of Akri's chart
+            name = str(mapping.get("name", "akri-udev"))
         if isinstance(details, str) and "udevRules" in details:
             mapping = yaml_tree.parse_all(details, extent, texts=True)[0].data  # noqa: PLW2901
         if isinstance(rules := mapping.get("udevRules"), list):

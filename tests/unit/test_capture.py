@@ -19,6 +19,10 @@ from tests.support.command import called
 
 MACHINES: Final = Path(__file__).with_name("machines")
 UUID: Final = "1b4f8a0e-58ad-4c11-9f5e-0a8d2f6c7e31"
+SECRETS: Final = (
+    *("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj", "pf2a", "content"),
+    *("00:1a:7d", "dc:2c:26", "10.9.8", "5000c5"),
+)
 ENTRY: Final = "version: v1\nresources: [{name: example.com/any, sources: [dev: .*]}]\n"
 
 
@@ -65,7 +69,10 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     stick = tree.usb("1-2", "0403:6001", driver="ftdi_sio", nodes=["tty/ttyUSB0"])
     tree.file(f"{stick}/serial", "A5028 5BI/x\n")
     tree.file("/sys/devices/pci0000:00/0000:00:14.0/usb1/serial", "0000:00:14.0\n")
-    tree.usb("1-3", "0403:6001", serial="0001")
+    tree.usb("1-3", "0403:6001", serial="00000001")
+    keyboard = tree.device(f"{stick}/input/input7", "class/input", phys="00:1a:7d:da:71:13")
+    tree.file(f"{keyboard}/uevent", 'UNIQ="dc:2c:26:00:11:22" 10.9.8.7\n')
+    tree.file(f"{stick}/sas_address", "0x5000c500a1b2c3d4\n")
     tree.relative_link("/dev/serial/by-id/usb-X_A5028_5BI_x-if00", "/dev/ttyUSB0")
     tree.relative_link("/dev/modem", "/dev/serial/by-id/usb-X_A5028_5BI_x-if00")
     tree.file("/sys/devices/virtual/dmi/id/product_serial", "PF2ABCDE", 0o400)  # of root alone
@@ -74,16 +81,17 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     tree.file(f"{net}/device_name", "02c0ffee0001")
     tree.file("/proc/driver/nvidia/gpus/0000:06:00.0/information", f"GPU UUID: GPU-{UUID}\n")
     tree.file("/etc/cdi/nvidia.yaml", f"devices: [{{name: GPU-{UUID}}}]\n")
-    for name in ("by-id/ata-Samsung_S62BNJ0R123456", f"by-uuid/{UUID}", "by-path/pci-0000:00:17.0"):
+    by_path = "by-path/pci-0x5000c500a1b2c3d4"
+    for name in ("by-id/ata-Samsung_S62BNJ0R123456", f"by-uuid/{UUID}", by_path):
         tree.relative_link(f"/dev/disk/{name}", "/dev/ttyUSB0")
     file = archive(tree, "--anonymous")
     content = gzip.decompress(file.read_bytes()).lower()
-    for secret in ("5bi", "c0:ff", "c0ffee", UUID, UUID[:8], "s62bnj", "pf2a", "content"):
+    for secret in SECRETS:
         assert secret.encode() not in content, secret
     shown = json.loads(called("devices", "--all", "-o", "json", "--root", file).stdout)["usb"]
     assert [(one["usb"], one["serial"], one["nodes"]) for one in shown] == [
-        ("1-2", "00000000002", ["enx000000000003", "/dev/ttyUSB0"]),
-        ("1-3", "0001", []),
+        ("1-2", "00000000004", ["enx000000000005", "/dev/ttyUSB0"]),
+        ("1-3", "00000001", []),
         ("usb1", "0000:00:14.0", []),
     ]
     again = HostTree.of(file, tmp_path / "again")
@@ -91,9 +99,9 @@ def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> No
     assert again.at("/dev/modem").resolve() == again.at("/dev/ttyUSB0")
     assert {path.name for path in again.at("/dev").rglob("*") if path.is_symlink()} == {
         "modem",
-        f"{1:036}",
-        "pci-0000:00:17.0",
-        "usb-X_00000000002-if00",
+        f"{3:036}",
+        f"pci-{2:018}",
+        "usb-X_00000000004-if00",
     }
 
 
@@ -202,3 +210,14 @@ def test_validate_with_an_archive_names_the_devices_that_need_a_right(tmp_path: 
     assert "error: example.com/any: device hidraw0: " in (done := called(*command)).stdout
     assert (done.returncode, "ttyUSB0: " in done.stdout) == (1, False)
     assert called(*command, "--allow-device", "hidraw").returncode == 0
+
+
+def test_devices_says_why_a_host_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("devhost.hostfs.files.ENTRIES_MAX", 3)
+    tree = HostTree(tmp_path)
+    for minor in range(4):
+        tree.char(f"/dev/tty{minor}")
+    done = called("devices", "--root", tree.root)
+    assert (done.returncode, "more than 3 entries: '/dev'" in done.stderr) == (1, True)
