@@ -7,6 +7,7 @@ pkg/cdi/cache.go and spec.go), but for fields that only they need. Above the lin
 import contextlib
 import errno
 import functools
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -310,11 +311,11 @@ def _candidates(
     ordered = sorted(states, key=lambda path: path not in device.owned)
     known = filter(None, (specs.syspath(states[path]) for path in ordered))
     if syspath := next(known, ""):
-        owner, subsystem = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
-        kernel_node = KernelNode("", specs.sysfs.link_name(subsystem) or "", syspath)
+        owner, link = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
         variables |= owner.variables if owner is not None else {}
+        variables["subsystem"] = subsystem = specs.sysfs.link_name(link) or ""
+        kernel_node = KernelNode(posixpath.basename(syspath), subsystem, syspath)
         variables |= node_variables(kernel_node, specs.sysfs)
-        variables |= {"subsystem": kernel_node.subsystem, "syspath": syspath}
     lack = f"incomplete: {absent[0]}" if absent else None
     for path in filter(device.owned.__contains__, states):
         links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}
