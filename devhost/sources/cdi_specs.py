@@ -138,7 +138,11 @@ def distinguish(
 ) -> list[VendorDevice]:
     """Return the devices of a kind; one that stands for others only in their place, if in full."""
     sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
-    unions = {nodes for nodes in sets if nodes == Nodes().union(*(s for s in sets if s < nodes))}
+    by_node: dict[str, list[Nodes]] = {}
+    for nodes in sets:
+        for node in nodes:
+            by_node.setdefault(node, []).append(nodes)
+    unions = {s for s in sets if all(any(part < s for part in by_node[node]) for node in s)}
     users = Counter(node for nodes in sets - unions for node in nodes)
     namesakes: dict[object, list[str]] = {}
     devices: dict[str, VendorDevice] = {}
@@ -286,13 +290,13 @@ class CdiSource(NodeSource):
         by_kind, _ = merge(listing.specs.values() for listing in self._listings(listings))
         for kind, devices in by_kind.items():
             distinct = distinguish(devices, self._options.name or ())
-            matched = {name for device in filter(self._matches, distinct) for name in device.names}
+            matches = {name: self._matches(device) for device in distinct for name in device.names}
             for name in names.natural(devices):
                 if kind != self._options.kind:
                     yield Unmatched(f"{kind}={name}", {"kind": kind})
-                elif not any(name in device.names for device in distinct):
+                elif name not in matches:
                     yield Unmatched(f"{kind}={name}", {"": _FOR_OTHERS})
-                elif name not in matched:
+                elif not matches[name]:
                     yield Unmatched(f"{kind}={name}", {"name": name})
 
 
