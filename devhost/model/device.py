@@ -380,12 +380,11 @@ class HostDevice:
         """
         located: dict[str, tuple[tuple[int, int], str]] = {}
         role_counts: dict[str, int] = {}
-        units = {(n.hardware.unit, n.hardware.role or "") for n in self.nodes if n.hardware}
+        units = {(n.hardware.unit, n.hardware.role) for n in self.nodes if n.hardware}
         members = Counter(role for _, role in units)
         for node in self.nodes:
             place = node.path
-            if node.hardware is not None:
-                role = node.hardware.role or ""
+            if node.hardware is not None and (role := node.hardware.role) is not None:
                 role = f"{node.variables.get('place')} {role}" if members[role] > 1 else role
                 role_counts[role] = index = role_counts.get(role, -1) + 1
                 place = f"{role} {index}"

@@ -56,8 +56,8 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     assert listing(tmp_path).unreadable == dict.fromkeys(("/cdi/a.json", "/cdi/b.json"), "no file")
 
 
-def test_devices_of_fifty_full_files_are_told_apart() -> None:
-    numbers = range(50 * CDI_DEVICES_MAX)
+def test_devices_of_as_many_files_as_are_read_are_told_apart() -> None:
+    numbers = range(CDI_FILES_MAX * CDI_DEVICES_MAX)
     nodes = {f"{number}": frozenset([f"/dev/{number}"]) for number in numbers}
     assert [device.owned for device in distinguish(nodes)] == [*nodes.values()]
 
