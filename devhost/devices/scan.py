@@ -303,8 +303,9 @@ def _with_swap(device: HostDevice, former: HostDevice, now: float) -> HostDevice
     A pod that holds it has lost it, for containers are given numbers, and kubelet would hear
     nothing of it. The time counts from when a scan has seen that the former node was gone, if so.
     """
-    numbers = former.numbers
-    is_swapped = any(numbers.get(path, number) != number for path, number in device.numbers.items())
+    before, numbers = former.numbers, device.numbers
+    lost, new = {*before.values()} - {*numbers.values()}, {*numbers.values()} - {*before.values()}
+    is_swapped = bool(lost and new) or any(before.get(at, n) != n for at, n in numbers.items())
     lost_at = former.absence.since if former.absence else now
     since = lost_at if is_swapped else former.swapped_at
     if since is None:

@@ -1,5 +1,6 @@
 """Devices as discovery finds them: immutable values, free of any protocol's types."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -373,13 +374,18 @@ class HostDevice:
 
     @property
     def located(self) -> dict[str, tuple[tuple[int, int], str]]:
-        """The number and the real path of each device node, by the place of `numbers`."""
+        """The number and the real path of each device node, by the place of `numbers`.
+
+        Members of a group come and go: where several have a role, theirs are not counted together.
+        """
         located: dict[str, tuple[tuple[int, int], str]] = {}
         role_counts: dict[str, int] = {}
+        units = {(n.hardware.unit, n.hardware.role) for n in self.nodes if n.hardware}
+        members = Counter(role for _, role in units)
         for node in self.nodes:
             place = node.path
-            if node.hardware is not None:
-                role = node.hardware.role or ""
+            if node.hardware is not None and (role := node.hardware.role) is not None:
+                role = f"{node.variables.get('place')} {role}" if members[role] > 1 else role
                 role_counts[role] = index = role_counts.get(role, -1) + 1
                 place = f"{role} {index}"
             if node.state and node.state.number:

@@ -7,6 +7,7 @@ pkg/cdi/cache.go and spec.go), but for fields that only they need. Above the lin
 import contextlib
 import errno
 import functools
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -137,7 +138,11 @@ def distinguish(
 ) -> list[VendorDevice]:
     """Return the devices of a kind; one that stands for others only in their place, if in full."""
     sets = {nodes for name, nodes in nodes_by_name.items() if nodes and name != _ALL}
-    unions = {nodes for nodes in sets if nodes == Nodes().union(*(s for s in sets if s < nodes))}
+    by_node: dict[str, list[Nodes]] = {}
+    for nodes in sets:
+        for node in nodes:
+            by_node.setdefault(node, []).append(nodes)
+    unions = {s for s in sets if all(any(part < s for part in by_node[node]) for node in s)}
     users = Counter(node for nodes in sets - unions for node in nodes)
     namesakes: dict[object, list[str]] = {}
     devices: dict[str, VendorDevice] = {}
@@ -285,13 +290,13 @@ class CdiSource(NodeSource):
         by_kind, _ = merge(listing.specs.values() for listing in self._listings(listings))
         for kind, devices in by_kind.items():
             distinct = distinguish(devices, self._options.name or ())
-            matched = {name for device in filter(self._matches, distinct) for name in device.names}
+            matches = {name: self._matches(device) for device in distinct for name in device.names}
             for name in names.natural(devices):
                 if kind != self._options.kind:
                     yield Unmatched(f"{kind}={name}", {"kind": kind})
-                elif not any(name in device.names for device in distinct):
+                elif name not in matches:
                     yield Unmatched(f"{kind}={name}", {"": _FOR_OTHERS})
-                elif name not in matched:
+                elif not matches[name]:
                     yield Unmatched(f"{kind}={name}", {"name": name})
 
 
@@ -310,11 +315,11 @@ def _candidates(
     ordered = sorted(states, key=lambda path: path not in device.owned)
     known = filter(None, (specs.syspath(states[path]) for path in ordered))
     if syspath := next(known, ""):
-        owner, subsystem = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
-        kernel_node = KernelNode("", specs.sysfs.link_name(subsystem) or "", syspath)
+        owner, link = owning_device(syspath, specs.sysfs), f"{syspath}/subsystem"
         variables |= owner.variables if owner is not None else {}
+        variables["subsystem"] = subsystem = specs.sysfs.link_name(link) or ""
+        kernel_node = KernelNode(posixpath.basename(syspath), subsystem, syspath)
         variables |= node_variables(kernel_node, specs.sysfs)
-        variables |= {"subsystem": kernel_node.subsystem, "syspath": syspath}
     lack = f"incomplete: {absent[0]}" if absent else None
     for path in filter(device.owned.__contains__, states):
         links = nodes.udev.get(path, {}) if isinstance(nodes, NodesListing) else {}

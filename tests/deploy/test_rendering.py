@@ -148,14 +148,18 @@ def test_edit_of_resources_rolls_no_pod(helm: Helm) -> None:
 def test_specs_of_vendors_are_mounted_for_a_source_that_reads_them(helm: Helm) -> None:
     resources = [{"name": "a.b/c", "sources": [source]} for source in ("/dev/a", {"cdi": "v.c/d"})]
     config = {"version": "v1", "resources": resources}
-    values = {"config": config, "cdi": {"specDirs": ["/opt/cdi/"]}}
-    (daemonset,) = helm.render(values).of("DaemonSet")
-    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
-    assert {"name": "DEVHOST_CDI_DIRS", "value": "/opt/cdi/"} in container["env"]
+    cdi = {"enabled": True, "specDirs": ["/opt/cdi/", "/usr/cdi"]}
     mount = {"mountPath": "/host/opt/cdi", "name": "cdi-specs-0", "readOnly": True}
-    assert mount in container["volumeMounts"]
-    (daemonset,) = helm.render({"config": config | {"resources": resources[:1]}}).of("DaemonSet")
-    assert "cdi" not in str(daemonset)
+    for given in (config, {"existingConfigMap": "other"}):
+        values = {"config": given, "cdi": cdi, "hostPaths": ["/usr/cdi"]}
+        (daemonset,) = helm.render(values).of("DaemonSet")
+        (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+        assert {"name": "DEVHOST_CDI_DIRS", "value": "/opt/cdi/ /usr/cdi"} in container["env"]
+        assert mount in container["volumeMounts"]
+        assert "cdi-specs-1" not in str(daemonset)
+    values = {"config": config | {"resources": resources[:1]}, "cdi": cdi}
+    (daemonset,) = helm.render(values).of("DaemonSet")
+    assert "cdi-specs" not in str(daemonset)
 
 
 @pytest.mark.parametrize("kubernetes", ["1.28", "1.30"])

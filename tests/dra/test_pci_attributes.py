@@ -35,6 +35,7 @@ pci 0000:80:01.0 1022:1483 class=060400
   pci 0000:82:00.0 15b3:101d class=020000 driver=mlx5_core
   pci 0000:82:00.2 15b3:101e class=020000 driver=mlx5_core
     infiniband_verbs uverbs0 231:192
+  pci 0000:83:00.0 10de:2330 class=030200 driver=nvidia
 pci 0000:00:1f.2 8086:a282 class=010601
   block sda 8:0
     block sda1 8:1 partition=1
@@ -42,13 +43,17 @@ dir virtual
   misc kvm 10:232
 link {BRIDGE}/0000:82:00.2/physfn {BRIDGE}/0000:82:00.0
 file /proc/driver/nvidia/gpus/0000:82:00.0/information "Device Minor: 3\\n"
+file /proc/driver/nvidia/gpus/0000:83:00.0/information "Device Minor: 4\\n"
+file /etc/cdi/v.yaml "{{kind: v.org/d, devices: [{{name: a, containerEdits: {{deviceNodes: [{{path: /dev/nvidia4}}]}}}}]}}"
 char nvidia3 195:3
+char nvidia4 195:4
 """
 SOURCES: Final = {
     "gpu": "pci: {device: '1002:*', node: drm/renderD*}",
     "vf": "pci: {pf: '*', node: none}",
     "verbs": "sysfs: infiniband_verbs",
     "usb": "usb: {device: 0403:6001, node: tty}",
+    "cdi": "cdi: v.org/d",
     "dev": "dev: sda1|nvidia3|kvm",
 }
 PUBLISHED: Final = {
@@ -59,6 +64,7 @@ PUBLISHED: Final = {
     "pci-0000:00:14.0-usbv2-0:2": ("pci0000:00", "0000:00:14.0"),
     "sda1": ("pci0000:00", "0000:00:1f.2"),
     "nvidia3": ("pci0000:80", "0000:82:00.0"),
+    "a": ("pci0000:80", "0000:83:00.0"),
     "kvm": None,
 }
 

@@ -7,7 +7,7 @@ import pytest
 from devhost.hostfs.files import HostFiles
 from devhost.model.limits import CDI_DEVICES_MAX, CDI_FILE_MAX, CDI_FILES_MAX
 from devhost.sources.base import list_location
-from devhost.sources.cdi_specs import SpecListing, SpecLocation
+from devhost.sources.cdi_specs import SpecListing, SpecLocation, distinguish
 
 DEVICE = '{name: "%d"}'
 
@@ -54,6 +54,12 @@ def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / "cdi/a.json").mkdir(parents=True)
     (tmp_path / "cdi/b.json").symlink_to("/nowhere")
     assert listing(tmp_path).unreadable == dict.fromkeys(("/cdi/a.json", "/cdi/b.json"), "no file")
+
+
+def test_devices_of_as_many_files_as_are_read_are_told_apart() -> None:
+    numbers = range(CDI_FILES_MAX * CDI_DEVICES_MAX)
+    nodes = {f"{number}": frozenset([f"/dev/{number}"]) for number in numbers}
+    assert [device.owned for device in distinguish(nodes)] == [*nodes.values()]
 
 
 def listing(root: Path) -> SpecListing:

@@ -109,7 +109,7 @@ The DaemonSets, as a JSON list of {name, component, values, config, profile}: on
 The directories of vendors' CDI specs that an instance needs, as a JSON list.
 */}}
 {{- define "devhost.specDirs" -}}
-{{- $used := .values.cdi.enabled }}
+{{- $used := and .values.cdi.enabled (not (empty .config.existingConfigMap)) }}
 {{- range $resource := .config.resources }}
 {{- range $source := kindIs "map" $resource | ternary (dig "sources" list $resource) list }}
 {{- $used = or $used (and (kindIs "map" $source) (hasKey $source "cdi")) }}
