@@ -1,5 +1,6 @@
 """A configuration that devhost writes for a person: resources, and comments that explain them."""
 
+import itertools
 import re
 import sys
 import textwrap
@@ -59,6 +60,13 @@ class NodeEntries:
     entries: list[DraftEntry] = field(default_factory=list)
 
 
+def unused_name(name: str, used: set[str]) -> str:
+    """Return a name, with a number if it is used; add it to those."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    used.add(unused := next(name for name in names if name not in used))
+    return unused
+
+
 def render(
     header: Iterable[str],
     entries: Sequence[DraftEntry],
@@ -96,7 +104,8 @@ def _resources(entries: Sequence[DraftEntry], indent: str, *, values: bool) -> l
 
 
 def report_entries(entries: Sequence[DraftEntry], files: HostFiles) -> tuple[ResourceReport, ...]:
-    """Return what each entry that is not commented out would offer on a host. Blocks."""
+    """Return what each entry would offer on a host, commented out or not. Blocks."""
+    entries = [replace(entry, active=True) for entry in entries]
     return report(loads(render((), entries)).require(), files, Policy(trusted=True), "")
 
 

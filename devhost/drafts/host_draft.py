@@ -9,8 +9,8 @@ from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
-from devhost.drafts.machine import DescribedNode, Machine, describe
-from devhost.drafts.rights import Rights
+from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
+from devhost.drafts.rights import rights_of_report
 from devhost.hostfs.files import HostFiles
 
 _NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
@@ -45,8 +45,9 @@ def build_host_entries(
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
-    reports = iter(draft.report_entries(entries, files))
-    entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
+    ordered = sorted(entries, key=lambda entry: not entry.active)  # the first one has a node
+    reports = {report.resource.name: report for report in draft.report_entries(ordered, files)}
+    entries = [_judge(entry, reports[entry.resource["name"]], files) for entry in entries]
     if chosen is None and (left := _left_out(machine, host_devices, devices)):
         entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))
     return entries
@@ -60,20 +61,19 @@ def _left_out(
     offered = {node.syspath for device in devices for node in device.nodes}
     owners = {device.owner.syspath for device in devices if device.owner is not None}
     left: list[tuple[str, str]] = []  # what it is, and its name
-    for is_usb in (True, False):
-        for owner, nodes, is_hidden in machine.bus_devices(is_usb=is_usb):
-            if owner.syspath not in owners:
-                bus = owner.prefix[:3].upper()
-                left += [] if is_hidden else [(f"{bus} {describe(owner)}", owner.name)]
-            elif owner.syspath not in offered:  # who has the USB node of a device has all of it
-                rest = (node for node in nodes if node.syspath not in offered)
-                left += [
-                    (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
-                    for node in rest
-                    if node.subsystem in _SEPARATE
-                ]
-    for node, is_hidden in machine.other_nodes():
-        is_shown = not is_hidden or node.syspath in of_kinds
+    for owner in machine.bus_devices:
+        nodes = machine.nodes(owner.syspath)
+        if owner.syspath not in owners:
+            bus = owner.prefix[:3].upper()
+            left += [] if is_hidden(owner, nodes) else [(f"{bus} {describe(owner)}", owner.name)]
+        elif owner.syspath not in offered:  # who has the USB node of a device has all of it
+            left += [
+                (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
+                for node in nodes
+                if node.syspath not in offered and node.subsystem in _SEPARATE
+            ]
+    for node, is_left_out in machine.other_nodes():
+        is_shown = not is_left_out or node.syspath in of_kinds
         if is_shown and node.syspath not in offered:
             driver = machine.sysfs.driver(node.syspath)
             left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))
@@ -88,8 +88,7 @@ def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:
     for kind, devices in itertools.groupby(machine.vendor_devices, lambda pair: pair[0]):
         comment = f"CDI {kind}: {', '.join(device.names[0] for _, device in devices)}"
         resource = {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]}
-        rights = Rights((("cdi", f"{kind}=*"),))
-        yield DraftEntry(resource, (comment,), rights=rights)
+        yield DraftEntry(resource, (comment,))
 
 
 def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator[DraftDevice]:
@@ -122,11 +121,11 @@ def _devices_of(
     yield from of_kinds or [writer.of_node(node)]
 
 
-def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
-    """Return the entry, commented out with the reason if it would offer no healthy device."""
-    snapshot = report.snapshot
+def _judge(entry: DraftEntry, report: ResourceReport, files: HostFiles) -> DraftEntry:
+    """Return the entry with its rights, commented out if it would offer no healthy device."""
+    snapshot, entry = report.snapshot, replace(entry, rights=rights_of_report(report, files))
     devices = snapshot.devices.values()
-    if any(device.healthy for device in devices):
+    if not entry.active or any(device.healthy for device in devices):
         return entry
     reasons = [snapshot.error, *(device.reason for device in devices)]
     reasons += [skipped.reason for skipped in snapshot.skipped]
