@@ -121,7 +121,9 @@ def with_rights(entries: Iterable[DraftEntry], files: HostFiles) -> list[DraftEn
 
 def needed_rights(entries: Iterable[DraftEntry]) -> Rights:
     """Return what a process has to be allowed for the entries that are not commented out."""
-    return Rights.all_of(entry.rights for entry in entries if entry.active)
+    parts = [entry.rights for entry in entries if entry.active]
+    rights = dict.fromkeys(right for part in parts for right in part.rights)
+    return Rights(tuple(rights), any(part.writes_specs for part in parts))
 
 
 def entry_lines(entry: DraftEntry, *, values: bool = False, with_rights: bool = False) -> list[str]:

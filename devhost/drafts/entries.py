@@ -231,12 +231,12 @@ class EntryWriter:
         match source:
             case {"usb": options}:
                 numbers = options["device"] if kind.row.whole else first.number
-                selected = self._usb_options([*owners.values()], numbers)
+                selected = self._bus_options([*owners.values()], numbers)
                 is_named = "serial" in selected and not first.is_part  # a part's ID is its place
                 identity = {"id": "${usb.serial}"} if is_named else {}
                 source = {"usb": selected | _options_of_kind(options)}
             case {"pci": options}:
-                selected = self._pci_options([*owners.values()])
+                selected = self._bus_options([*owners.values()], first.number)
                 source = {"pci": selected | _options_of_kind(options, without="class")}
             case {"sysfs": _} if not is_whole:
                 options, is_stable = self._sysfs_options(first.nodes[0])
@@ -298,11 +298,16 @@ class EntryWriter:
 
     # ── what selects a device ──
 
-    def _usb_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> _Options:
-        """Return what tells USB devices of a number, or of several, from the others of the host."""
-        options: _Options = {"device": numbers}
+    def _bus_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> _Options:
+        """Return what tells devices on a bus from the others of the host with these numbers."""
+        options, is_usb = _Options(device=numbers), owners[0].prefix == "usb."
+        if owners[0].is_hub_or_bridge:
+            options["class"] = "hub" if is_usb else "bridge"
         same_bus = (twin for twin in self._machine.bus_devices if twin.prefix == owners[0].prefix)
         twins = [twin for twin in same_bus if twin.facts["device"] in numbers]
+        if not is_usb:
+            distinct = {"address": _few([owner.name for owner in owners])}
+            return options | (distinct if len(twins) > len(owners) else {})
         places = {owner.syspath for owner in owners}
         rest = [twin for twin in twins if twin.syspath not in places]
         product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
@@ -313,7 +318,7 @@ class EntryWriter:
             options["product"] = glob.escape(product)
         elif rest and all(owner.place for owner in owners):
             options["port"] = _few([glob.escape(owner.place) for owner in owners])
-        return options | ({"class": "hub"} if owners[0].is_hub_or_bridge else {})
+        return options
 
     def _usb_node(self, device: DescribedNode) -> tuple[_Options, tuple[KernelNode, ...], bool]:
         """Return the options that choose nodes of a USB device, these, and whether they last."""
@@ -340,17 +345,6 @@ class EntryWriter:
                     return options, (node,), True
         choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
         return {**options, "node": choice}, (node,), name is not None
-
-    def _pci_options(self, owners: Sequence[SysfsDevice]) -> _Options:
-        number = owners[0].facts["device"]
-        options: _Options = {"device": number}
-        if owners[0].is_hub_or_bridge:
-            options["class"] = "bridge"
-        same_bus = (twin for twin in self._machine.bus_devices if twin.prefix == "pci.")
-        twins = [twin for twin in same_bus if twin.facts["device"] == number]
-        if len(twins) > len(owners):
-            options["address"] = _few([owner.name for owner in owners])
-        return options
 
     def _place(self, node: KernelNode, name: str) -> _Options:
         """Return what makes the ID of a device of a subsystem: no name that the kernel counts."""
