@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from devhost.drafts.draft import DraftEntry, lost_entry, unused_name
+from devhost.drafts.draft import DraftEntry, lost_entry
 from devhost.drafts.generic_plugin import convert_device
 from devhost.hostfs.files import HostFiles, is_in_dev
 
@@ -115,7 +115,8 @@ def build_entries(
             by_path.setdefault((use.path, use.inside), []).append(use)
     for (path, inside), users in by_path.items():
         name = f"{domain}/{re.sub('[^A-Za-z0-9_.-]+', '-', users[0].name).strip('-_.')}"
-        name = unused_name(name, names)
+        name += f"-{len(names)}" if name in names else ""
+        names.add(name)
         path_of = {"path": path, "mountPath": inside, "permissions": "rw"}
         device = {"name": name, "groups": [{"count": len(users), "paths": [path_of]}]}
         request = f"below `resources.limits` of the container, write `{name}: 1`"
