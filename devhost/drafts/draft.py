@@ -104,8 +104,7 @@ def _resources(entries: Sequence[DraftEntry], indent: str, *, values: bool) -> l
 
 
 def report_entries(entries: Sequence[DraftEntry], files: HostFiles) -> tuple[ResourceReport, ...]:
-    """Return what each entry would offer on a host, commented out or not. Blocks."""
-    entries = [replace(entry, active=True) for entry in entries]
+    """Return what each entry that is not commented out would offer on a host. Blocks."""
     return report(loads(render((), entries)).require(), files, Policy(trusted=True), "")
 
 

@@ -15,9 +15,11 @@ from typing import Any, Final
 from devhost.drafts.draft import DraftEntry, unused_name
 from devhost.drafts.kinds import DeviceKind, KindRow, full_name
 from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
+from devhost.drafts.rights import needed_rights
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
-from devhost.model.device import HostDevice
+from devhost.model.config import Resource
+from devhost.model.device import FileKind, HostDevice
 from devhost.model.hardware_sources import USB_NODE
 from devhost.model.pattern import matches_any
 from devhost.sources.matcher import Matcher
@@ -253,7 +255,13 @@ class EntryWriter:
         resource = {key: resource[key] for key in ordered if key in resource}
         notes = filter(None, (kind.row.note, f"Not offered: {reason}." if reason else ""))
         titles = [device.title for device in devices]
-        return DraftEntry(resource, (*titles, *notes), not reason)
+        files = [  # a dry run would leave out a disk that is in use
+            (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
+            for node in nodes
+            if node.path is not None and node.number is not None
+        ]
+        rights = needed_rights(Resource.model_validate(resource), files, self._files)
+        return DraftEntry(resource, (*titles, *notes), not reason, rights)
 
     def _with_libraries(self, kind: DeviceKind) -> _Options:
         """Return a kind's resource, with mounts of the libraries from where the host has them."""

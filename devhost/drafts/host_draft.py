@@ -10,7 +10,7 @@ from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
 from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
-from devhost.drafts.rights import rights_of_report
+from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles
 
 _NVIDIA: Final = "10de:"  # the vendor of PCI functions whose nodes the kernel does not know
@@ -45,9 +45,8 @@ def build_host_entries(
     else:
         devices = [device for node in chosen for device in _devices_of(node, host_devices, writer)]
         entries = writer.entries(devices, domain, named=True)
-    ordered = sorted(entries, key=lambda entry: not entry.active)  # the first one has a node
-    reports = {report.resource.name: report for report in draft.report_entries(ordered, files)}
-    entries = [_judge(entry, reports[entry.resource["name"]], files) for entry in entries]
+    reports = iter(draft.report_entries(entries, files))
+    entries = [_judge(entry, next(reports)) if entry.active else entry for entry in entries]
     if chosen is None and (left := _left_out(machine, host_devices, devices)):
         entries.append(DraftEntry({}, (_LEFT_OUT, *left), active=False))
     return entries
@@ -88,7 +87,8 @@ def _vendor_entries(machine: Machine, domain: str) -> Iterator[DraftEntry]:
     for kind, devices in itertools.groupby(machine.vendor_devices, lambda pair: pair[0]):
         comment = f"CDI {kind}: {', '.join(device.names[0] for _, device in devices)}"
         resource = {"name": f"{domain}/{kind.replace('/', '-')}", "sources": [{"cdi": kind}]}
-        yield DraftEntry(resource, (comment,))
+        rights = Rights((("cdi", f"{kind}=*"),))
+        yield DraftEntry(resource, (comment,), rights=rights)
 
 
 def _not_described(devices: Iterable[DraftDevice], machine: Machine) -> Iterator[DraftDevice]:
@@ -121,11 +121,11 @@ def _devices_of(
     yield from of_kinds or [writer.of_node(node)]
 
 
-def _judge(entry: DraftEntry, report: ResourceReport, files: HostFiles) -> DraftEntry:
-    """Return the entry with its rights, commented out if it would offer no healthy device."""
-    snapshot, entry = report.snapshot, replace(entry, rights=rights_of_report(report, files))
+def _judge(entry: DraftEntry, report: ResourceReport) -> DraftEntry:
+    """Return the entry, commented out with the reason if it would offer no healthy device."""
+    snapshot = report.snapshot
     devices = snapshot.devices.values()
-    if not entry.active or any(device.healthy for device in devices):
+    if any(device.healthy for device in devices):
         return entry
     reasons = [snapshot.error, *(device.reason for device in devices)]
     reasons += [skipped.reason for skipped in snapshot.skipped]

@@ -55,12 +55,17 @@ class Rights:
         }
 
 
+def needed_rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Rights:
+    """Return what a resource needs whose devices have these nodes now. Blocks."""
+    rights = dict.fromkeys(_rights(resource, nodes, files))
+    return Rights(tuple(rights), resource.inject == "cdi")
+
+
 def rights_of_report(report: ResourceReport, files: HostFiles) -> Rights:
     """Return what a resource needs for the devices that a dry run has found. Blocks."""
-    resource, devices = report.resource, report.snapshot.devices.values()
+    devices = report.snapshot.devices.values()
     nodes = (node.path for device in devices for node in device.nodes if node.state is not None)
-    rights = dict.fromkeys(_rights(resource, _nodes_of(nodes, files), files))
-    return Rights(tuple(rights), resource.inject == "cdi")
+    return needed_rights(report.resource, _nodes_of(nodes, files), files)
 
 
 def _nodes_of(paths: Iterable[str], files: HostFiles) -> Iterator[NodeFile]:
@@ -76,7 +81,6 @@ def _nodes_of(paths: Iterable[str], files: HostFiles) -> Iterator[NodeFile]:
 
 def _rights(resource: Resource, nodes: Iterable[NodeFile], files: HostFiles) -> Iterator[Right]:
     allocate, uses_its_nodes = resource.allocate, uses_nodes(resource)
-    yield from (("cdi", f"{source.cdi.kind}=*") for source in resource.sources if source.cdi)
     for source in resource.sources if uses_its_nodes else ():
         if source.usb is not None and USB_NODE in (choice.subsystem for choice in source.usb.node):
             words = source_identities(source.usb)
