@@ -8,6 +8,7 @@ import click
 
 from devhost.cli import options
 from devhost.cli import output as printer
+from devhost.model.names import driver_name_problem
 
 
 @click.command(
@@ -21,7 +22,7 @@ from devhost.cli import output as printer
     default=["devhost"],
     multiple=True,
     metavar="NAME",
-    callback=options.driver_names,
+    callback=options.refuses(driver_name_problem),
 )
 def command(config: str, dra_driver: Sequence[str]) -> None:
     """Print a DeviceClass for each resource with `backend: dra`, as YAML for kubectl.

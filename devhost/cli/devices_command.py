@@ -12,7 +12,6 @@ from devhost.cli import output as printer
 if TYPE_CHECKING:
     from devhost.drafts.kinds import Rows
     from devhost.drafts.machine import DescribedNode, Machine
-    from devhost.hostfs.files import HostFiles
 
 kinds_option = click.option(
     "--kinds",
@@ -61,6 +60,9 @@ def command(
 
     Example: `devhost devices ttyUSB0 -o yaml`
     """
+    from devhost.drafts.draft import entry_lines
+    from devhost.drafts.entries import DOMAIN
+    from devhost.drafts.host_draft import build_host_entries
     from devhost.drafts.machine import Machine
     from devhost.hostfs.files import HostFiles
 
@@ -75,10 +77,18 @@ def command(
         printer.fail(machine.problem)
     if name is None:
         _list(machine, subsystems, output, everything=everything)
-    elif output == "yaml":
-        _print_entries(files, load_kinds(kinds), find_devices(machine, name))
+        return
+    devices = find_devices(machine, name)
+    if output == "yaml":
+        for entry in build_host_entries(files, DOMAIN, devices, load_kinds(kinds)):
+            printer.echo(*entry_lines(entry, with_rights=True))
+    elif output == "json":
+        printer.print_json([_as_json(machine, device) for device in devices])
     else:
-        _show(machine, find_devices(machine, name), output)
+        for number, device in enumerate(devices):
+            if number:
+                printer.echo("")
+            printer.echo(*_lines(machine, device))
 
 
 def find_devices(machine: "Machine", name: str) -> "list[DescribedNode]":
@@ -101,25 +111,6 @@ def load_kinds(file: str | None) -> "Rows":
         sys.exit(1)
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")
-
-
-def _print_entries(files: "HostFiles", rows: "Rows", devices: "Sequence[DescribedNode]") -> None:
-    from devhost.drafts import host_draft
-    from devhost.drafts.draft import entry_lines
-    from devhost.drafts.entries import DOMAIN
-
-    for entry in host_draft.build_host_entries(files, DOMAIN, devices, rows):
-        printer.echo(*entry_lines(entry, with_rights=True))
-
-
-def _show(machine: "Machine", devices: "Sequence[DescribedNode]", output: str) -> None:
-    if output == "json":
-        printer.print_json([_as_json(machine, device) for device in devices])
-    else:
-        for number, device in enumerate(devices):
-            if number:
-                printer.echo("")
-            printer.echo(*_lines(machine, device))
 
 
 def _list(machine: "Machine", subsystems: Sequence[str], output: str, *, everything: bool) -> None:

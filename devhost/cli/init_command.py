@@ -10,22 +10,20 @@ import click
 from devhost.cli import options
 from devhost.cli import output as printer
 from devhost.cli.devices_command import find_devices, kinds_option, load_kinds
+from devhost.model.names import resource_name_problem
 
 if TYPE_CHECKING:
     from devhost.drafts.draft import DraftEntry
 
 
-def _domain(_context: click.Context, _option: click.Parameter, domain: str | None) -> str | None:
-    """Return the domain; raise `BadParameter` if no resource can be in it."""
-    from devhost.model.names import resource_name_problem
-
-    if domain is not None and (problem := resource_name_problem(f"{domain}/name")):
-        raise click.BadParameter(problem)
-    return domain
+def _domain_problem(domain: str | None) -> str | None:
+    return None if domain is None else resource_name_problem(f"{domain}/name")
 
 
 draft_options = options.together(
-    click.option("--domain", callback=_domain, help="Domain of the resource names."),
+    click.option(
+        "--domain", callback=options.refuses(_domain_problem), help="Domain of the resource names."
+    ),
     click.option(
         "-o",
         "--output",

@@ -106,25 +106,21 @@ def option(flag: str, text: str, *names: str, **settings: Any) -> _Decorator[Any
     return click.option(flag, *names, cls=_Option, help=text, **settings)
 
 
-def _file_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Return the name; raise `BadParameter` if it is not a plain file name."""
-    if not name or "/" in name or name in (".", ".."):
-        raise click.BadParameter(f"{name!r} is not a plain file name")
-    return name
+def refuses(find_problem: Callable[[str], str | None]) -> Callable[..., Any]:
+    """Return a callback that refuses values with a problem, of an option with one or several."""
+
+    def check(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
+        values = value if isinstance(value, tuple) else (value,)
+        for problem in filter(None, map(find_problem, values)):
+            raise click.BadParameter(problem)
+        return value
+
+    return check
 
 
-def _driver_name(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """Return the name; raise `BadParameter` if it is not one of a driver."""
-    if problem := driver_name_problem(name):
-        raise click.BadParameter(problem)
-    return name
-
-
-def driver_names(
-    context: click.Context, parameter: click.Parameter, names: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the names; raise `BadParameter` if one is not of a driver."""
-    return tuple(_driver_name(context, parameter, name) for name in names)
+def _file_name_problem(name: str) -> str | None:
+    is_plain = name not in ("", ".", "..") and "/" not in name
+    return None if is_plain else f"{name!r} is not a plain file name"
 
 
 def address_option(flag: str, text: str, default: str = "") -> _Decorator[Any]:
@@ -204,17 +200,11 @@ _ALLOW: Final = {
 }
 
 
-def _allowable(
-    _context: click.Context, option: click.Parameter, values: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return the values; raise `BadParameter` if one allows nothing."""
-    if values:
-        from devhost.allocation.policy import VALUE_PROBLEMS
+def _allow_problem(field: str, value: str) -> str | None:
+    """Return why a value of a field of `Policy` allows nothing, or ``None``."""
+    from devhost.allocation.policy import VALUE_PROBLEMS
 
-        if check := VALUE_PROBLEMS.get(str(option.name)):
-            for problem in filter(None, map(check, values)):
-                raise click.BadParameter(problem)
-    return values
+    return VALUE_PROBLEMS[field](value) if field in VALUE_PROBLEMS else None
 
 
 def trust_options(command: _Command) -> _Command:
@@ -230,7 +220,8 @@ def trust_options(command: _Command) -> _Command:
     flags = []
     for field, (value, text) in _ALLOW.items():
         flag = f"--{field.removesuffix('s').replace('_', '-')}"
-        listed = {"multiple": True, "metavar": value, "callback": _allowable}
+        check = refuses(functools.partial(_allow_problem, field))
+        listed = {"multiple": True, "metavar": value, "callback": check}
         settings = listed if value else {"is_flag": True}
         flags.append(option(flag, text, field, **settings))
     return cast("_Command", together(*flags)(with_policy))
@@ -241,7 +232,7 @@ dra_driver_option = option(
     "With `backend: dra`: the name of the driver, which no other on the node has.",
     default="devhost",
     metavar="NAME",
-    callback=_driver_name,
+    callback=refuses(driver_name_problem),
 )
 
 
@@ -269,7 +260,7 @@ kubelet_options = together(
         "File in --state-dir for the last good configuration, of this instance alone.",
         default="last-good.yaml",
         metavar="NAME",
-        callback=_file_name,
+        callback=refuses(_file_name_problem),
     ),
     option(
         "--pod-resources",

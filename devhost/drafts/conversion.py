@@ -11,7 +11,7 @@ from devhost.config.loader import loads
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent
 from devhost.drafts import draft, generic_plugin, path_users, smarter, udev_rules
-from devhost.drafts.draft import DraftEntry, NodeEntries, lost_entry, with_rights
+from devhost.drafts.draft import DraftEntry, NodeEntries, lost_entry, unused_name, with_rights
 from devhost.drafts.entries import DOMAIN
 from devhost.hostfs.files import HostFiles, is_wild
 from devhost.model import limits
@@ -117,7 +117,8 @@ class Conversion:
     ) -> None:
         self._files, self._domain, self._by_node = files, domain, by_node
         self._devices = list[tuple[dict[str, Any], _Place]]()
-        self._plugins = list[_Place]()  # maybe in another file than their settings
+        # By manifest, which may be in another file than the settings.
+        self._plugins = dict[int, list[_Place]]()
         self._others = list[path_users.PathUse | DraftEntry]()
         self._manifests = list[Any]()
 
@@ -201,7 +202,7 @@ class Conversion:
             place = place._replace(domain=domain)
         elif "image" in value and (domain := _domain(str(value))) is not None:
             place = place._replace(domain=domain or place.domain)
-            self._plugins.append(place)
+            self._plugins.setdefault(place.manifest, []).append(place)
         return place
 
     def _resolve(self) -> Iterator[tuple[dict[str, Any], set[str], _Place]]:
@@ -210,15 +211,14 @@ class Conversion:
         That is by the plugin around it, in the same manifest, in one that names its ConfigMap, or
         by all plugins.
         """
-        by_manifest, by_name = dict[int, list[_Place]](), dict[str, list[int]]()
-        for plugin in self._plugins:
-            by_manifest.setdefault(plugin.manifest, []).append(plugin)
-        for manifest in by_manifest:
+        all_plugins, by_name = list[_Place](), dict[str, list[_Place]]()
+        for manifest, plugins in self._plugins.items():
+            all_plugins += plugins
             for name in {*_CONFIG_NAME.findall(str(self._manifests[manifest]))}:
-                by_name.setdefault(name, []).append(manifest)
+                by_name.setdefault(name, []).extend(plugins)
         for device, place in self._devices:
-            own = [place.manifest] if place.manifest in by_manifest else by_name.get(place.name)
-            plugins = [plugin for number in own or by_manifest for plugin in by_manifest[number]]
+            own = self._plugins.get(place.manifest) or by_name.get(place.name)
+            plugins = own or all_plugins
             domains = {place.domain} if place.domain else {plugin.domain for plugin in plugins}
             domains = set() if "devicematch" in device else domains - {""}
             is_sure = not place.labels and len({plugin.labels for plugin in plugins}) == 1
@@ -233,13 +233,12 @@ class Conversion:
         if (count := len(self._devices) + len(self._others)) > limits.RESOURCES_MAX:
             raise ValueError(f"{count} devices, more than {limits.RESOURCES_MAX}")
         profiles, notes = dict[_Labels, _Nodes]({(): _Nodes("", {})}), dict[str, None]()
+        names = set[str]()
         for device, domains, place in self._resolve():
             labels = place.labels if self._by_node else ()
             if labels not in profiles:
                 name = re.sub("[^a-z0-9]+", "-", place.name.lower())[:16].strip("-") or "nodes"
-                names = [profile.name for profile in profiles.values()]
-                name += f"-{len(names)}" if name in names else ""
-                profiles[labels] = _Nodes(name, dict(labels))
+                profiles[labels] = _Nodes(unused_name(name, names), dict(labels))
             if place.labels and not labels:
                 notes[_PROFILES] = None
             if not (self._domain or domains or "devicematch" in device):

@@ -8,7 +8,6 @@ from typing import Any, Final
 from devhost.hostfs.files import HostFiles, is_wild
 from devhost.model.device import FileKind
 
-_ANY: Final = ["file", "directory", "char", "block", "socket"]
 _DIRECTORIES: Final = re.split(
     r"\s+",
     """/dev/accel /dev/bus /dev/bus/usb /dev/bus/usb/001 /dev/cpu /dev/cpu/0 /dev/disk /dev/dma_heap
@@ -21,12 +20,7 @@ _NODE: Final = re.compile(
     r"rtc|sgx_\w+|udmabuf|uhid|uinput|vchiq|vcio|vcsm\S*|vfio/vfio|vhost-\w+|watchdog|zero)"
 )
 # A name, and the subsystem that has such devices.
-_SUBSYSTEMS: Final = {
-    "hci0": "bluetooth",
-    "eth0": "net",
-    "wlan0": "net",
-    "hwmon0": "hwmon",
-}
+_SUBSYSTEMS: Final = {"hci0": "bluetooth", "eth0": "net", "wlan0": "net", "hwmon0": "hwmon"}
 
 
 def check(matches: Callable[[str], bool]) -> None:
@@ -47,7 +41,7 @@ def path_source(path: str, files: HostFiles, *, is_mounted: bool = False) -> dic
     state = None if is_wild(path) else files.stat(path)
     directories = [name for name in _DIRECTORIES if fnmatchcase(name, path)]
     if is_mounted:
-        types: Any = _ANY
+        types: Any = ["file", "directory", "char", "block", "socket"]
     elif path in directories or (state and state.kind is FileKind.DIRECTORY):
         types = "directory"
     elif not directories and (state or is_wild(path) or _NODE.fullmatch(path)):

@@ -1,5 +1,6 @@
 """A configuration that devhost writes for a person: resources, and comments that explain them."""
 
+import itertools
 import re
 import sys
 import textwrap
@@ -59,6 +60,13 @@ class NodeEntries:
     entries: list[DraftEntry] = field(default_factory=list)
 
 
+def unused_name(name: str, used: set[str]) -> str:
+    """Return a name, with a number if it is used; add it to those."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    used.add(unused := next(name for name in names if name not in used))
+    return unused
+
+
 def render(
     header: Iterable[str],
     entries: Sequence[DraftEntry],
@@ -112,7 +120,9 @@ def with_rights(entries: Iterable[DraftEntry], files: HostFiles) -> list[DraftEn
 
 def needed_rights(entries: Iterable[DraftEntry]) -> Rights:
     """Return what a process has to be allowed for the entries that are not commented out."""
-    return Rights.all_of(entry.rights for entry in entries if entry.active)
+    parts = [entry.rights for entry in entries if entry.active]
+    rights = dict.fromkeys(right for part in parts for right in part.rights)
+    return Rights(tuple(rights), any(part.writes_specs for part in parts))
 
 
 def entry_lines(entry: DraftEntry, *, values: bool = False, with_rights: bool = False) -> list[str]:

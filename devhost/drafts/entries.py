@@ -9,12 +9,12 @@ import itertools
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
-from devhost.drafts.draft import DraftEntry
+from devhost.drafts.draft import DraftEntry, unused_name
 from devhost.drafts.kinds import DeviceKind, KindRow, full_name
-from devhost.drafts.machine import DescribedNode, Machine, class_name
+from devhost.drafts.machine import DescribedNode, Machine, class_name, file_node, title
 from devhost.drafts.rights import needed_rights
 from devhost.hostfs.files import HostFiles
 from devhost.hostfs.sysfs import PLACES, KernelNode, SysfsDevice, ancestor_devices
@@ -91,15 +91,6 @@ class DraftDevice:
         return "split" in str(self.kind.resource["sources"])
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A resource that is being written, for devices that differ in serial number or place alone."""
-
-    name: str
-    devices: list[DraftDevice] = field(default_factory=list)
-    reason: str = ""
-
-
 class EntryWriter:
     """Writes entries for devices of a host. All methods block."""
 
@@ -116,31 +107,23 @@ class EntryWriter:
                 kernel_node = self._machine.node(node.hardware.syspath)
                 nodes += [kernel_node] if kernel_node is not None else []
             elif node.state is not None:
-                file, number = node.key.removeprefix("/dev/"), node.state.number
-                nodes.append(KernelNode(posixpath.basename(file), "", "", file, number))
+                nodes.append(file_node(node.key, node.state.number))
         matched = next((node.hardware.numa for node in device.nodes if node.hardware), "")
         owner = self._machine.bus_device(matched)
         sources = tuple(dict.fromkeys(node.source for node in device.nodes))
-        draft = DraftDevice(kind, owner, tuple(nodes), self._title(owner, nodes), sources)
+        draft = DraftDevice(kind, owner, tuple(nodes), title(owner, nodes), sources)
         match kind.resource["sources"]:
             case [{"usb": {"node": "tty"} as usb}] if not kind.name and owner is not None:
                 if self._are_ports(owner, nodes):
                     ports = {**kind.resource, "sources": [{"usb": {**usb, "split": True}}]}
                     kind = DeviceKind(ports, kind.row)
                     for port in nodes:
-                        yield DraftDevice(kind, owner, (port,), self._title(owner, [port]))
+                        yield DraftDevice(kind, owner, (port,), title(owner, [port]))
                 else:
                     yield draft
                 yield from self._raw_interface(owner)
             case _:
                 yield draft
-
-    def _title(self, owner: SysfsDevice | None, nodes: Sequence[KernelNode]) -> str:
-        nodes = tuple(node for node in nodes if node.path)
-        if owner is None:
-            return f"Now {', '.join(str(node.path) for node in nodes)}."
-        (described,) = self._machine.find(owner.name)
-        return replace(described, nodes=nodes).title
 
     def _are_ports(self, owner: SysfsDevice, nodes: Sequence[KernelNode]) -> bool:
         """Whether nodes are the ports of a serial adapter, each in a place of its own."""
@@ -158,7 +141,7 @@ class EntryWriter:
         if node and any(fact["class"][:2] == "ff" and not fact["driver"] for fact in facts):
             name = f"{_slug(owner.facts['product'] or owner.facts['device'])}-usb"
             kind = DeviceKind({"name": name, "sources": [{"usb": {}}], "overlap": "allow"}, _RAW)
-            yield DraftDevice(kind, owner, (node,), self._title(owner, [node]))
+            yield DraftDevice(kind, owner, (node,), title(owner, [node]))
 
     def of_node(self, device: DescribedNode) -> DraftDevice:
         """Return a device with a kind of its own, which offers exactly this node, or all nodes."""
@@ -181,7 +164,9 @@ class EntryWriter:
             resource = {"name": _slug(posixpath.basename(path)), "sources": [path]}
             is_stable = not _is_counted(path)
         kind = DeviceKind(resource, _OF_NODE)
-        return DraftDevice(kind, owner, nodes, device.title, is_stable=is_stable)
+        name = f"{node.subsystem} {node.name}".strip() if node is not None else ""
+        text = title(owner, nodes if owner is None else device.nodes, name)
+        return DraftDevice(kind, owner, nodes, text, is_stable=is_stable)
 
     # ── entries ──
 
@@ -192,7 +177,7 @@ class EntryWriter:
 
         What only a name that the kernel counts would select is commented out.
         """
-        drafts: dict[str, _Draft] = {}
+        alike: dict[tuple[str, str, str], list[DraftDevice]] = {}
         for device in devices:
             name = device.kind.name or self._product(device)
             reason = "" if named else device.kind.row.reason
@@ -200,15 +185,13 @@ class EntryWriter:
                 reason = _CARRIES_NETWORK
             if not device.is_stable:
                 reason = _UNSTABLE
-            key = repr((id(device.kind.row), name, reason, self._likeness(device)))
-            drafts.setdefault(key, _Draft(name, reason=reason)).devices.append(device)
-        used, entries = set(_OWN_NODES), list[DraftEntry]()
-        for draft in drafts.values():
-            names = itertools.chain([draft.name], (f"{draft.name}-{n}" for n in itertools.count(2)))
-            draft.name = next(name for name in names if name not in used)
-            used.add(draft.name)
-            entries.append(self._entry(draft, domain))
-        return entries
+            likeness = repr((id(device.kind.row), self._likeness(device)))
+            alike.setdefault((name, reason, likeness), []).append(device)
+        used = set(_OWN_NODES)
+        return [
+            self._entry(devices, unused_name(name, used), domain, reason)
+            for (name, reason, _), devices in alike.items()
+        ]
 
     def _likeness(self, device: DraftDevice) -> object:
         """Return what devices of one resource have in common."""
@@ -233,43 +216,46 @@ class EntryWriter:
             name = class_name(code) if class_name(code) != code else owner.facts["driver"]
         return _slug(name)
 
-    def _entry(self, draft: _Draft, domain: str) -> DraftEntry:
-        first, reason = draft.devices[0], draft.reason
+    def _entry(
+        self, devices: Sequence[DraftDevice], name: str, domain: str, reason: str
+    ) -> DraftEntry:
+        """Return the resource of devices that differ in serial number or place alone."""
+        first = devices[0]
         kind, resource = first.kind, self._with_libraries(first.kind)
-        used = sorted({index for device in draft.devices for index in device.sources})
-        nodes = [node for device in draft.devices for node in device.nodes]
+        used = sorted({index for device in devices for index in device.sources})
+        nodes = [node for device in devices for node in device.nodes]
         drivers = {self._machine.sysfs.driver(node.syspath) or "" for node in nodes}
         resource["sources"] = [_with_drivers(resource["sources"][n], drivers) for n in used]
         is_whole = kind.row.whole or len(used) > 1
-        owners = {device.owner.name: device.owner for device in draft.devices if device.owner}
+        owners = {device.owner.name: device.owner for device in devices if device.owner}
         identity: _Options = {}
         source = resource["sources"][0]
         match source:
             case {"usb": options}:
                 numbers = options["device"] if kind.row.whole else first.number
-                selected = self._usb_options([*owners.values()], numbers)
+                selected = self._bus_options([*owners.values()], numbers)
                 is_named = "serial" in selected and not first.is_part  # a part's ID is its place
                 identity = {"id": "${usb.serial}"} if is_named else {}
                 source = {"usb": selected | _options_of_kind(options)}
             case {"pci": options}:
-                selected = self._pci_options([*owners.values()])
+                selected = self._bus_options([*owners.values()], first.number)
                 source = {"pci": selected | _options_of_kind(options, without="class")}
             case {"sysfs": _} if not is_whole:
                 options, is_stable = self._sysfs_options(first.nodes[0])
-                identity = self._place(first.nodes[0], draft.name)
+                identity = self._place(first.nodes[0], name)
                 source, reason = {"sysfs": options}, reason or ("" if is_stable else _UNSTABLE)
         if not is_whole or (kind.row.whole and "usb" in source):
             resource = identity | resource | {"sources": [source]}
-            self._add_container_path(draft, resource)
+            self._add_container_path(devices, name, resource)
         places = [self._machine.sysfs.place(n.syspath) for n in nodes if n.subsystem in _PLACED]
         if all(places) and len({*places}) == len(places):
-            _add_places(resource, draft.name)
+            _add_places(resource, name)
         ordered = ("name", "sources", "id", *resource)
-        resource["name"] = full_name(draft.name, domain)
+        resource["name"] = full_name(name, domain)
         resource = {key: resource[key] for key in ordered if key in resource}
         notes = filter(None, (kind.row.note, f"Not offered: {reason}." if reason else ""))
-        titles = [device.title for device in draft.devices]
-        files = [
+        titles = [device.title for device in devices]
+        files = [  # a dry run would leave out a disk that is in use
             (node.path, FileKind.BLOCK if node.subsystem == "block" else FileKind.CHAR, node.number)
             for node in nodes
             if node.path is not None and node.number is not None
@@ -280,7 +266,7 @@ class EntryWriter:
     def _with_libraries(self, kind: DeviceKind) -> _Options:
         """Return a kind's resource, with mounts of the libraries from where the host has them."""
         resource, has = dict(kind.resource), self._files.stat
-        for directory in LIBRARIES if kind.row.libraries else ():
+        for directory in LIBRARIES:
             target = resource.get("allocate", {}).get("env", {}).get("LD_LIBRARY_PATH", directory)
             names = [name for name in kind.row.libraries if has(f"{directory}/{name}")]
             mounts = {f"{directory}/{name}": f"{target}/{name}" for name in names}
@@ -294,22 +280,24 @@ class EntryWriter:
                 return {**resource, "allocate": {**resource.get("allocate", {}), "mounts": rules}}
         return resource
 
-    def _add_container_path(self, draft: _Draft, resource: _Options) -> None:
+    def _add_container_path(
+        self, devices: Sequence[DraftDevice], name: str, resource: _Options
+    ) -> None:
         """Set a path in the container that stays, where programs have it in a setting."""
         rules = resource.get("allocate", {}).get("devices")
         if rules is not None and not (len(rules) == 1 and "containerPath" in rules[0]):
             return
         resource["allocate"] = allocate = dict(resource.get("allocate", {}))
         allocate.pop("devices", None)
-        nodes = [[node for node in device.nodes if node.path] for device in draft.devices]
+        nodes = [[node for node in device.nodes if node.path] for device in devices]
         subsystems = {node.subsystem for group in nodes for node in group}
-        path = f"/dev/{draft.name}" + ("${index}" if len(nodes) > 1 else "")
+        path = f"/dev/{name}" + ("${index}" if len(nodes) > 1 else "")
         if max(map(len, nodes)) > 1:
             path += "-${usb.interface}"
-        interfaces = [
-            {self._machine.sysfs.interface(node.syspath) for node in group} for group in nodes
-        ]
-        is_clear = all(map(lambda group, numbers: len(group) == len(numbers), nodes, interfaces))
+        interface_of = self._machine.sysfs.interface
+        is_clear = all(
+            len({interface_of(node.syspath) for node in group}) == len(group) for group in nodes
+        )
         if subsystems and subsystems <= set(_OPENED_BY_PATH) and is_clear:
             allocate["devices"] = [{"hostPath": "${path}", "containerPath": path}]
             resource |= {"maxDevices": 1} if len(nodes) == 1 else {}
@@ -318,10 +306,16 @@ class EntryWriter:
 
     # ── what selects a device ──
 
-    def _usb_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> _Options:
-        """Return what tells USB devices of a number, or of several, from the others of the host."""
-        options: _Options = {"device": numbers}
-        twins = [twin for twin in self._machine.usb_devices if twin.facts["device"] in numbers]
+    def _bus_options(self, owners: Sequence[SysfsDevice], numbers: str | list[str]) -> _Options:
+        """Return what tells devices on a bus from the others of the host with these numbers."""
+        options, is_usb = _Options(device=numbers), owners[0].prefix == "usb."
+        if owners[0].is_hub_or_bridge:
+            options["class"] = "hub" if is_usb else "bridge"
+        same_bus = (twin for twin in self._machine.bus_devices if twin.prefix == owners[0].prefix)
+        twins = [twin for twin in same_bus if twin.facts["device"] in numbers]
+        if not is_usb:
+            distinct = {"address": _few([owner.name for owner in owners])}
+            return options | (distinct if len(twins) > len(owners) else {})
         places = {owner.syspath for owner in owners}
         rest = [twin for twin in twins if twin.syspath not in places]
         product, serials = owners[0].facts["product"], [owner.facts["serial"] for owner in owners]
@@ -332,7 +326,7 @@ class EntryWriter:
             options["product"] = glob.escape(product)
         elif rest and all(owner.place for owner in owners):
             options["port"] = _few([glob.escape(owner.place) for owner in owners])
-        return options | ({"class": "hub"} if owners[0].is_hub_or_bridge else {})
+        return options
 
     def _usb_node(self, device: DescribedNode) -> tuple[_Options, tuple[KernelNode, ...], bool]:
         """Return the options that choose nodes of a USB device, these, and whether they last."""
@@ -359,16 +353,6 @@ class EntryWriter:
                     return options, (node,), True
         choice = f"{node.subsystem}/{name or glob.escape(node.name)}"
         return {**options, "node": choice}, (node,), name is not None
-
-    def _pci_options(self, owners: Sequence[SysfsDevice]) -> _Options:
-        number = owners[0].facts["device"]
-        options: _Options = {"device": number}
-        if owners[0].is_hub_or_bridge:
-            options["class"] = "bridge"
-        twins = [twin for twin in self._machine.pci_functions if twin.facts["device"] == number]
-        if len(twins) > len(owners):
-            options["address"] = _few([owner.name for owner in owners])
-        return options
 
     def _place(self, node: KernelNode, name: str) -> _Options:
         """Return what makes the ID of a device of a subsystem: no name that the kernel counts."""

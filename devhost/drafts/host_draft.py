@@ -9,7 +9,7 @@ from devhost.devices.dry_run import ResourceReport
 from devhost.drafts import draft, kinds
 from devhost.drafts.draft import DraftEntry
 from devhost.drafts.entries import DOMAIN, DraftDevice, EntryWriter
-from devhost.drafts.machine import DescribedNode, Machine, describe
+from devhost.drafts.machine import DescribedNode, Machine, describe, is_hidden
 from devhost.drafts.rights import Rights
 from devhost.hostfs.files import HostFiles
 
@@ -60,20 +60,19 @@ def _left_out(
     offered = {node.syspath for device in devices for node in device.nodes}
     owners = {device.owner.syspath for device in devices if device.owner is not None}
     left: list[tuple[str, str]] = []  # what it is, and its name
-    for is_usb in (True, False):
-        for owner, nodes, is_hidden in machine.bus_devices(is_usb=is_usb):
-            if owner.syspath not in owners:
-                bus = owner.prefix[:3].upper()
-                left += [] if is_hidden else [(f"{bus} {describe(owner)}", owner.name)]
-            elif owner.syspath not in offered:  # who has the USB node of a device has all of it
-                rest = (node for node in nodes if node.syspath not in offered)
-                left += [
-                    (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
-                    for node in rest
-                    if node.subsystem in _SEPARATE
-                ]
-    for node, is_hidden in machine.other_nodes():
-        is_shown = not is_hidden or node.syspath in of_kinds
+    for owner in machine.bus_devices:
+        nodes = machine.nodes(owner.syspath)
+        if owner.syspath not in owners:
+            bus = owner.prefix[:3].upper()
+            left += [] if is_hidden(owner, nodes) else [(f"{bus} {describe(owner)}", owner.name)]
+        elif owner.syspath not in offered:  # who has the USB node of a device has all of it
+            left += [
+                (f"{node.subsystem} of {describe(owner)}", node.file or node.name)
+                for node in nodes
+                if node.syspath not in offered and node.subsystem in _SEPARATE
+            ]
+    for node, is_left_out in machine.other_nodes():
+        is_shown = not is_left_out or node.syspath in of_kinds
         if is_shown and node.syspath not in offered:
             driver = machine.sysfs.driver(node.syspath)
             left.append((f"{node.subsystem} of {driver or 'the kernel'}", node.file or node.name))

@@ -31,13 +31,6 @@ class Rights:
     rights: tuple[Right, ...] = ()
     writes_specs: bool = False
 
-    @classmethod
-    def all_of(cls, parts: Iterable["Rights"]) -> "Rights":
-        """Return the rights that all parts need together."""
-        parts = list(parts)
-        rights = dict.fromkeys(right for part in parts for right in part.rights)
-        return cls(tuple(rights), any(part.writes_specs for part in parts))
-
     def flags(self) -> str:
         """Return the flags of `run`, as in a shell."""
         flags = ((f"--allow-{key.removesuffix('s')}", value) for key, value in self.rights)

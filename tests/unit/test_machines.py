@@ -174,3 +174,11 @@ def test_workbench_offers_ports_one_by_one_and_gpus_also_by_their_place(tmp_path
     assert [node["containerPath"] for node in allocation["devices"]] == [
         *("/dev/kfd", "/dev/dri/renderD128", path)
     ]
+
+
+def test_entry_of_the_disk_of_the_system_names_the_right_that_it_would_need(tmp_path: Path) -> None:
+    tree = HostTree(tmp_path / "host")
+    tree.hardware((MACHINES[0].parent / "amd4.tree").read_text())
+    link = "/dev/disk/by-id/nvme-SAMSUNG_MZQL21T9HCJR-00A07_S64GNE0T000000"
+    text, _ = written(tree, "nvme0n1")
+    assert f"# Not offered: in use: the system's disk\n  # It needs --allow-device {link}\n" in text
