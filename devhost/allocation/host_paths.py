@@ -8,9 +8,10 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError, MissingRightError, describe_os_error
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses
-from devhost.hostfs.files import CachedFiles, HostFiles, Walk
+from devhost.hostfs.files import CachedFiles, HostFiles
 from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import Number
+from devhost.hostfs.walk import Walk
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState, HostDevice, Node

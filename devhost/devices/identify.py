@@ -384,10 +384,12 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
     versions_of_devices = {node.state.version for node in nodes_of_devices if node.state}
     # What is found in sysfs is identified by its place: its path may be another device's by now.
     found_places = {node.found_at for node in selection.nodes}
-    free_keys = {node.key for node in selection.nodes if context.owners[node.key] is None}
+    free_nodes = (node for node in selection.nodes if context.owners[node.key] is None)
+    free_keys = frozenset(node.key for node in free_nodes)
     verdicts = {skip.candidate: skip.verdict for skip in selection.skipped}
-    dangling = Cause.DANGLING
-    seen = {skip.candidate for skip in selection.skipped if skip.verdict.cause is not dangling}
+    seen = {
+        skip.candidate for skip in selection.skipped if skip.verdict.cause is not Cause.DANGLING
+    }
 
     def is_there(node: Node) -> bool:
         """Whether a node is there, also under another name."""
@@ -409,10 +411,10 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
         remaining = free_keys.intersection(node.key for node in device.nodes)
         if device_id in result.incomplete and not device.is_leaving:
             verdict = result.incomplete[device_id]
-            absence = Missing(since, frozenset(remaining - keys_of_devices))
+            absence = Missing(since, remaining - keys_of_devices)
         elif _has_lost_source(device) or any(map(is_there, device.nodes)):
             verdict = Verdict(Cause.NOT_OFFERED, "not offered any more, or under another ID")
-            absence = Leaving(since, frozenset(remaining))
+            absence = Leaving(since, remaining)
         else:
             units = (node.hardware.label for node in device.nodes if node.hardware is not None)
             not_found = Verdict(Cause.NOT_FOUND, "not found any more")

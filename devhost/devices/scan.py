@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from devhost.allocation.compiled import Declaration, Rules
+from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths, Spec
+from devhost.allocation.rules import Rules
 from devhost.allocation.variables import CONTAINER_VARIABLES, names_paths
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.device_classes import may_be_proposed
-from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, is_wild
 from devhost.hostfs.mounts import HostUse
+from devhost.hostfs.walk import Walk
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
 from devhost.model.sources import Dev, Directory, Glob

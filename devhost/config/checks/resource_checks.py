@@ -4,9 +4,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation import compiled
-from devhost.allocation.compiled import Rule, Rules
 from devhost.allocation.policy import Policy, source_identities
+from devhost.allocation.rules import (
+    Rule,
+    Rules,
+    command_problems,
+    mounted_globs,
+    rules_of,
+    uses_nodes,
+)
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
 from devhost.config.checks.source_checks import (
@@ -61,7 +67,7 @@ def check(
         problems = [*_check_resource(resource)]
         yield from (problem.below(base) for problem in problems)
         if not any(problem.severity == "error" for problem in problems):
-            valid.append((base, resource, compiled.rules_of(resource)))
+            valid.append((base, resource, rules_of(resource)))
     for base, resource, rules in valid:
         yield from (problem.below(base) for problem in _check_rules(resource, rules, policy))
     yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
@@ -206,7 +212,7 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     severity: Severity = "error" if policy.enforced else "warning"
     if resource.uses_dra(policy.node_name) and policy.dra_problem:
         yield CheckProblem(severity, ("backend",), policy.dra_problem)
-    for path, text in compiled.command_problems(resource, policy):
+    for path, text in command_problems(resource, policy):
         yield CheckProblem(severity, path, text, on_key=True)
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
@@ -214,7 +220,7 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
             of_source = rule.target == "cdi" and resource.cdi_kind is not None
             path = ("sources", 0) if of_source else rule.path
             yield CheckProblem(severity, path, refusal, on_key)
-    for index, source in enumerate(resource.sources if compiled.uses_nodes(resource) else ()):
+    for index, source in enumerate(resource.sources if uses_nodes(resource) else ()):
         for refusal in filter(None, _source_refusals(source.kind, policy)):
             yield CheckProblem(severity, ("sources", index), refusal)
 
@@ -266,7 +272,7 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         if not rule.value.names:
             return policy.path_problem(str(rule.value), mount=mount)
         if mount and not policy.allow_paths:
-            globs = compiled.mounted_globs(resource, rule.value) or ("GLOB",)
+            globs = mounted_globs(resource, rule.value) or ("GLOB",)
             return f"mounts need {policy.needed('path', *globs)}"
         return None
     if rule.key.names <= {"resource"}:
