@@ -203,7 +203,6 @@ def command_hint(text: str) -> str:
 
 
 def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> str:
-    """Return what to write instead of an unknown key."""
     key, path = str(full[-1]), tree.existing(full)
     (base, top), present, text = root, tree.value(path[:-1]), tree.position(path).text
     model = _model_at(full[len(base) : -1], top)
@@ -238,7 +237,6 @@ def _model_at(path: Path, root: type[ConfigModel] = Config) -> type[ConfigModel]
 
 @functools.cache
 def _keys_of(model: type[ConfigModel]) -> tuple[str, ...]:
-    """Return the keys of a mapping."""
     unexamined: tuple[str, ...] = getattr(model, "unexamined", ())
     return (*(key_of(model, name) for name in model.model_fields), *unexamined)
 

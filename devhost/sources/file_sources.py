@@ -107,7 +107,6 @@ class DirectoryLocation(Location):
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:
-    """Return why there is no such directory."""
     if files.stat(directory) is not None:
         return f"{directory} is not a directory"
     hint = ""
@@ -141,7 +140,6 @@ class FileSource(NodeSource):
         return sorted(matches, key=lambda match: names.natural_key(match.name))
 
     def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
-        """Yield the listings of its lookups."""
         for location, wanted in self._lookups:
             listing = listings[location]
             if isinstance(listing, FileListing):  # else it could not be listed

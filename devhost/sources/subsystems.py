@@ -76,7 +76,6 @@ def _links(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _explain_missing(subsystem: str, files: HostFiles) -> str:
-    """Return why there is no such subsystem."""
     if not os.path.isdir(files.to_local("/sys/devices")):
         where = "/sys" if files.is_host else f"/sys below {files.root}"
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"

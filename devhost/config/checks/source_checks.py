@@ -112,7 +112,6 @@ def likely_subsystem(name: str) -> str:
 
 
 def _check_roles(resource: Resource) -> Iterator[CheckProblem]:
-    """Check the options of sources for devices that have several nodes."""
     roles: set[str | None] = set()
     for index, source in enumerate(resource.sources):
         if source.optional and resource.group is None:
