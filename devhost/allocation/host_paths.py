@@ -1,6 +1,5 @@
 """Whether what a container would receive exists on the host, and is allowed."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,9 +8,10 @@ from devhost.allocation.policy import Policy
 from devhost.allocation.variables import Seen
 from devhost.errors import AllocationError, MissingRightError, describe_os_error
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses
-from devhost.hostfs.files import CachedFiles, HostFiles, Walk
-from devhost.hostfs.mounts import HostUse, read_mounts
+from devhost.hostfs.files import CachedFiles, HostFiles
+from devhost.hostfs.mounts import HostUse
 from devhost.hostfs.sysfs import Number
+from devhost.hostfs.walk import Walk
 from devhost.model import names
 from devhost.model.allocation import Allocation, DeviceSpec, MountSpec
 from devhost.model.device import FileKind, FileState, HostDevice, Node
@@ -39,7 +39,6 @@ class HostPaths:
         self._classes = DeviceClasses(files)
         self._use: HostUse | None = None  # most resources need none
         self._resolved: dict[str, ResolvedPath] = {}
-        self._visible: tuple[str, ...] | None = None
 
     def remember(self, path: str, state: FileState) -> None:
         """Set the state of a path that was just read."""
@@ -100,17 +99,17 @@ class HostPaths:
             raise AllocationError(resolved.problem)
         if problem := names.path_problem(resolved.realpath):
             raise AllocationError(f"{path} leads to a name that cannot be handed out: {problem}")
-        if state is None and (spec.optional or not self.is_invisible(spec)):
-            hint = "" if self._files.is_host else f" (below {self._files.root})"
-            raise AllocationError(f"{path} does not exist{hint}")
-        if state is not None and isinstance(spec, DeviceSpec):
+        if state is None:
+            below = f" below {self._files.root}, or is not mounted there (the chart's hostPaths)"
+            raise AllocationError(f"{path} does not exist{'' if self._files.is_host else below}")
+        if isinstance(spec, DeviceSpec):
             if state.kind is FileKind.DIRECTORY:
                 return self._nodes_below(spec, state)
             if state.number is None:
                 raise AllocationError(f"{path} is a {state.kind.value}, not a device node")
         if self._policy.enforced and (refusal := self._refused(path, mount=mount)):
             raise MissingRightError(refusal)
-        if state is None or resolved.realpath == path or self._files.stays_in_dev(path):
+        if resolved.realpath == path or self._files.stays_in_dev(path):
             return [spec]
         self.remember(resolved.realpath, state)
         return [replace(spec, host_path=resolved.realpath)]
@@ -143,20 +142,6 @@ class HostPaths:
                 raise AllocationError(problem)
         return [spec for part in parts for spec in self._resolve_spec(part)]
 
-    def is_invisible(self, spec: Spec) -> bool:
-        """Whether a mount's host path is missing where the host's files are not visible. Blocks.
-
-        Below a root that is not a mount point, only the mounts below it show the host's files, as
-        in the chart's container: the runtime made the directories between them.
-        """
-        resolved = self.resolve(spec.host_path)
-        if isinstance(spec, DeviceSpec) or resolved.state or resolved.problem:
-            return False
-        if self._visible is None:
-            self._visible = _visible_below(self._files)
-        where = f"{resolved.realpath}/"
-        return bool(self._visible) and not any(map(where.startswith, self._visible))
-
     # ── what the policy refuses ──
 
     def _refused(self, path: str, *, mount: bool = False) -> str | None:
@@ -165,11 +150,7 @@ class HostPaths:
         state = resolved.state
         if state is not None and state.number is not None and not mount:
             return self.policy_problem(resolved.realpath, state.kind, state.number)
-        if refusal := self._policy.file_problem(resolved.realpath, mount=mount):
-            return refusal
-        if state is None:
-            return f"{path} is not visible below {self._files.root} (the chart's hostPaths)"
-        return None
+        return self._policy.file_problem(resolved.realpath, mount=mount)
 
     def policy_problem(self, realpath: str, kind: FileKind, number: Number) -> str | None:
         """Return why a device node, by its real path, may not be used, or ``None``. Blocks."""
@@ -225,13 +206,3 @@ class HostPaths:
                 raise AllocationError(f"{node.path} {reason}")
             states.append((node, state))
         return states
-
-
-def _visible_below(files: HostFiles) -> tuple[str, ...]:
-    """Return the host paths, with a slash, below which files are visible; none: everywhere."""
-    root = os.path.realpath(files.root)
-    points = {point for _, point, *_ in read_mounts("/proc/self/mountinfo")}
-    if files.is_host or root in points:
-        return ()
-    below = (point for point in points if point.startswith(f"{root}/"))
-    return tuple(f"{point.removeprefix(root)}/" for point in below)

@@ -177,7 +177,7 @@ def convert(
         for file in files:
             text = decode(read(file))
             if not conversion.read(text):
-                printer.fail(f"{file}: {explain_file(text, is_converted=True) or _NO_DEVICES}")
+                printer.fail(f"{file}: {explain_file(text) or _NO_DEVICES}")
         profiles, notes = conversion.finish()
     except OSError as error:
         printer.fail(f"{file}: cannot be read: {error.strerror or error}")

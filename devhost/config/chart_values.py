@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from devhost.allocation.policy import VALUE_PROBLEMS, Policy
 from devhost.config import messages
 from devhost.config.documents import ChartPart
-from devhost.config.yaml_tree import Path, Tree, TreeProblem
+from devhost.config.yaml_tree import Path, TreeProblem
 from devhost.hostfs.files import is_wild
 from devhost.model.names import driver_name_problem
 from devhost.model.values import AsTuple, ConfigModel, key_of, refuses
@@ -236,17 +236,15 @@ def _merged(base: Any, override: Any) -> Any:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def check_values(
-    tree: Tree, part: ChartPart, instance: InstanceValues | None
-) -> Iterator[TreeProblem]:
+def check_values(part: ChartPart, instance: InstanceValues | None) -> Iterator[TreeProblem]:
     """Yield what is wrong with the values of a configuration's instance (`read_instance`).
 
     With the first of the chart, also what is wrong with the values of the whole chart.
     """
-    base, values = part.path, tree.value(part.path)
+    tree, base = part.tree, part.path
     try:
         if part.is_first:
-            whole = Values.model_validate(values, by_alias=True, by_name=False)
+            whole = Values.model_validate(tree.value(base), by_alias=True, by_name=False)
             names = [profile.name for profile in whole.profiles]
             for index, name in enumerate(names):
                 if name in names[:index]:

@@ -3,11 +3,10 @@
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from devhost.config import yaml_errors, yaml_tree
-from devhost.config.foreign_words import explain_file
 from devhost.config.messages import path_text
 from devhost.config.yaml_errors import TreeError
 from devhost.config.yaml_tree import Extent, Path, Position, Tree
@@ -20,24 +19,22 @@ _EXCERPT_MAX: Final = 200  # characters
 _BEFORE_MAX: Final = 100  # of these, before the problem
 _DOCUMENTS_MAX: Final = 100  # the time for each grows with the file
 _NEEDS: Final = "needs 'version: v1' and 'resources:'"
+_CONVERTED: Final = (
+    "'devhost convert' translates pods, Compose files and settings of other device plugins"
+)
 _KEYS: Final = frozenset({"version", "resources"})
 # What a configuration begins with in the text of a ConfigMap, even where one of the keys is wrong.
 _OURS: Final = re.compile(
     r"""^(?:[ \t]*["']?version["']?[ \t]*:[ \t]*["']?v|["']?resources["']?[ \t]*:)""", re.MULTILINE
 )
-_VALUES: Final = re.compile("^ *config:", re.MULTILINE)  # of the chart, in a string
 _HOOK: Final = re.compile("^config:", re.MULTILINE)  # in the ConfigMap of its hook, beside the file
-# Where manifests have the values of a chart, as a mapping or a string: Argo CD, Flux, kustomize.
-_OF_ARGO: Final = tuple(
-    ("spec", source, "helm", values)
-    for source in ("source", "sources")
-    for values in ("valuesObject", "values")
-)
+# Where manifests of Argo CD and Flux have the values of a chart.
 _CHART_VALUES: Final[dict[str, tuple[Path, ...]]] = {
-    "Application": _OF_ARGO,
-    "ApplicationSet": tuple(("spec", "template", *path) for path in _OF_ARGO),
+    "Application": (
+        ("spec", "source", "helm", "valuesObject"),
+        ("spec", "sources", "helm", "valuesObject"),
+    ),
     "HelmRelease": (("spec", "values"),),
-    "Kustomization": (("helmCharts", "valuesInline"),),
 }
 _STRING: Final = "'config' is a string; remove the '|' after it, so that it is a mapping"
 _WITHOUT: Final = "'config' has no list 'resources'; with existingConfigMap, validate the ConfigMap"
@@ -68,7 +65,6 @@ class Document:
         indent: How much further right the document is in the file.
         value: If it is a string that the file has in another form: the key, and its position.
         start: If it is a literal block: where that begins, with its '|'.
-        unread: Where the profiles of the same values are, if these are not read.
         chart: The values of the chart that it is in.
     """
 
@@ -79,7 +75,6 @@ class Document:
     indent: int = 0
     value: tuple[str, Position] | None = None
     start: Position | None = None
-    unread: tuple[int, int] | None = None
     chart: "ChartPart | None" = None
 
     def problem(
@@ -126,16 +121,18 @@ class ChartPart:
     """Where a configuration is in values of the chart.
 
     Attributes:
-        document: The document that has the values.
+        tree: The document that has the values.
         path: Their path in it.
         profile: The index of the configuration's profile, if it has one.
         is_first: Whether it is the first of the values.
+        unread: Where the profiles of the same values are, if these are not read.
     """
 
-    document: Document
+    tree: Tree
     path: Path
     profile: int | None
     is_first: bool
+    unread: tuple[int, int] | None
 
 
 def documents(text: str, *, profiles: bool) -> list[Document]:
@@ -146,7 +143,7 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
     manifests = [tree for tree in trees if _is_manifest(tree.data)]
     if len(trees) > 1 and not manifests:
         raise TreeError(yaml_tree.ONE_DOCUMENT, *trees[1].position(()).key)
-    parts: Iterator[Document] = _of_values(Document(lines, first), (), profiles)
+    parts: Iterator[Document] = _of_values(lines, first, (), profiles)
     if manifests:
         by_manifest = (_of_manifest(lines, tree, (), extent, profiles) for tree in manifests)
         parts = itertools.chain.from_iterable(by_manifest)
@@ -156,9 +153,9 @@ def documents(text: str, *, profiles: bool) -> list[Document]:
     if not configurations and manifests:
         tree = manifests[0]
         kind = f" ({tree.data['kind']})" if isinstance(tree.data["kind"], str) else ""
-        message = explain_file(text) or (
-            f"a Kubernetes manifest{kind} without a configuration: that begins with 'version: v1' "
-            "and 'resources:', or is the text of a key of a ConfigMap"
+        message = (
+            f"a Kubernetes manifest{kind} without a configuration, which is the text of a key of a "
+            f"ConfigMap; 'helm template' renders charts, {_CONVERTED}"
         )
         raise TreeError(message, *tree.position(("kind",))[:2])
     return configurations or [Document(lines, _configuration(first))]
@@ -184,11 +181,7 @@ def _of_manifest(
         case {"kind": str() as kind}:
             for keys in _CHART_VALUES.get(kind, ()):
                 for place in _places(tree.value(path), keys):
-                    full = (*path, *place)
-                    document = Document(lines, tree)
-                    if _VALUES.search(str(tree.value(full))):  # a string
-                        document, full = _of_string(lines, tree, full, extent, is_values=True), ()
-                    yield from _of_values(document, full, profiles)
+                    yield from _of_values(lines, tree, (*path, *place), profiles)
 
 
 def _places(value: Any, keys: Path) -> Iterator[Path]:
@@ -202,45 +195,37 @@ def _places(value: Any, keys: Path) -> Iterator[Path]:
         yield from ((keys[0], *path) for path in _places(value[keys[0]], keys[1:]))
 
 
-def _of_string(
-    lines: list[str], tree: Tree, path: Path, extent: Extent, *, is_values: bool = False
-) -> Document:
+def _of_string(lines: list[str], tree: Tree, path: Path, extent: Extent) -> Document:
     """Return the document in a string; a literal block keeps its lines, others do not."""
     tree.refuse_problems(path)
     value, position, key = tree.value(path), tree.position(path), str(path[-1])
     if not isinstance(value, str):
         raise TreeError(f"not a text, but a mapping; write '{key}: |'", *position.key)
-    base = path if is_values else ()
-    metadata = None if is_values else tree.value(path[:-2]).get("metadata")
+    metadata = tree.value(path[:-2]).get("metadata")
     config_map = metadata.get("name") if isinstance(metadata, dict) else None
     name = f"{key} of ConfigMap {config_map}" if isinstance(config_map, str) else key
     mark = lines[position.line - 1][position.column - 1 : position.column]
     if mark != "|":
-        tree_or_error = _parse(value, extent, is_values)
+        tree_or_error = _parse(value, extent)
         if mark == ">" and isinstance(tree_or_error, TreeError):
             tree_or_error = TreeError("'>' joins its lines; write '|'", 1, 1)
-        return Document(yaml_errors.lines(value), tree_or_error, name, base, value=(key, position))
+        return Document(yaml_errors.lines(value), tree_or_error, name, value=(key, position))
     written = next(filter(str.strip, itertools.islice(lines, position.line, None)), "")
     first = next(filter(str.strip, yaml_errors.lines(value)), "")
     above = "\n" * position.line  # so that messages have the numbers of the file's lines
-    tree_or_error, indent = _parse(above + value, extent, is_values), len(written) - len(first)
-    return Document(lines, tree_or_error, name, base, indent, start=position)
+    tree_or_error, indent = _parse(above + value, extent), len(written) - len(first)
+    return Document(lines, tree_or_error, name, indent=indent, start=position)
 
 
-def _parse(text: str, extent: Extent, is_values: bool) -> Tree | TreeError:
+def _parse(text: str, extent: Extent) -> Tree | TreeError:
     try:
-        tree = yaml_tree.parse(text, extent)
-        return tree if is_values else _configuration(tree)
+        return _configuration(yaml_tree.parse(text, extent))
     except TreeError as error:
         return error
 
 
-def _of_values(document: Document, path: Path, profiles: bool) -> Iterator[Document]:
+def _of_values(lines: list[str], tree: Tree, path: Path, profiles: bool) -> Iterator[Document]:
     """Yield the configurations in the values of the chart, also if it is a dependency."""
-    tree = document.tree
-    if isinstance(tree, TreeError):
-        yield document
-        return
     data = tree.value(path)
     if not isinstance(data, dict) or "version" in data or isinstance(data.get("resources"), list):
         return  # a mapping `resources` is of the pods: their CPU and memory
@@ -260,14 +245,8 @@ def _of_values(document: Document, path: Path, profiles: bool) -> Iterator[Docum
             if profile is None:  # the chart's defaults
                 subtree.data = {"version": "v1", "resources": [], **subtree.data}
             subtree.data.pop("existingConfigMap", None)
-            yield replace(
-                document,
-                tree=subtree,
-                name=path_text((*document.base, *config)),
-                base=(*document.base, *config),
-                unread=unread,
-                chart=ChartPart(document, base, profile, config == configs[0]),
-            )
+            chart = ChartPart(tree, base, profile, config == configs[0], unread)
+            yield Document(lines, subtree, path_text(config), base=config, chart=chart)
 
 
 def _configs(tree: Tree, base: Path, keys: Path) -> list[Path]:
@@ -282,8 +261,6 @@ def _configuration(tree: Tree) -> Tree:
     data, at = tree.data, tree.position(()).key
     if isinstance(data, dict) and isinstance(data.get("resources"), list):
         return tree
-    if message := explain_file(str(data)):
-        raise TreeError(message, *at)
     if isinstance(data, dict) and _OURS.search(str(data.get("config"))):
         raise TreeError(_STRING, *tree.position(("config",)).key)
     items = data if isinstance(data, list) else [data]
@@ -291,9 +268,10 @@ def _configuration(tree: Tree) -> Tree:
         raise TreeError(_RESOURCE, *at)
     if isinstance(data, dict) and "config" in data and not _KEYS & data.keys():
         raise TreeError(_WITHOUT, *tree.position(("config",)).key)
-    if not isinstance(data, dict):
-        problem = "the file is empty" if data is None else "not a mapping"
-        raise TreeError(f"{problem}; {_NEEDS}", 1, 1)
-    if not any(key.lower().startswith(("version", "resource")) for key in data):
-        raise TreeError(f"not a configuration; {_NEEDS}", 1, 1)
+    if data is None:
+        raise TreeError(f"the file is empty; {_NEEDS}", 1, 1)
+    if not isinstance(data, dict) or not any(
+        key.lower().startswith(("version", "resource")) for key in data
+    ):
+        raise TreeError(f"not a configuration; {_NEEDS}; {_CONVERTED}", 1, 1)
     return tree  # one of the keys is misspelt

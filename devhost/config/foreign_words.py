@@ -58,6 +58,7 @@ _NOTES: Final = {
     ("Allocate", "path"): "below 'devices', write - {hostPath: …, containerPath: …}",
     ("Glob", "include"): "write the globs of what to include as 'paths'",
     ("Resource", "dra"): "write backend: dra",
+    ("Config", "services"): "of Docker Compose, whose files 'devhost convert' translates",
     ("Sysfs", "ATTRS"): "for a device above it, write parent: {attr: …}",
     ("Resource", "count"): "'replicas' shares each device, 'maxDevices' limits their number, "
     "and a source 'static' makes some",
@@ -69,6 +70,8 @@ _NOTES: Final = {
     ("Config", key): "a value of the chart, where 'resources' is below 'config'"
     for key in ("image", "allow", "hostPaths", "deviceAccess", "cdi", "kubelet")
 }
+_SELECTORS: Final = ("Usb", "UsbSelector", "Pci", "PciSelector")
+_NUMBER: Final = re.compile("(?:id)?_?(?:v|vendor|p|product|device)(?:_?id)?", re.IGNORECASE)
 # By variable: what others call it.
 _VARIABLES: Final = _by_word(
     {
@@ -79,14 +82,7 @@ _VARIABLES: Final = _by_word(
         "nodeName": "node.name NODE_NAME hostname",
     }
 )
-# Files of other programs, by what only they have: those that are converted, and what else helps.
-_CONVERTED: Final = {
-    r"groups['\"]?:(?: \[\]|[\s\S]{0,99}?\b(?:path|usb)s?['\"]?:)": "generic-device-plugin",
-    r"devicematch['\"]?:": "smarter-device-manager",
-    r"udevRules['\"]?:": "Akri",
-    r"\A(?=[\s\S]*?\bservices'?:)[\s\S]*?\bdevices'?:": "Docker Compose",
-    r"hostPath['\"]?:[\s{]*(?:['\"]?path['\"]?: ?)?['\"]?/dev/(?!shm)": "pods with hostPath",
-}
+# Files of other programs that `convert` does not read, by what only they have.
 _OTHERS: Final = {
     r"resourceList['\"]?:": "of the SR-IOV device plugin: for each entry, write `pci` with `pf`",
     r"\bakri\.sh/": "of Akri: docs/tasks/pods.md says what to write instead",
@@ -95,16 +91,15 @@ _OTHERS: Final = {
 }
 
 
-def explain_file(text: str, *, is_converted: bool = False) -> str:
+def explain_file(text: str) -> str:
     """Return whose settings a file has, and what helps, or an empty string."""
-    for mark, name in () if is_converted else _CONVERTED.items():
-        if re.search(mark, text):
-            return f"the format of {name}; 'devhost convert FILE' translates it"
     return next((f"a file {of}" for mark, of in _OTHERS.items() if re.search(mark, text)), "")
 
 
 def explain_key(model: str, key: str) -> str:
     """Return what to write instead of a key in a mapping of a class, or an empty string."""
+    if model in _SELECTORS and _NUMBER.fullmatch(key):
+        return 'vendor and product are one key: device: "VENDOR:PRODUCT"'
     return _NOTES.get((model, key), "")
 
 

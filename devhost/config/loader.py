@@ -115,20 +115,19 @@ def _load_document(document: Document, file: str, policy: Policy) -> Loaded:
         return Loaded(None, (problem,), document.name)
     resources: list[tuple[Path, Resource]] = []
     problems: list[Problem] = []
-    chart, values = document.chart if policy.adds_values else None, None
-    if chart is not None and isinstance(chart.document.tree, Tree):
+    chart, values = document.chart, None
+    whole = document if chart is None else Document(document.lines, chart.tree)
+    if chart is not None and chart.unread is not None:
+        problems.append(whole.problem("warning", file, (), PROFILES, chart.unread))
+    if chart is not None and policy.adds_values:
         # Most files are none of the chart's values, and so the start is quicker.
         from devhost.config.chart_values import check_values, read_instance  # noqa: PLC0415
 
-        tree = chart.document.tree
-        values = read_instance(tree.value(chart.path), chart.profile)
-        for path, message, at in check_values(tree, chart, values):
-            problems.append(chart.document.problem("error", file, path, message, at))
+        values = read_instance(chart.tree.value(chart.path), chart.profile)
+        for path, message, at in check_values(chart, values):
+            problems.append(whole.problem("error", file, path, message, at))
     judging = values.extend(policy) if values is not None else policy
     policy = replace(judging, executes=policy.runs_commands)
-    if document.unread is not None:
-        whole = replace(document, base=())
-        problems.append(whole.problem("warning", file, (), PROFILES, document.unread))
     count: Counter[Severity] = Counter(problem.severity for problem in problems)
     for severity, path, message, at in _check_tree(document.tree, resources, judging, values):
         count[severity] += 1

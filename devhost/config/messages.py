@@ -13,7 +13,6 @@ from devhost.config.foreign_words import explain_key, explain_template, translat
 from devhost.config.yaml_errors import LOOKALIKE, LOOKS_ALIKE
 from devhost.config.yaml_tree import Path, Position, Tree, TreeProblem
 from devhost.model.config import Config, Resource
-from devhost.model.hardware_sources import PciSelector, UsbSelector
 from devhost.model.sources import Source
 from devhost.model.spelling import did_you_mean
 from devhost.model.template import TemplateError
@@ -22,11 +21,6 @@ from devhost.model.values import ConfigModel, key_of, permissions_problem
 _ALIKE: Final = 0.75  # how alike keys are of which one is meant by the other, from 0 to 1
 _OF_SHELLS: Final = frozenset({"|", "||", "&&", ";", "&", ">", ">>", "<", "2>&1"})
 _PLAIN: Final = re.compile(r"-*[A-Za-z/][\w./=+-]*")  # a string without quotes
-# Keys for the numbers of a product, as udev and others have them.
-_NUMBERS: Final = re.compile(
-    "(?:id|usb)?(?P<role>v|vendor|p|product|device)(?:_?id)?", re.IGNORECASE
-)
-_NUMBER: Final = re.compile("(?:0[xX])?([0-9A-Fa-f]{4})")
 # What is right, by the type of pydantic's error.
 _EXPECTED: Final = {
     "bool_type": "should be true or false",
@@ -209,7 +203,6 @@ def command_hint(text: str) -> str:
 
 
 def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> str:
-    """Return what to write instead of an unknown key."""
     key, path = str(full[-1]), tree.existing(full)
     (base, top), present, text = root, tree.value(path[:-1]), tree.position(path).text
     model = _model_at(full[len(base) : -1], top)
@@ -217,8 +210,6 @@ def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> s
         return f"; write the path itself: - {text}"
     if note := explain_key(model.__name__, key):
         return f"; {note}"
-    if issubclass(model, UsbSelector | PciSelector) and _NUMBERS.fullmatch(key):
-        return _pair_hint(path, tree)
     keys = _keys_of(model)
     absent = [name for name in keys if name not in present]
     if option := translate_key(key, absent):
@@ -235,17 +226,6 @@ def _key_hint(full: Path, tree: Tree, root: tuple[Path, type[ConfigModel]]) -> s
     return did_you_mean(key, absent, _ALIKE) or f"; known keys: {', '.join(keys)}"
 
 
-def _pair_hint(path: Path, tree: Tree) -> str:
-    """Return how to write the numbers of a product that a mapping has as two keys."""
-    vendor = product = "*"
-    for key in tree.value(path[:-1]):
-        text = tree.position((*path[:-1], key)).text or ""
-        if (role := _NUMBERS.fullmatch(key)) and (number := _NUMBER.fullmatch(text)):
-            is_vendor = role["role"].lower().startswith("v")
-            vendor, product = (number[1], product) if is_vendor else (vendor, number[1])
-    return f'; write device: "{vendor}:{product}"'
-
-
 def _model_at(path: Path, root: type[ConfigModel] = Config) -> type[ConfigModel]:
     """Return the model of the mapping at a path; names of variables and indexes have none."""
     model = root
@@ -257,7 +237,6 @@ def _model_at(path: Path, root: type[ConfigModel] = Config) -> type[ConfigModel]
 
 @functools.cache
 def _keys_of(model: type[ConfigModel]) -> tuple[str, ...]:
-    """Return the keys of a mapping."""
     unexamined: tuple[str, ...] = getattr(model, "unexamined", ())
     return (*(key_of(model, name) for name in model.model_fields), *unexamined)
 

@@ -117,7 +117,6 @@ def explain(error: yaml.MarkedYAMLError, text: str) -> TreeError:
 def _explain_bracket(
     all_lines: Sequence[str], opening: yaml.Mark, line: int, column: int
 ) -> TreeError:
-    """Return what is wrong after an opening bracket."""
     bracket = all_lines[opening.line][opening.column : opening.column + 1]
     if not "".join(all_lines[line:])[column:].strip():
         return TreeError(f"this '{bracket}' is not closed", opening.line + 1, opening.column + 1)

@@ -52,8 +52,6 @@ class Rank(IntEnum):
 
 OwnerOf = Callable[[str], str | None]
 """Returns the resource that offers a node (by `Node.key`) before this one."""
-FileVersion = tuple[int, int, int]
-"""`FileState.version`."""
 
 
 class Owners(dict[str, str | None]):
@@ -194,14 +192,16 @@ def _device(name: str, nodes: Sequence[Node], result: Identified) -> tuple[Rank,
         result.incomplete |= dict.fromkeys(filter(None, ids), verdict)
         return None
     settling = None
-    if previous.scanned:  # what is there at the first scan has its nodes and links
-        if not has_id and is_group and is_growing:
-            settling = _SETTLING_GROUP
-        elif not has_id and not is_group and _may_be_named(nodes[0], context):
-            settling = _SETTLING
-        elif not is_offered and any(node.hardware and node.hardware.grows for node in nodes):
-            settling = _SETTLING_UNIT
-    if settling is not None and result.is_settling(f"group {name}" if is_group else name):
+    if not has_id and (is_growing if is_group else _may_be_named(nodes[0], context)):
+        settling = _SETTLING_GROUP if is_group else _SETTLING
+    elif not is_offered and any(node.hardware and node.hardware.grows for node in nodes):
+        settling = _SETTLING_UNIT
+    # What is there at the first scan has its nodes and links.
+    if (
+        settling is not None
+        and previous.scanned
+        and result.is_settling(f"group {name}" if is_group else name)
+    ):
         result.skip(nodes, Cause.SETTLING, settling, unit)
         if settling == _SETTLING_UNIT and device_id is not None:
             result.incomplete[device_id] = Verdict(Cause.SETTLING, settling)
@@ -379,19 +379,25 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
     previous, now = context.previous, context.now
     if previous.devices.keys() <= result.devices.keys():
         return {}
-    moved = set[FileVersion]().union(*map(file_versions, result.devices.values()))
+    nodes_of_devices = [node for device in result.devices.values() for node in device.nodes]
+    keys_of_devices = {node.key for node in nodes_of_devices}
+    versions_of_devices = {node.state.version for node in nodes_of_devices if node.state}
     # What is found in sysfs is identified by its place: its path may be another device's by now.
-    there = {node.found_at for node in selection.nodes}
-    verdicts = {skipped.candidate: skipped.verdict for skipped in selection.skipped}
+    found_places = {node.found_at for node in selection.nodes}
+    free_nodes = (node for node in selection.nodes if context.owners[node.key] is None)
+    free_keys = frozenset(node.key for node in free_nodes)
+    verdicts = {skip.candidate: skip.verdict for skip in selection.skipped}
     seen = {
-        skipped.candidate
-        for skipped in selection.skipped
-        if skipped.verdict.cause is not Cause.DANGLING
+        skip.candidate for skip in selection.skipped if skip.verdict.cause is not Cause.DANGLING
     }
-    present_keys = frozenset(
-        node.key for node in selection.nodes if context.owners[node.key] is None
-    )
-    of_devices = {node.key for device in result.devices.values() for node in device.nodes}
+
+    def is_there(node: Node) -> bool:
+        """Whether a node is there, also under another name."""
+        return (
+            node.found_at in found_places
+            or labels([node]) in seen
+            or (node.state is not None and node.state.version in versions_of_devices)
+        )
 
     missing: dict[str, HostDevice] = {}
     for device_id, device in previous.devices.items():
@@ -402,15 +408,11 @@ def _missing_devices(result: Identified) -> dict[str, HostDevice]:
             missing[device_id] = replace(device, verdict=verdict)
             continue
         since = device.absence.since if device.absence else now
-        remaining = present_keys.intersection(node.key for node in device.nodes)
-        absence = Missing(since, remaining - of_devices)
+        remaining = free_keys.intersection(node.key for node in device.nodes)
         if device_id in result.incomplete and not device.is_leaving:
             verdict = result.incomplete[device_id]
-        elif (
-            _has_lost_source(device)
-            or any(node.found_at in there or labels([node]) in seen for node in device.nodes)
-            or not moved.isdisjoint(file_versions(device))
-        ):
+            absence = Missing(since, remaining - keys_of_devices)
+        elif _has_lost_source(device) or any(map(is_there, device.nodes)):
             verdict = Verdict(Cause.NOT_OFFERED, "not offered any more, or under another ID")
             absence = Leaving(since, remaining)
         else:
@@ -429,11 +431,6 @@ def keep_missing_for(resource: Resource, device: HostDevice) -> float:
     That of a device node at least as long as another one in its place would be unhealthy.
     """
     return max(resource.remove_missing_after, SWAP_S if device.numbers else 0.0)
-
-
-def file_versions(device: HostDevice) -> set[FileVersion]:
-    """Return the identity that each file of a device keeps under another name."""
-    return {node.state.version for node in device.nodes if node.state}
 
 
 def _has_lost_source(device: HostDevice) -> bool:

@@ -7,17 +7,12 @@ Pure: no clock, no file, no thread. A running host and the dry run call the same
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from devhost.devices.identify import Identified, OwnerOf, Owners, identify
 from devhost.devices.node_offers import NodeOffers
 from devhost.model import limits
 from devhost.model.config import Resource
 from devhost.model.device import Snapshot
-
-# The part of the IDs left by declarations that is divided evenly, which a directory that fills up
-# cannot take from others. The rest goes to the first that need it.
-_EVEN: Final = 0.5
 
 
 class Resolver:
@@ -80,40 +75,33 @@ def _comes_true(
 
 
 class IdQuota:
-    """How many device IDs each resource may have, of those that a process offers."""
+    """How many device IDs each resource may have, of those that a process offers.
+
+    Each has those that it declares; the rest goes to the first that need it.
+    """
 
     def __init__(self) -> None:
-        self._granted: dict[str, int] = {}  # IDs that no other resource can have
+        self._declared: dict[str, int] = {}
         self._taken: dict[str, int] = {}
-        self._reserved = 0  # of each resource what it has or is granted, of all together
         self._truncated = set[str]()
 
     def reconfigure(self, resources: Sequence[Resource]) -> set[str]:
         """Set how many IDs each resource of the file declares."""
-        declared = {resource.name: resource.declared_ids for resource in resources}
-        left = max(limits.DEVICE_IDS_MAX - sum(declared.values()), 0)
-        share = int(left * _EVEN / max(len(declared), 1))
-        self._granted = {name: count + share for name, count in declared.items()}
-        self._taken = {name: self._taken.get(name, 0) for name in declared}
-        self._reserved = sum(map(self._reserved_for, declared))
-        self._truncated &= declared.keys()
+        self._declared = {resource.name: resource.declared_ids for resource in resources}
+        self._taken = {name: self._taken.get(name, 0) for name in self._declared}
+        self._truncated &= self._declared.keys()
         return set(self._truncated)
-
-    def _reserved_for(self, name: str) -> int:
-        return max(self._taken[name], self._granted[name])
 
     def max_ids(self, name: str) -> int:
         """Return how many IDs a resource may have; what it has it keeps."""
-        elsewhere = self._reserved - self._reserved_for(name)
+        counts = (max(count, self._declared[other]) for other, count in self._taken.items())
+        elsewhere = sum(counts) - max(self._taken[name], self._declared[name])
         return max(self._taken[name], limits.DEVICE_IDS_MAX - elsewhere)
 
     def take(self, name: str, count: int, *, truncated: bool) -> set[str]:
         """Set how many IDs a resource has, and whether it would have more."""
         if name not in self._taken:
             return set()
-        before = self._taken[name]
-        self._reserved -= self._reserved_for(name)
-        self._taken[name] = count
-        self._reserved += self._reserved_for(name)
+        before, self._taken[name] = self._taken[name], count
         (self._truncated.add if truncated else self._truncated.discard)(name)
         return self._truncated - {name} if count < before else set()

@@ -2,13 +2,14 @@
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from devhost.allocation.compiled import Declaration, Rules
+from devhost.allocation.compiled import Declaration
 from devhost.allocation.host_paths import HostPaths, Spec
+from devhost.allocation.rules import Rules
 from devhost.allocation.variables import CONTAINER_VARIABLES, names_paths
 from devhost.devices import identify as identity
 from devhost.devices.identify import SETTLE_S, SOURCE_REMOVED, Identified, Owners, ScanContext
@@ -102,9 +103,9 @@ class Scanner(Declaration):
         """
         full = full or not self.self_contained
         selection, previous = identified.selection, identified.context.previous
-        devices, invisible = self._verified(identified, full=full)
+        devices = self._verified(identified, full=full)
         devices, partly_numa = self.with_places(devices, previous, full=full)
-        notes = [*selection.notes, *_invisible_mounts(invisible, self.files.root)]
+        notes = [*selection.notes]
         if truncated := identified.truncated:
             notes.append(f"{truncated} devices left out: {identity.ID_LIMIT_REACHED}")
         if identified.missing:
@@ -123,19 +124,15 @@ class Scanner(Declaration):
             truncated=truncated,
         )
 
-    def _verified(
-        self, identified: Identified, *, full: bool
-    ) -> tuple[dict[str, HostDevice], list[str]]:
-        """Return all devices, with why no container can have some, and host paths that are hidden.
+    def _verified(self, identified: Identified, *, full: bool) -> dict[str, HostDevice]:
+        """Return all devices, with why no container can have some. Blocks.
 
-        The paths are those of optional mounts. A device that is as it was is the same object.
-        Blocks.
+        A device that is as it was is the same object.
         """
         previous, now = identified.context.previous.devices, identified.context.now
         devices = dict(identified.devices)
         host_paths: HostPaths | None = None
-        owners, invisible = self._owners_of_nodes(identified), list[str]()
-        taken: TakenNames = {}
+        owners, taken = self._owners_of_nodes(identified), TakenNames()
         in_turn = list(devices.values())
         if self._clashing:
             in_turn.sort(key=lambda device: _turn(previous.get(device.id)))
@@ -159,16 +156,12 @@ class Scanner(Declaration):
                     host_paths = host_paths or HostPaths(self.files, self.policy)
                     problem = problem or _path_problem(device, allocation, host_paths, owners)
                     problem = problem or self._step_problem(device, host_paths)
-                    optional = (mount for mount in allocation.mounts if mount.optional)
-                    invisible += [
-                        mount.host_path for mount in optional if host_paths.is_invisible(mount)
-                    ]
                 if problem is not None:
                     device = replace(device, verdict=_verdict(Cause.HOST_PATH, problem))
             if former is not None and former is not device:
                 device = _with_swap(device, former, now)
             devices[device.id] = device
-        return {**identified.missing, **devices}, invisible
+        return {**identified.missing, **devices}
 
     def _rendered(
         self, device: HostDevice, former: HostDevice | None
@@ -287,14 +280,6 @@ def _path_problem(
         if owner != device.id:
             return f"it would get {spec.host_path}, a node of {owner}: use `group`, or exclude it"
     return None
-
-
-def _invisible_mounts(paths: Iterable[str], root: str) -> Iterator[str]:
-    """Yield a note for optional mounts that are left out because they cannot be seen."""
-    if different := list(dict.fromkeys(paths)):
-        count = f" and {len(different) - 1} more" if len(different) > 1 else ""
-        where = f"not visible below {root} (the chart's hostPaths)"
-        yield f"mount {different[0]}{count}: {where}, left out, because it is optional"
 
 
 def _with_swap(device: HostDevice, former: HostDevice, now: float) -> HostDevice:

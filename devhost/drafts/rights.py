@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from devhost.allocation.compiled import mounted_globs, uses_nodes
 from devhost.allocation.host_paths import HostPaths
 from devhost.allocation.policy import Policy, device_right, source_identities
+from devhost.allocation.rules import mounted_globs, uses_nodes
 from devhost.config.chart_values import InstanceValues, fixed_directory
 from devhost.devices.dry_run import ResourceReport
 from devhost.hostfs.device_classes import BLOCK, DeviceClasses, class_by_path
-from devhost.hostfs.files import HostFiles, Walk, is_in_dev
+from devhost.hostfs.files import HostFiles, is_in_dev
+from devhost.hostfs.walk import Walk
 from devhost.model.config import Resource
 from devhost.model.device import FileKind
 from devhost.model.hardware_sources import USB_NODE

@@ -12,7 +12,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from devhost.drafts import dev_names
-from devhost.hostfs.files import HostFiles, Walk
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.walk import Walk
 from devhost.model import pattern
 from devhost.model.names import natural
 from devhost.sources.base import NOT_DEVICES

@@ -34,7 +34,6 @@ PCI_CLASSES: Final = _classes(
     "display 03, vga 0300, 3d 0302, multimedia 04, audio 0403, bridge 06, serial 0700, "
     "usb 0c03, wireless 0d, crypto 10, accelerator 12"
 )
-_PAIR: Final = re.compile(r"([0-9a-f]{4}|\*):([0-9a-f]{4}|\*)")
 _ADDRESS: Final = re.compile(r"([0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CODE: Final = re.compile(r"(?:[0-9a-f]{2}){1,3}")
 NUMBER_RANGE: Final = re.compile("([0-9]{1,5})-([0-9]{1,5})")
@@ -50,7 +49,7 @@ def vendor_product(text: str) -> str:
     """Return a pair of numbers in lower case; a `ValueError` if it is of another form."""
     if _ADDRESS.fullmatch(text.lower()):
         raise ValueError(f'an address, not vendor:device; write address: "{text}"')
-    if not _PAIR.fullmatch(text.lower()):
+    if not re.fullmatch(PAIR_PATTERN, text):
         raise ValueError(
             f"{text!r} should be vendor:product in hexadecimal, as lsusb and lspci -nn print it: "
             "0403:6001, or 0403:* for all of a vendor"
@@ -72,14 +71,8 @@ def _class_of(codes: dict[str, str]) -> AfterValidator:
 
 
 def _class_schema(codes: dict[str, str]) -> WithJsonSchema:
-    """Return the JSON Schema of a class; names are taken in lower and upper case."""
-    names = "|".join("".join(_any_case(letter) for letter in name) for name in codes)
-    digits = "([0-9A-Fa-f]{2}){1,3}"
-    return matching(f"^({names}|{digits})$", f"one of {', '.join(codes)}, or hexadecimal digits")
-
-
-def _any_case(letter: str) -> str:
-    return f"[{letter}{letter.upper()}]" if letter.isalpha() else letter
+    pattern = f"^({'|'.join(codes)}|([0-9A-Fa-f]{{2}}){{1,3}})$"
+    return matching(pattern, f"one of {', '.join(codes)}, or hexadecimal digits")
 
 
 def _node(value: object) -> object:

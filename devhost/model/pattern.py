@@ -24,15 +24,12 @@ _SET: Final = re.compile(r"\[(\^?)!?+\]?+[^]]*\]")
 _UNCLOSED: Final = re.compile(r"\[(?!\^?\])"), "unclosed '['; write '[[]' for the character itself"
 _NEGATED: Final = re.compile(r"\[\^"), "a glob negates a set with '!', not '^'"
 _PATHS: Final = re.compile(r"[, ]\s*/"), "more than one path; write each as an item of a list"
-VARIABLE_PATTERN: Final = r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}"
 _VARIABLE: Final = (
-    re.compile(VARIABLE_PATTERN),
+    re.compile(r"\$\{?[A-Za-z_]|\{\{[^{}\n]*\}\}"),
     "variables are not expanded in sources; write the name on the host",
 )
-_BRACES_PATTERN: Final = r"\{[^{}]*(?:,|\.\.)[^{}]*\}"
-NO_DIRECTORY_PATTERN: Final = rf"[*?[]|{VARIABLE_PATTERN}|{_BRACES_PATTERN}"
 _BRACES: Final = (
-    re.compile(r"\{(?=[^{}]*\})[^{}]*?(?:,|\.\.)"),  # the same, in linear time
+    re.compile(r"\{(?=[^{}]*\})[^{}]*?(?:,|\.\.)"),
     "braces are not expanded; list each path instead",
 )
 # What is special in regular expressions only. udev writes a space in a label as '\x20', so not
@@ -50,20 +47,6 @@ DOCKER_PATTERN: Final = (
     r"^((?:/|\$\{)[^:]*):(?:(?:/|\$\{(?:real)?path\})[^:]*(?::[A-Za-z,]+)?|[rwm]+|ro)$"
 )
 _DOCKER: Final = re.compile(DOCKER_PATTERN)
-
-
-# The same mistakes for the JSON Schema, without looking around: after what is no set, and sets.
-_ANY_SET: Final = r"\[(?:\^?!?\][^\]]*|[^\]!][^\]]*|![^\]]+)\]"
-_OUTSIDE: Final = rf"(?:[^{{}}\[]|{_ANY_SET})*"  # of braces
-GLOB_MISTAKE_PATTERN: Final = rf"^(?:[^\[]|{_ANY_SET})*(?:" + "|".join(
-    (
-        *(r"\[(?:!\]?[^\]]*|[^\]!][^\]]*)?$", r"\[\^[^\]!]", r"[, ]\s*/", VARIABLE_PATTERN),
-        *(rf"(?:{_ANY_SET}|[).])(?:\+|\{{[0-9]+,?[0-9]*\}})", r"\\[dwsDWS.*?+(\[{]", r"\(\?"),
-        *(rf"\((?:[^()|\[]|{_ANY_SET})*\|", r"[-_]\.[*+]", r"\$$", r"\|"),
-        rf"\{{{_OUTSIDE}(?:,|\.\.){_OUTSIDE}\}})|^\^|^/dev/\w+\.[*+]|{DOCKER_PATTERN}",
-    )
-)
-DEEP_GLOB_PATTERN: Final = r"(?:^|/)\*\*/(?:(?:.*/)?\*\*/){2}(?:.*/)?\*\*(?:/|$)"
 
 
 class PatternError(ValueError):

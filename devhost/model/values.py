@@ -34,19 +34,16 @@ NUMA_NODE_MAX: Final = 1023  # Linux's MAX_NUMNODES, at most 1 << 10; kubelet ta
 PRE_START_MAX_S: Final = 28.0  # kubelet's timeout is 30 s (pkg/kubelet/cm/devicemanager)
 
 _INTERVAL_MIN_S: Final = 0.1
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION_PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
+_DURATION_PATTERN: Final = r"^([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)$"
 _DURATION_SCHEMA: Final[dict[str, Any]] = {"type": "string", "pattern": _DURATION_PATTERN}
 _A_DURATION: Final = "a duration with a unit (ms, s, m or h), such as 30s"
-_ZERO: Final = r"^0+(\.0+)?[mh]?s?$"
 AN_RE2_PATTERN: Final = "an RE2 pattern for the path below /dev"
 _A_PATH: Final = "an absolute path without .."
 # What paths, as they are or as templates, cannot have: '..', control characters.
 _NO_PATH: Final = r"(^|/)\.\.(/|$)|[\x00-\x1f\x7f]"
-_VARIABLE: Final = VARIABLE_PATTERN
 # A template with a path: one that begins with a variable may be absolute.
-_PATH_TEMPLATE: Final = rf"^(/|{_VARIABLE})([^$]|\$\$|{_VARIABLE})*$"
+_PATH_TEMPLATE: Final = rf"^(/|{VARIABLE_PATTERN})([^$]|\$\$|{VARIABLE_PATTERN})*$"
 
 
 class ConfigModel(BaseModel):
@@ -167,15 +164,12 @@ def _command_problem(argv: Sequence[Template]) -> str | None:
     return None
 
 
-def _duration(value: object, word: str = "", example: str = "30s") -> float:
+def _duration(value: object, word: str = "") -> float:
     if value == word != "":
         return math.inf
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    match = re.fullmatch(_DURATION_PATTERN, value) if isinstance(value, str) else None
     if match is None:
-        or_word = f"{word}, or " if word else ""
-        raise ValueError(
-            f"should be {or_word}a duration with a unit (ms, s, m or h), such as {example}"
-        )
+        raise ValueError(f"should be {f'{word}, or ' if word else ''}{_A_DURATION}")
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -269,26 +263,24 @@ CdiKind = Annotated[
 EnvName = Annotated[
     str,
     _key_rule(names.env_name_problem),
-    matching(rf"^([A-Za-z_]|{_VARIABLE})([A-Za-z0-9_]|{_VARIABLE})*$", "the name of a variable"),
+    matching(
+        rf"^([A-Za-z_]|{VARIABLE_PATTERN})([A-Za-z0-9_]|{VARIABLE_PATTERN})*$",
+        "the name of a variable",
+    ),
 ]
 AnnotationKey = Annotated[str, _key_rule(names.annotation_key_problem)]
 Duration = Annotated[float, PlainValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
 Interval = Annotated[
     Duration, refuses(lambda s: "should be at least 100ms" if s < _INTERVAL_MIN_S else None)
 ]
+_NOT_ZERO: Final = matching(_DURATION_PATTERN, f"{_A_DURATION}, not 0", r"^0+(\.0+)?[mh]?s?$")
 CheckTime = Annotated[
-    Duration,
-    refuses(lambda s: None if s > 0 else "should be more than 0s"),
-    matching(_DURATION_PATTERN, f"{_A_DURATION}, not 0", _ZERO),
+    Duration, refuses(lambda s: None if s > 0 else "should be more than 0s"), _NOT_ZERO
 ]
-StepTime = Annotated[
-    Duration,
-    refuses(_step_time_problem),
-    matching(_DURATION_PATTERN, f"{_A_DURATION}, not 0", _ZERO),
-]
+StepTime = Annotated[Duration, refuses(_step_time_problem), _NOT_ZERO]
 Removal = Annotated[
     float,
-    PlainValidator(lambda value: _duration(value, "never", "5m")),
+    PlainValidator(lambda value: _duration(value, "never")),
     WithJsonSchema({"anyOf": [{"const": "never"}, _DURATION_SCHEMA]}),
 ]
 TopologyChoice = Annotated[
@@ -311,29 +303,20 @@ NotEmpty: Final = Field(strict=False, min_length=1)
 T = TypeVar("T")
 Several = Annotated[tuple[T, ...], AsTuple, _Listed()]
 OneOrMore = Annotated[tuple[T, ...], NotEmpty, _Listed()]
-_NO_GLOB: Final = f"{_NO_PATH}|{pattern.GLOB_MISTAKE_PATTERN}|{pattern.DEEP_GLOB_PATTERN}"
 _DeviceId = Annotated[str, refuses(names.id_problem), matching(".", "an ID without ::", "::")]
 DirectoryPath = Annotated[
     str,
     refuses(lambda path: names.path_problem(path) or pattern.directory_problem(path)),
-    matching(
-        "^/", "the absolute path of a directory", f"{_NO_PATH}|{pattern.NO_DIRECTORY_PATTERN}"
-    ),
+    matching("^/", "the absolute path of a directory", _NO_PATH),
 ]
 PathGlob = Annotated[
     str,
     refuses(lambda glob: names.path_problem(glob) or pattern.path_glob_problem(glob)),
-    matching("^/", "an absolute path or glob", _NO_GLOB),
+    matching("^/", "an absolute path or glob", _NO_PATH),
 ]
 PathGlobs = OneOrMore[PathGlob]
-DevPattern = Annotated[
-    str,
-    refuses(pattern.dev_problem),
-    matching("^([^/]|$)", AN_RE2_PATTERN, pattern.VARIABLE_PATTERN),
-]
-GlobText = Annotated[
-    str, refuses(pattern.glob_problem), matching("", "a glob", pattern.GLOB_MISTAKE_PATTERN)
-]
+DevPattern = Annotated[str, refuses(pattern.dev_problem), matching("^([^/]|$)", AN_RE2_PATTERN)]
+GlobText = Annotated[str, refuses(pattern.glob_problem)]
 NameGlobs = Several[GlobText]
 ContentGlobs = Several[Annotated[str, refuses(pattern.length_problem)]]
 NodeNames = OneOrMore[GlobText]

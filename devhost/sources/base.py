@@ -61,6 +61,7 @@ class Location:
         raise NotImplementedError
 
 
+@dataclass(eq=False)
 class Listing:
     """A location as it was when it was listed.
 
@@ -70,14 +71,9 @@ class Listing:
         unreadable: By host path, why an entry, or what is below it, cannot be read.
     """
 
-    def __init__(
-        self,
-        *,
-        failure: str | None = None,
-        missing: str | None = None,
-        unreadable: Mapping[str, str] = NO_VARIABLES,
-    ) -> None:
-        self.failure, self.missing, self.unreadable = failure, missing, unreadable
+    failure: str | None = None
+    missing: str | None = None
+    unreadable: Mapping[str, str] = field(default_factory=lambda: NO_VARIABLES)
 
 
 Listings = Mapping[Location, Listing]

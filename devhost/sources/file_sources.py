@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from devhost.hostfs.device_classes import may_be_proposed
-from devhost.hostfs.files import CachedFiles, HostFiles, Tally, Walk, is_wild
+from devhost.hostfs.files import CachedFiles, HostFiles, Tally, is_wild
 from devhost.hostfs.mounts import HostUse
+from devhost.hostfs.walk import Walk
 from devhost.model import names, pattern
 from devhost.model.device import NO_VARIABLES, FileKind, FileState, Node
 from devhost.model.sources import Dev, Directory, Glob
@@ -106,7 +107,6 @@ class DirectoryLocation(Location):
 
 
 def _explain_missing(files: HostFiles, directory: str) -> str:
-    """Return why there is no such directory."""
     if files.stat(directory) is not None:
         return f"{directory} is not a directory"
     hint = ""
@@ -140,7 +140,6 @@ class FileSource(NodeSource):
         return sorted(matches, key=lambda match: names.natural_key(match.name))
 
     def _listings(self, listings: Listings) -> Iterator[tuple[FileListing, str | None]]:
-        """Yield the listings of its lookups."""
         for location, wanted in self._lookups:
             listing = listings[location]
             if isinstance(listing, FileListing):  # else it could not be listed

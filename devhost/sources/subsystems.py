@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from devhost.hostfs.device_classes import SAFE_CLASSES
 from devhost.hostfs.files import CachedFiles, HostFiles, Tally
 from devhost.hostfs.nvidia import NAME as NVIDIA
 from devhost.hostfs.sysfs import SysfsDevice, SysfsTree, bus_devices
 from devhost.model import names
 from devhost.model.device import LINK_VARIABLES
-from devhost.model.spelling import did_you_mean
 from devhost.sources.base import NOT_DEVICES, Listing, Location, WatchedDirectory
 from devhost.sources.file_sources import FileListing
 
@@ -78,14 +76,10 @@ def _links(sysfs: SysfsTree, directory: str) -> Iterator[tuple[str, str]]:
 
 
 def _explain_missing(subsystem: str, files: HostFiles) -> str:
-    """Return why there is no such subsystem; hints name only what needs no flag."""
     if not os.path.isdir(files.to_local("/sys/devices")):
         where = "/sys" if files.is_host else f"/sys below {files.root}"
         return f"there is no {where}: it is not mounted (the chart mounts the host's)"
-    sysfs = SysfsTree(files)
-    present = {*(sysfs.list("/sys/class") or ()), *(sysfs.list("/sys/bus") or ())}
-    proposed = present & {*SAFE_CLASSES, "tty"} if subsystem not in SAFE_CLASSES else ()
-    return f"this kernel has no subsystem {subsystem}{did_you_mean(subsystem, proposed)}"
+    return f"this kernel has no subsystem {subsystem}"
 
 
 class SubsystemListing(Listing):

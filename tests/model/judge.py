@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from devhost.allocation.compiled import rules_of
 from devhost.allocation.policy import Policy
+from devhost.allocation.rules import rules_of
 from devhost.config.loader import Loaded
 from devhost.devices.dry_run import report
 from devhost.devices.scan import Scanner

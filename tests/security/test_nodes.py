@@ -6,7 +6,8 @@ import stat
 
 import pytest
 
-from devhost.hostfs.files import HostFiles, Walk
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.walk import Walk
 from devhost.node.cdi_files import CdiFiles, CdiInjection
 from tests.security.attack import DISK, KMEM, MEM, NULL, Victim, allocated, asks, edits, written
 from tests.support.root import needs_root

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.allocation.compiled import Rules, combine, rules_of
+from devhost.allocation.compiled import combine
+from devhost.allocation.rules import Rules, rules_of
 from devhost.errors import AllocationError
 from devhost.model.allocation import Allocation
 from devhost.model.config import Resource

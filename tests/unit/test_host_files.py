@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devhost.hostfs.files import HostFiles, Walk
+from devhost.hostfs.files import HostFiles
+from devhost.hostfs.walk import Walk
 from tests.support.memory import IN_MEMORY
 
 NAMES = ("a", "b", "c")

@@ -6,11 +6,10 @@ steps between `` ; ``, and scans it; below it are the devices, those that must l
 ``hardlink`` and ``mv`` of paths; ``tree NAME [OLD~NEW…]``, which plugs in what trees/NAME.tree has and is
 not there, with other words, ``spec NAME PATH``, a CDI spec as specs/NAME.yaml, ``plug LINE`` and ``unplug NAME…``; ``after SECONDS``; ``hold SECONDS``; ``set OPTIONS``, in place of
 those of the same name; ``fail SOURCE`` and ``mend``; ``claim NODE``, which another resource offers from then on;
-``allow GLOB``, the flag; ``tmpfs PATH``; ``pod ID…``, which scans and shows what a container gets and its first start would do, and nothing else; ``events``, those of the kernel that count.
+``allow GLOB``, the flag; ``pod ID…``, which scans and shows what a container gets and its first start would do, and nothing else; ``events``, those of the kernel that count.
 `DEVHOST_TEST_WRITE=1 pytest …` writes what is found now.
 """
 
-import contextlib
 import os
 import re
 import shlex
@@ -29,7 +28,6 @@ from devhost.errors import AllocationError, PreStartError
 from devhost.model.device import HostDevice
 from tests.support.devices import reason_of, remaining_nodes
 from tests.support.hardware import HostTree
-from tests.support.mounts import tmpfs
 from tests.support.offered import offered
 from tests.support.scanning import Scans, selected
 
@@ -44,7 +42,6 @@ class Host(Scans):
         self._tree, self._options = HostTree(root), yaml.safe_load(options)
         self._tree.directory("/dev")
         self._failed, self._claimed = set[int](), set[str]()
-        self.mounts = contextlib.ExitStack()
         super().__init__(self._tree.root, options)
 
     def step(self, step: str) -> Iterator[str]:  # noqa: C901, PLR0912 (a branch for each kind)
@@ -100,8 +97,6 @@ class Host(Scans):
             case "allow":
                 self.policy = Policy((rest,), enforced=True)
                 self.configure(yaml.safe_dump(self._options))
-            case "tmpfs":
-                self.mounts.enter_context(tmpfs(tree.at(rest)))
             case "events":
                 heard = {one for root in self.scanner.locations for one in root.subsystems}
                 yield f"events: {' '.join(sorted(heard))}"
@@ -175,10 +170,9 @@ def test_scans_find_what_the_golden_file_shows(golden: Path, tmp_path: Path) -> 
 def _seen(case: str, root: Path) -> str:
     head, *steps = re.split(r"^\$ ", case, flags=re.MULTILINE)
     host = Host(root, head.partition("\n")[2])
-    with host.mounts:
-        for line in (step.partition("\n")[0] for step in steps):
-            shown = [seen for step in filter(None, line.split(" ; ")) for seen in host.step(step)]
-            if " pod " not in f" {line}":
-                shown += host.shown()
-            head += f"$ {line}\n" + "".join(f"  {one}\n" for one in shown)
+    for line in (step.partition("\n")[0] for step in steps):
+        shown = [seen for step in filter(None, line.split(" ; ")) for seen in host.step(step)]
+        if " pod " not in f" {line}":
+            shown += host.shown()
+        head += f"$ {line}\n" + "".join(f"  {one}\n" for one in shown)
     return head.replace(str(host.root), "$ROOT")

@@ -3,21 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from devhost.config.yaml_tree import CheckProblem, error, warning
+from devhost.config.yaml_tree import CheckProblem, error
 from devhost.model.config import Resource
-from devhost.model.limits import ATTRIBUTE_BYTES_MAX, ATTRIBUTES_MAX
-from devhost.model.names import attribute_name
-from devhost.model.pattern import group_names
-from devhost.model.sources import Dev
+from devhost.model.limits import ATTRIBUTE_BYTES_MAX
 
 _ANNOTATIONS: Final = "DRA has no way to annotate a container: use env, or `backend: devicePlugin`"
 _EVERY_START: Final = (
     "DRA prepares devices for a pod, not at each start of a container: use `every: holder`, or "
     "`backend: devicePlugin`"
-)
-_ATTRIBUTE: Final = (
-    f"DRA publishes no attribute '{{}}': a device has at most {ATTRIBUTES_MAX}, with names of at "
-    "most 32 ASCII letters, digits and _"
 )
 _EVICT: Final = (
     "only DRA evicts pods: write `backend: dra`; by a device plugin, the status of the pod and an "
@@ -40,12 +33,3 @@ def check_dra(resource: Resource) -> Iterator[CheckProblem]:
     for index, step in enumerate(resource.pre_start):
         if step.repeat == "start":
             yield error(("preStart", index, "every"), _EVERY_START)
-    groups = {
-        group: ("sources", index, "dev", "pattern")
-        for index, source in enumerate(resource.sources)
-        if isinstance(source.kind, Dev)
-        for group in group_names(source.kind.pattern)
-    }
-    published = sorted(filter(attribute_name, groups))[:ATTRIBUTES_MAX]
-    for group in sorted(groups.keys() - published):
-        yield warning(groups[group], _ATTRIBUTE.format(group))

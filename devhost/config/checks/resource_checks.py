@@ -4,27 +4,45 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from devhost.allocation import compiled
-from devhost.allocation.compiled import Rule, Rules
 from devhost.allocation.policy import Policy, source_identities
+from devhost.allocation.rules import (
+    Rule,
+    Rules,
+    command_problems,
+    mounted_globs,
+    rules_of,
+    uses_nodes,
+)
 from devhost.allocation.variables import CONTAINER_VARIABLES
 from devhost.config.checks.dra_checks import check_dra
-from devhost.config.checks.kernel_subsystems import class_of_nodes
-from devhost.config.checks.source_checks import check_amounts, check_sources, is_single
+from devhost.config.checks.source_checks import (
+    check_amounts,
+    check_sources,
+    is_single,
+    likely_subsystem,
+)
 from devhost.config.checks.template_checks import check_owners, check_steps, check_templates
 from devhost.config.messages import path_text
 from devhost.config.yaml_tree import CheckProblem, Path, error, note
 from devhost.errors import Severity
-from devhost.hostfs.device_classes import BLOCK, class_by_path, misc_class
+from devhost.hostfs.device_classes import (
+    BLOCK,
+    SAFE_CLASSES,
+    DeviceClass,
+    class_by_path,
+    misc_class,
+)
 from devhost.hostfs.files import is_wild
 from devhost.model import pattern
 from devhost.model.config import Resource
-from devhost.model.hardware_sources import USB_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import NO_NODE, USB_NODE, Pci, Sysfs, Usb
 from devhost.model.limits import ALLOCATE_ENTRIES_MAX, ALLOCATE_NAMES_MAX
 from devhost.model.sources import Dev, Directory, Glob, Kind
 from devhost.model.template import Template
 
 _DISKS: Final = "/dev/disk/"
+# Subsystems without nodes, or of whose nodes a name or more decides.
+_UNDECIDED: Final = (NO_NODE, USB_NODE, "mem", "misc", "net", "tty")
 _ANY_NUMBER: Final = re.compile(r"(?:[*?+]|\[0-9\]|\\d)+$")  # at the end of a glob or a pattern
 _GLOBS: Final = ("paths", "include", "exclude")  # options of sources
 # Nodes times sources and globs: beyond, comparing them would take too long, and is left out.
@@ -49,7 +67,7 @@ def check(
         problems = [*_check_resource(resource)]
         yield from (problem.below(base) for problem in problems)
         if not any(problem.severity == "error" for problem in problems):
-            valid.append((base, resource, compiled.rules_of(resource)))
+            valid.append((base, resource, rules_of(resource)))
     for base, resource, rules in valid:
         yield from (problem.below(base) for problem in _check_rules(resource, rules, policy))
     yield from _check_constant_nodes([(base, resource) for base, resource, _ in valid])
@@ -194,7 +212,7 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
     severity: Severity = "error" if policy.enforced else "warning"
     if resource.uses_dra(policy.node_name) and policy.dra_problem:
         yield CheckProblem(severity, ("backend",), policy.dra_problem)
-    for path, text in compiled.command_problems(resource, policy):
+    for path, text in command_problems(resource, policy):
         yield CheckProblem(severity, path, text, on_key=True)
     for rule in rules:
         if refusal := _refusal(rule, resource, policy):
@@ -202,7 +220,7 @@ def _check_trust(resource: Resource, rules: Rules, policy: Policy) -> Iterator[C
             of_source = rule.target == "cdi" and resource.cdi_kind is not None
             path = ("sources", 0) if of_source else rule.path
             yield CheckProblem(severity, path, refusal, on_key)
-    for index, source in enumerate(resource.sources if compiled.uses_nodes(resource) else ()):
+    for index, source in enumerate(resource.sources if uses_nodes(resource) else ()):
         for refusal in filter(None, _source_refusals(source.kind, policy)):
             yield CheckProblem(severity, ("sources", index), refusal)
 
@@ -215,12 +233,12 @@ def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
             for name in (choice.subsystem for choice in choices):
                 if name == USB_NODE:
                     yield policy.raw_usb_problem(words)
-                yield policy.class_problem(class_of_nodes(name), words)
+                yield policy.class_problem(_class_of_nodes(name), words)
         case Sysfs(subsystem="misc", node=None, name=[*globs]):
             names = [name for name in globs if not is_wild(name)]
             yield from (policy.class_problem(misc_class(name)) for name in names)
         case Sysfs(subsystem=subsystem, node=None):
-            yield policy.class_problem(class_of_nodes(subsystem), words)
+            yield policy.class_problem(_class_of_nodes(subsystem), words)
         case Directory(types=types) | Glob(types=types) | Dev(types=types):
             paths = kind.paths if isinstance(kind, Glob) else ()
             to_disks = types is None and paths and all(path.startswith(_DISKS) for path in paths)
@@ -229,6 +247,13 @@ def _source_refusals(kind: Kind, policy: Policy) -> Iterator[str | None]:
                 return
             paths = (f"/dev/{kind.pattern}",) if isinstance(kind, Dev) else paths
             yield from (_path_refusal(path, policy) for path in paths)
+
+
+def _class_of_nodes(subsystem: str) -> DeviceClass | None:
+    """Return the class of the nodes of a subsystem, if that alone tells."""
+    if subsystem in _UNDECIDED or likely_subsystem(subsystem):
+        return None
+    return DeviceClass(subsystem, safe=subsystem in SAFE_CLASSES)
 
 
 def _path_refusal(path: str, policy: Policy) -> str | None:
@@ -247,7 +272,7 @@ def _refusal(rule: Rule, resource: Resource, policy: Policy) -> str | None:
         if not rule.value.names:
             return policy.path_problem(str(rule.value), mount=mount)
         if mount and not policy.allow_paths:
-            globs = compiled.mounted_globs(resource, rule.value) or ("GLOB",)
+            globs = mounted_globs(resource, rule.value) or ("GLOB",)
             return f"mounts need {policy.needed('path', *globs)}"
         return None
     if rule.key.names <= {"resource"}:

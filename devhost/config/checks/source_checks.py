@@ -6,28 +6,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from devhost.allocation.variables import BUILT_IN_VARIABLES, CONTAINER_VARIABLES
-from devhost.config.checks.kernel_subsystems import SUBSYSTEMS, find_subsystem
 from devhost.config.yaml_tree import CheckProblem, Path, error, warning
-from devhost.hostfs.device_classes import ENUMERATED_NAMES
+from devhost.hostfs.device_classes import ENUMERATED_NAMES, PROGRAM_CLASSES, SAFE_CLASSES
 from devhost.hostfs.files import is_in_dev, is_wild
 from devhost.model import limits, pattern
 from devhost.model.config import Resource
-from devhost.model.hardware_sources import NO_NODE, Pci, Sysfs, Usb
+from devhost.model.hardware_sources import Pci, Sysfs, Usb
 from devhost.model.pattern import PatternError
 from devhost.model.sources import Dev, Directory, Glob, Kind, Static
+from devhost.model.spelling import nearest
 
 # Limits for all patterns of a file together: their number and their characters.
 _PATTERNS_MAX: Final = 1000
 _PATTERN_TEXT_MAX: Final = 100_000
 _LITERAL: Final = re.compile(r"[\w/-]*", re.ASCII)
-_GLOB_AS_PATTERN: Final = re.compile(r"(?:[\w/-]+[*?]\|?)+", re.ASCII)
-_RAW_USB: Final = "bus/usb/001/002"  # a replug changes the number
-# Variables that change, when, and the variable that stays.
-_CHANGING: Final = {
-    "usb.devnum": ("a replug", "usb.port"),
-    "usb.busnum": ("a reboot", "usb.port"),
-    "pci.group": ("a reboot", "pci.address"),
+_SUBSYSTEMS: Final = frozenset((*ENUMERATED_NAMES, *PROGRAM_CLASSES, *SAFE_CLASSES))
+_ALSO_CALLED: Final = {
+    "audio": "sound",
+    "camera": "video4linux",
+    "gpu": "drm",
+    "snd": "sound",
+    "v4l": "video4linux",
+    "v4l2": "video4linux",
+    "vfio-pci": "vfio",
 }
+_DIGITS: Final = "0123456789"
+_RAW_USB: Final = "bus/usb/001/002"  # a replug changes the number
 
 
 def check_amounts(resources: Iterable[tuple[Path, Resource]]) -> Iterator[CheckProblem]:
@@ -82,7 +86,7 @@ def check_sources(resource: Resource) -> Iterator[CheckProblem]:
 
 
 def _check_subsystems(path: Path, kind: Kind) -> Iterator[CheckProblem]:
-    """Warn of names of subsystems that Linux does not have."""
+    """Warn of what is likely a misspelt name of a subsystem, or the name of a node."""
     names: dict[Path, str] = {}
     if isinstance(kind, Sysfs):
         names["sysfs", "subsystem"] = kind.subsystem
@@ -91,13 +95,23 @@ def _check_subsystems(path: Path, kind: Kind) -> Iterator[CheckProblem]:
         for index, choice in enumerate(kind.node):
             names[key, "node", index, "subsystem"] = choice.subsystem
     for place, name in names.items():
-        if name not in SUBSYSTEMS and name != NO_NODE and (likely := find_subsystem(name)):
+        if likely := likely_subsystem(name):
             message = f"'{name}' is no subsystem of Linux; did you mean '{likely}'?"
             yield warning((*path, *place), message)
 
 
+def likely_subsystem(name: str) -> str:
+    """Return the subsystem that a name of none is likely to stand for, or an empty string."""
+    if name in _SUBSYSTEMS:
+        return ""
+    stem = name.rstrip(_DIGITS)
+    for subsystem, nodes in ENUMERATED_NAMES.items():
+        if stem in {node.rpartition("/")[2].rstrip(_DIGITS) for node in nodes}:
+            return subsystem
+    return _ALSO_CALLED.get(name, "") or nearest(name, _SUBSYSTEMS, 0.8)
+
+
 def _check_roles(resource: Resource) -> Iterator[CheckProblem]:
-    """Check the options of sources for devices that have several nodes."""
     roles: set[str | None] = set()
     for index, source in enumerate(resource.sources):
         if source.optional and resource.group is None:
@@ -126,11 +140,6 @@ def _check_ids(resource: Resource) -> Iterator[CheckProblem]:
                 ("sources", index),
                 f"IDs such as '{name}' depend on the order of discovery and may change; {stable}",
             )
-    for index, template in enumerate(resource.id or ()):
-        for name in sorted(template.names & _CHANGING.keys()):
-            event, stable = _CHANGING[name]
-            message = f"${{{name}}} is another one after {event}; ${{{stable}}} stays"
-            yield warning(("id", index), message)
 
 
 def _check_pattern(path: Path, dev: Dev) -> Iterator[CheckProblem]:
@@ -143,11 +152,6 @@ def _check_pattern(path: Path, dev: Dev) -> Iterator[CheckProblem]:
         if group in BUILT_IN_VARIABLES:
             message = f"the group '{group}' has the name of a built-in variable; rename it"
             yield error(path, message)
-    if _GLOB_AS_PATTERN.fullmatch(dev.pattern):
-        name = re.split("[*?]", dev.pattern)[0] + "0"
-        regex = dev.pattern.replace("*", ".*").replace("?", ".")
-        message = f"does not match {name}: a regular expression, not a glob; write {regex}"
-        yield warning(path, message)
 
 
 def _check_slashes(path: Path, globs: Sequence[str]) -> Iterator[CheckProblem]:
@@ -164,7 +168,7 @@ def _enumerated_name(kind: Kind) -> str | None:
         case Sysfs(subsystem=subsystem, name=globs):
             names = [name.rpartition("/")[2] for name in ENUMERATED_NAMES.get(subsystem, ())]
             return next((name for name in names if pattern.matches_any(name, globs or "*")), None)
-        case Dev(pattern=text) if not _GLOB_AS_PATTERN.fullmatch(text):
+        case Dev(pattern=text):
             texts = [text.lstrip("(?:")]
         case Glob(paths=paths):
             texts = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
