@@ -18,7 +18,7 @@ _COMMANDS = {
     "try": "Serve the resources to an embedded stand-in kubelet.",
     "devices": "Show the devices of this host, and how to select them.",
     "init": "Write a configuration for the devices of this host.",
-    "convert": "Convert the settings of other device plugins.",
+    "convert": "Convert what other plugins or pods have into a configuration.",
     "capture": "Write what devhost reads of this host into an archive.",
     "status": "Show the state of a running devhost.",
     "deviceclasses": "Print the DeviceClasses that DRA needs for a configuration.",

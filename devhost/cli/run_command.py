@@ -49,6 +49,8 @@ def command(config: str, **flags: Any) -> None:
 
     Example: `devhost run first.yaml --status-listen 127.0.0.1:9111`
     """
+    if options.ARCHIVE in click.get_current_context().meta:
+        raise click.UsageError("--root: an archive has no devices to serve; `devhost try` shows it")
     run(config, **flags)
 
 

@@ -16,10 +16,10 @@ from devhost.hostfs.files import HostFiles, is_in_dev
 _UNNAMED: Final = "nothing says which devices it uses: `devhost init` on its node names them"
 _NO_PATH: Final = "no path: write the value of a variable, and below `allocate.cdi` a device of CDI"
 _GPU: Final = (
-    "pods ask for `nvidia.com/gpu` of NVIDIA's plugin, which works beside devhost; a GPU below "
-    "/dev/dri is a device of `devhost init`"
+    "`devhost init` on the node writes an entry for it: with a CDI spec of NVIDIA's "
+    "(`nvidia-ctk cdi generate`) by the source `cdi`"
 )
-_Volume = tuple[str, str, str]  # its name, the path on the host, the path in the container
+_Volume = tuple[str, str, str, str]  # its name, the host's path, the container's, permissions
 
 
 class PathUse(NamedTuple):
@@ -29,6 +29,7 @@ class PathUse(NamedTuple):
     name: str
     path: str
     inside: str
+    permissions: str
     advice: str
 
 
@@ -91,19 +92,21 @@ def _find_volumes(tree: Any) -> Iterator[_Volume]:
             below = [part["path"] for part in parts if part.get("path") and part is not entry]
             own = [entry["mountPath"]] if entry.get("mountPath") else mounts.get(name, below)
             for inside in own or [host]:
-                yield name, host, str(inside)
+                yield name, host, str(inside), "rw"
 
 
 def _find_devices(service_name: str, service: dict[str, Any]) -> Iterator[_Volume]:
     for key in ("devices", "volumes"):
         entries = service.get(key)
         for entry in entries if isinstance(entries, list) else ():
-            host, inside, *_ = (*re.split(":(?![-+?])", str(entry)), "")  # not ${NAME:-default}
+            # Not at the colon of ${NAME:-default}.
+            host, inside, options, *_ = (*re.split(":(?![-+?])", str(entry)), "", "")
             if isinstance(entry, dict):
                 host, inside = str(entry.get("source")), str(entry.get("target"))
             if is_in_dev(host) or key == "devices":
                 name = service_name if "/by-" in host else host.rpartition("/")[2]
-                yield name, host, inside if inside.startswith("/") else host
+                permissions = options if options in ("r", "w") else "rw"
+                yield name, host, inside if inside.startswith("/") else host, permissions
 
 
 def _judge_volumes(
@@ -112,13 +115,13 @@ def _judge_volumes(
     mappings = [mapping for _, mapping in walk_mappings(value)]
     privileged = any(mapping.get("privileged") == "true" for mapping in mappings)
     rest = " and `privileged`, unless it needs more" if privileged else ""
-    for name, path, inside in volumes:
+    for name, path, inside, permissions in volumes:
         host = path.rstrip("/")
         if host == "/dev" or not is_in_dev(host):
             yield lost_entry(f"{owner}: {path}", _UNNAMED if host == "/dev" else _NO_PATH)
         else:
             advice = "" if owner.startswith("service") else f", take out the volume `{name}`{rest}"
-            yield PathUse(owner, name, host, inside.rstrip("/"), advice)
+            yield PathUse(owner, name, host, inside.rstrip("/"), permissions, advice)
     texts = [str(mapping.get(key)) for mapping in mappings for key in ("capabilities", "runtime")]
     if any("gpu" in text or text == "nvidia" for text in texts) or "gpus" in value:
         yield lost_entry(f"{owner}: GPU", _GPU)
@@ -130,17 +133,17 @@ def build_entries(
     uses: Iterable[PathUse | DraftEntry], domain: str, files: HostFiles
 ) -> Iterator[DraftEntry]:
     """Yield a resource for each path, with what its pods need, and other entries. Blocks."""
-    by_path, names = dict[tuple[str, str], list[PathUse]](), set[str]()
+    by_path, names = dict[tuple[str, str, str], list[PathUse]](), set[str]()
     for use in uses:
         if isinstance(use, DraftEntry):
             yield use
         else:
-            by_path.setdefault((use.path, use.inside), []).append(use)
-    for (path, inside), users in by_path.items():
+            by_path.setdefault((use.path, use.inside, use.permissions), []).append(use)
+    for (path, inside, permissions), users in by_path.items():
         name = f"{domain}/{re.sub('[^A-Za-z0-9_.-]+', '-', users[0].name).strip('-_.')}"
         name += f"-{len(names)}" if name in names else ""
         names.add(name)
-        path_of = {"path": path, "mountPath": inside, "permissions": "rw"}
+        path_of = {"path": path, "mountPath": inside, "permissions": permissions}
         device = {"name": name, "groups": [{"count": len(users), "paths": [path_of]}]}
         request = f"below `resources.limits` of the container, write `{name}: 1`"
         for entry in convert_device(name, device, files):

@@ -62,6 +62,8 @@ def test_archive_of_this_machine_shows_its_devices(tmp_path: Path) -> None:
         for root in ("/", tmp_path / "node.tar")
     ]
     assert shown[0] == shown[1]
+    refused = called("run", "any.yaml", "--root", tmp_path / "node.tar")
+    assert (refused.returncode, "devhost try" in refused.stderr) == (2, True)
 
 
 def test_anonymous_archive_has_other_numbers_in_each_place(tmp_path: Path) -> None:
